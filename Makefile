@@ -1,0 +1,55 @@
+# Every target bootstraps .venv from requirements.lock first: a fresh clone needs Python 3.11, pip and make alone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/pip --disable-pip-version-check -q
+JOBS ?= 2
+
+.PHONY: all dev demo test lint check docs bench soak lock clean services
+.DEFAULT_GOAL := all
+
+all: test  ## everything CI runs
+
+dev: $(STAMP)  ## create .venv with the program and its tools
+
+$(STAMP): requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes -r requirements.lock
+	$(PIP) install --no-build-isolation --no-deps -e .
+	touch $@
+
+demo: $(STAMP)  ## start the server on a folder of its own and print its address
+	$(BIN)/headgate up --home .headgate/demo
+
+lint: $(STAMP)  ## style, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+services: ## what the tests run against and Debian must give
+	command -v redis-server >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; } \
+	  || { echo "the tests need redis-server: install it, or run make as root" >&2; exit 1; }
+
+test: lint check  ## lint, then every test
+
+check: $(STAMP) services
+	$(BIN)/pytest -n $(JOBS) --dist worksteal tests
+
+docs: $(STAMP)  ## write docs/reference anew from the code
+	$(BIN)/python docs/generate.py
+
+bench: $(STAMP)  ## speed, each figure as a ratio to a yardstick of the same run
+	$(BIN)/python -m bench
+
+soak: $(STAMP)  ## kill -9 under load for longer (SOAK_SECONDS, default 600)
+	HEADGATE_TEST_SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest tests/acceptance/test_store_crash.py
+
+lock: $(STAMP)  ## resolve the dependencies anew
+	$(PIP) install pip-tools
+	$(BIN)/pip-compile -q --all-extras --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
+	  --no-emit-trusted-host --no-header --upgrade -o requirements.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,30 @@
+"""`make bench`: run every benchmark, or those named, and print one table."""
+
+from __future__ import annotations
+
+import sys
+
+from bench import concurrent, processes, scale, single, startup
+from bench.measure import Figure, show
+
+GROUPS = {
+    "single": single.run,
+    "concurrent": concurrent.run,
+    "processes": processes.run,
+    "scale": scale.run,
+    "startup": startup.run,
+}
+
+
+def main() -> int:
+    names = sys.argv[1:] or list(GROUPS)
+    figures: list[Figure] = []
+    for name in names:
+        print(f"running {name} …", file=sys.stderr, flush=True)
+        figures += GROUPS[name]()
+    print(show(figures))
+    return 0 if all(figure.reached for figure in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

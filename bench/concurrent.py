@@ -1,0 +1,78 @@
+"""Sixty-four writers at once, as callers of an event loop and as threads that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+
+from bench.measure import Figure, ratio
+from bench.rows import ROWS, TABLE, item, open_raw, open_store, row
+from headgate.serve.writes import LoopWrites
+from headgate.store.sqlite import SqliteStore
+from headgate.store.writes import Put
+
+WRITERS = 64
+WRITES = WRITERS * 100
+PER_COMMIT = 32
+
+
+def run() -> list[Figure]:
+    figures = []
+    for name, subject in (("64 callers of an event loop", _in_loop), ("64 threads", _in_threads)):
+        with open_store() as store, open_raw() as raw:
+            figures.append(_figure(name, subject, store, raw))
+    return figures
+
+
+def _figure(
+    name: str, subject: Callable[[SqliteStore, list[Put]], None], store: SqliteStore, raw: sqlite3.Connection
+) -> Figure:
+    rows = [row(number) for number in range(WRITES * 9)]
+    puts = [Put(TABLE, item(number)) for number in range(WRITES * 9)]
+
+    def bare(number: int) -> int:
+        for start in range(number * WRITES, (number + 1) * WRITES, PER_COMMIT):
+            raw.execute("BEGIN IMMEDIATE")
+            for values in rows[start : start + PER_COMMIT]:
+                raw.execute(ROWS.upsert, values)
+            raw.execute("COMMIT")
+        return WRITES
+
+    def ours(number: int) -> int:
+        subject(store, puts[number * WRITES : (number + 1) * WRITES])
+        return WRITES
+
+    return ratio(
+        f"{name} / raw, {PER_COMMIT} to a commit",
+        yardstick=bare,
+        subject=ours,
+        goal=0.60,
+        counted=lambda: f"{store.stats.writes} writes, {store.stats.commits} commits",
+    )
+
+
+def _in_loop(store: SqliteStore, puts: list[Put]) -> None:
+    async def everyone() -> None:
+        writes = LoopWrites(store, asyncio.get_running_loop())
+
+        async def writer(place: int) -> None:
+            for put in puts[place::WRITERS]:
+                await writes.transact([put])
+
+        await asyncio.gather(*(writer(place) for place in range(WRITERS)))
+
+    asyncio.run(everyone())
+
+
+def _in_threads(store: SqliteStore, puts: list[Put]) -> None:
+    def writer(place: int) -> None:
+        for put in puts[place::WRITERS]:
+            store.put(put.table, put.item)
+
+    threads = [threading.Thread(target=writer, args=(place,)) for place in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

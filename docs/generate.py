@@ -1,0 +1,165 @@
+"""Writes docs/reference from the code: settings, tables, errors, commands. Run by `make docs`; a test compares."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from headgate import errors
+from headgate.cli.main import app
+from headgate.settings import describe
+from headgate.store.schema import Table
+from headgate.store.tables import ALL_TABLES
+
+FOLDER = Path(__file__).parent / "reference"
+NOTE = "<!-- Written by docs/generate.py; run `make docs` after changing the code. -->\n"
+
+
+def settings_page() -> str:
+    rows = [
+        f"| `{row.key}` | `{row.variable}` | {_cell(row.allowed)} | {_code(row.default)} | {_cell(row.description)} |"
+        for row in describe()
+    ]
+    return "\n".join(
+        [
+            "# Settings",
+            "",
+            NOTE,
+            "A later source wins: the file `headgate.toml` (or the one named by `--config` or `HEADGATE_CONFIG`),",
+            "then the environment, then flags.",
+            "In the file, a dot is a section: `store.backend` is `backend` under `[store]`. Unknown names are refused.",
+            "",
+            "| Key | Variable | Allowed | Default | For |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def tables_page() -> str:
+    lines = [
+        "# Tables",
+        "",
+        NOTE,
+        "Every table of the product. On SQLite each is a table of `HOME/headgate.db`; on DynamoDB a table of its own.",
+        "Names can be changed by the settings `store.table_prefix` and `store.table_names`. Every index holds whole",
+        "items, and only those that carry all of its key attributes.",
+        "",
+    ]
+    for table in ALL_TABLES:
+        lines += _table_section(table)
+    return "\n".join(lines)
+
+
+def _table_section(table: Table) -> Iterator[str]:
+    keys = " + ".join(
+        f"`{part.name}` ({part.kind.value})" for part in (table.partition, table.sort) if part is not None
+    )
+    facts = [
+        f"TTL `{table.ttl_attribute}`" if table.ttl_attribute else "no TTL",
+        "change stream" if table.stream else "no stream",
+        table.billing.value,
+        table.classification.value,
+    ]
+    yield from (f"## {table.name}", "", f"{table.purpose}.", "", f"Key: {keys}. {'; '.join(facts)}.", "")
+    for index in table.indexes:
+        by = " + ".join(f"`{attribute.name}` ({attribute.kind.value})" for attribute in index.attributes())
+        yield f"- Index `{index.name}`: {by}"
+    if table.indexes:
+        yield ""
+    yield from ("| Entity | Partition | Sort | Index attributes |", "|---|---|---|---|")
+    for entity in table.entities:
+        indexed = ", ".join(f"{name} = `{pattern}`" for name, pattern in entity.index_keys.items())
+        yield f"| {entity.name} | `{entity.partition}` | {_code(entity.sort or '')} | {indexed} |"
+    yield ""
+
+
+def errors_page() -> str:
+    lines = [
+        "# Errors",
+        "",
+        NOTE,
+        "Every error has a code that does not change, and belongs to a family that says what to do. The same code",
+        "appears in problem documents over HTTP and on the command line's standard error.",
+        "",
+        "| Code | Class | Family | HTTP | gRPC | Exit | Meaning |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    families: dict[type[errors.HeadgateError], str] = {
+        errors.UserError: "fix the input",
+        errors.ConflictError: "re-read, then decide",
+        errors.TransientError: "retry with backoff",
+        errors.FatalError: "stop, page a human",
+    }
+    for family, remedy in families.items():
+        for kind in (family, *family.__subclasses__()):
+            meaning = (kind.__doc__ or "").splitlines()[0]
+            cells = (f"`{kind.code}`", kind.__name__, remedy, kind.http_status, kind.grpc_status, kind.exit_code)
+            lines.append(f"| {' | '.join(map(str, cells))} | {_cell(meaning)} |")
+    return "\n".join([*lines, ""])
+
+
+def commands_page() -> str:
+    root = typer.main.get_command(app)
+    lines = [
+        "# Commands",
+        "",
+        NOTE,
+        "Noun, then verb. Tables are for people, `--json` for programs. Exit codes: 0 done; 1 `doctor` found a fault;",
+        "2 fix the input; 3 conflict; 4 not found; 70 stop and page someone; 75 try again.",
+        "",
+    ]
+    for path, command in _walk(root, "headgate"):
+        lines += _command_section(path, command)
+    return "\n".join(lines)
+
+
+def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - typer carries a click of its own
+    children = getattr(command, "commands", {})
+    if not children:
+        yield path, command
+    for name in sorted(children):
+        yield from _walk(children[name], f"{path} {name}")
+
+
+def _command_section(path: str, command: Any) -> Iterator[str]:  # noqa: ANN401
+    arguments = [str(p.name).upper() for p in command.params if p.param_type_name == "argument"]
+    yield from (f"## `{' '.join([path, *arguments])}`", "", " ".join((command.help or "").split()), "")
+    options = [p for p in command.params if p.param_type_name == "option" and "--help" not in p.opts]
+    for option in options:
+        value = f" {option.metavar}" if getattr(option, "metavar", None) else ""
+        yield f"- `{option.opts[-1]}{value}`: {getattr(option, 'help', '') or ''}"
+    if options:
+        yield ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+PAGES = {
+    "settings.md": settings_page,
+    "tables.md": tables_page,
+    "errors.md": errors_page,
+    "commands.md": commands_page,
+}
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(page())
+        print(f"wrote {FOLDER.name}/{name}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

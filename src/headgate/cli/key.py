@@ -1,0 +1,101 @@
+"""`headgate key`: the secret keys of this home, by their ids. The secrets themselves are never shown."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from headgate.cli.session import Config, Home, Json, echo_json, session_of
+
+if TYPE_CHECKING:
+    from headgate.store.keyring import Keyring
+
+app = typer.Typer(
+    help="List and rotate the keys that sign cursors and tokens and encrypt fields.", no_args_is_help=True
+)
+
+
+@app.command("ls")
+def ls(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
+    """List the keys: what they are for, since when, and which one is active."""
+    keys = _rows(_open(_path(context, config, home)))
+    if as_json:
+        echo_json(keys)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("PURPOSE", "ID", "CREATED", "RETIRED", box=None, pad_edge=False)
+    for row in keys:
+        table.add_row(row["purpose"], row["id"], row["created_at"], row["retired_at"] or "active")
+    Console().print(table)
+
+
+@app.command("rotate")
+def rotate(
+    context: typer.Context,
+    purpose: Annotated[Literal["cursor", "token", "field"], typer.Argument(help="What the key is for.")],
+    home: Home = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Make a new key active. The present one is kept for what it has signed or encrypted."""
+    from headgate.clock import SystemClock
+    from headgate.store.keyring import Purpose
+
+    path = _path(context, config, home)
+    with _alone(path.parent):
+        before = _open(path)
+        after = before.rotated(Purpose(purpose), SystemClock())
+        after.save(path)
+    retired, active = before.keys(Purpose(purpose))[-1].id, after.keys(Purpose(purpose))[-1].id
+    if as_json:
+        echo_json({"purpose": purpose, "active": active, "retired": retired})
+    else:
+        typer.echo(f"{purpose}: key {active} is active, key {retired} is retired; restart running servers to use it")
+
+
+def _path(context: typer.Context, config: Path | None, home: str | None) -> Path:
+    from headgate.errors import NotFoundError
+    from headgate.wiring import keys_path
+
+    path = keys_path(session_of(context).settings(config, home=home))
+    if not path.exists():
+        raise NotFoundError(
+            f"{path}: there are no keys yet; 'headgate up' makes them, or name another home with --home"
+        )
+    return path
+
+
+def _open(path: Path) -> Keyring:
+    from headgate.clock import SystemClock
+    from headgate.store.keyring import Keyring
+
+    return Keyring.open(path, SystemClock())
+
+
+def _rows(keyring: Keyring) -> list[dict[str, Any]]:
+    from headgate.store.keyring import Purpose
+
+    return [
+        {"purpose": purpose, "id": key.id, "created_at": key.created_at, "retired_at": key.retired_at}
+        for purpose in Purpose
+        for key in keyring.keys(purpose)
+    ]
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Keep others from rotating meanwhile: of two rotations at once, one would be lost."""
+    descriptor = os.open(home, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,50 @@
+"""`headgate up`: the whole of Headgate with one command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headgate.cli.session import Config, Home, session_of
+
+
+def up(
+    context: typer.Context,
+    home: Home = None,
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to serve HTTP. [default: 127.0.0.1:8400]")
+    ] = None,
+    grpc: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to serve gRPC. [default: 127.0.0.1:8401]")
+    ] = None,
+    config: Config = None,
+    behind_proxy: Annotated[
+        bool | None,
+        typer.Option(
+            "--behind-proxy", help="A reverse proxy checks callers: other addresses than loopback are allowed."
+        ),
+    ] = None,
+) -> None:
+    """Serve HTTP and gRPC until a signal asks to stop.
+
+    When everything listens, one line on standard output says where. Logs go to standard error. SIGTERM and
+    SIGINT finish what is under way first; a second one does not.
+    """
+    from headgate import __version__
+    from headgate.clock import SystemClock
+    from headgate.serve import server
+    from headgate.telemetry import Tracing, configure_logs
+
+    settings = session_of(context).settings(config, home=home, http=http, grpc=grpc, behind_proxy=behind_proxy)
+    configure_logs(style=settings.log.format, level=settings.log.level)
+    traces = settings.telemetry
+    tracing = (
+        Tracing.start(service_name=traces.service_name, otlp_endpoint=traces.otlp_endpoint)
+        if traces.tracing
+        else Tracing()
+    )
+    try:
+        server.run(settings, version=__version__, clock=SystemClock(), tracing=tracing, announce=typer.echo)
+    finally:
+        tracing.close()

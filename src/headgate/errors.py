@@ -1,0 +1,227 @@
+"""Every error Headgate raises, in four families that answer one question: what should the caller do?
+
+HeadgateError
+├── UserError               fix the input                400  INVALID_ARGUMENT     exit 2
+│   ├── SettingsError           a setting is unknown or has a value that is not allowed
+│   ├── InvalidItemError        an item, key, condition or query cannot be stored or asked
+│   ├── ItemTooLargeError       an item is over 400 KB and cannot spill
+│   ├── TransactionLimitError   too many writes, too many bytes, or two writes of one item
+│   ├── CursorError             a page cursor was altered, or belongs to another query
+│   ├── SignatureError          a signed token was altered, or its key is gone
+│   ├── ForeignFileError        the file or folder belongs to another program
+│   └── NotFoundError           the thing named does not exist        404  NOT_FOUND
+├── ConflictError           re-read, then decide         409  ABORTED              exit 3
+│   ├── OutcomeUnknownError     a write may or may not have been applied
+│   └── TokenReusedError        one idempotency token, two different requests
+├── TransientError          retry with backoff           503  UNAVAILABLE          exit 75
+│   ├── ServerBusyError         the server has more to do than it will soon get to
+│   ├── StoreBusyError          the store did not let us in before the deadline
+│   └── ThrottledError          the backend asks for less traffic     429  RESOURCE_EXHAUSTED
+└── FatalError              stop, page a human           500  INTERNAL             exit 70
+    ├── CorruptionError         stored bytes are not what was written     DATA_LOSS
+    ├── StoreFullError          no space left where the state lives
+    ├── ReadOnlyStoreError      the state cannot be written
+    ├── StoreIOError            the operating system or the backend refused
+    ├── NewerStoreError         the state was written by a newer Headgate
+    ├── StoreClosedError        the store was closed, or carried over a fork
+    └── StreamTrimmedError      a consumer slept past the stream's retention
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class HeadgateError(Exception):
+    """Root of the tree; never raised itself. `code` is stable and safe to match on."""
+
+    code: ClassVar[str] = "headgate"
+    http_status: ClassVar[int] = 500
+    grpc_status: ClassVar[str] = "INTERNAL"
+    exit_code: ClassVar[int] = 70
+
+    @property
+    def message(self) -> str:
+        """The sentence for a person: the id, the fact, the remedy."""
+        return str(self)
+
+
+class UserError(HeadgateError):
+    """The input is wrong; the same call will fail again until it is changed."""
+
+    code = "user"
+    http_status = 400
+    grpc_status = "INVALID_ARGUMENT"
+    exit_code = 2
+
+
+class SettingsError(UserError):
+    """A setting is unknown or has a value that is not allowed."""
+
+    code = "bad_setting"
+
+
+class InvalidItemError(UserError):
+    """An item, key, condition or query cannot be stored or asked. Nothing was written."""
+
+    code = "invalid_item"
+
+
+class ItemTooLargeError(UserError):
+    """An item is larger than every backend allows, and no attribute is left that could spill."""
+
+    code = "item_too_large"
+    http_status = 413
+
+
+class TransactionLimitError(UserError):
+    """A transaction or batch breaks a limit that binds on every backend. Nothing was written."""
+
+    code = "transaction_limit"
+
+
+class CursorError(UserError):
+    """A page cursor was altered, is not a cursor, or belongs to another query."""
+
+    code = "bad_cursor"
+
+
+class SignatureError(UserError):
+    """A signed token was altered, or was signed with a key that is no longer kept."""
+
+    code = "bad_signature"
+
+
+class ForeignFileError(UserError):
+    """The file belongs to another program. It was not touched."""
+
+    code = "foreign_file"
+
+
+class NotFoundError(UserError):
+    """The thing named does not exist."""
+
+    code = "not_found"
+    http_status = 404
+    grpc_status = "NOT_FOUND"
+    exit_code = 4
+
+
+class ConflictError(HeadgateError):
+    """A condition did not hold, and nothing was written.
+
+    `current` is the item as it stands (None: there is none), so that a loser needs no second read.
+    `write_index` is the position of the first refused write in its transaction; `failures` maps the
+    position of every refused write to the item that refused it.
+    """
+
+    code = "conflict"
+    http_status = 409
+    grpc_status = "ABORTED"
+    exit_code = 3
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        current: dict[str, Any] | None = None,
+        write_index: int = 0,
+        failures: dict[int, dict[str, Any] | None] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.current = current
+        self.write_index = write_index
+        self.failures = failures if failures is not None else {write_index: current}
+
+
+class OutcomeUnknownError(ConflictError):
+    """The connection broke during a conditional write, and the item now differs from both outcomes."""
+
+    code = "outcome_unknown"
+
+
+class TokenReusedError(ConflictError):
+    """An idempotency token was used before for a different request. Nothing was written."""
+
+    code = "token_reused"
+
+
+class TransientError(HeadgateError):
+    """Nothing is wrong with the request; try it again after a pause."""
+
+    code = "transient"
+    http_status = 503
+    grpc_status = "UNAVAILABLE"
+    exit_code = 75
+    retry_after_seconds: float = 1.0
+
+
+class ServerBusyError(TransientError):
+    """The server has more to do than it will soon get to. Nothing was begun."""
+
+    code = "server_busy"
+
+
+class StoreBusyError(TransientError):
+    """The store did not let us in before the deadline."""
+
+    code = "store_busy"
+
+
+class ThrottledError(TransientError):
+    """The backend kept asking for less traffic until the deadline passed."""
+
+    code = "throttled"
+    http_status = 429
+    grpc_status = "RESOURCE_EXHAUSTED"
+
+
+class FatalError(HeadgateError):
+    """Going on could do harm: stop, and wake someone."""
+
+    code = "fatal"
+
+
+class CorruptionError(FatalError):
+    """Stored bytes are not what was written."""
+
+    code = "corruption"
+    grpc_status = "DATA_LOSS"
+
+
+class StoreFullError(FatalError):
+    """There is no space left where the state lives. Everything acknowledged before is safe."""
+
+    code = "store_full"
+    http_status = 507
+    grpc_status = "RESOURCE_EXHAUSTED"
+
+
+class ReadOnlyStoreError(FatalError):
+    """The state can be read but not written."""
+
+    code = "store_read_only"
+
+
+class StoreIOError(FatalError):
+    """The operating system or the backend refused an operation for a reason that a retry will not cure."""
+
+    code = "store_io"
+
+
+class NewerStoreError(FatalError):
+    """The state was written by a newer Headgate. It was not touched."""
+
+    code = "newer_store"
+
+
+class StoreClosedError(FatalError):
+    """The store was closed, or was opened before a fork and used after it."""
+
+    code = "store_closed"
+
+
+class StreamTrimmedError(FatalError):
+    """A consumer's checkpoint is older than the oldest change that is kept: changes were missed."""
+
+    code = "stream_trimmed"

@@ -1,0 +1,112 @@
+"""Errors as every HTTP route answers them: `application/problem+json` with a stable code (RFC 9457)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+import structlog
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+from litestar.types import ExceptionHandlersMap, Send
+
+from headgate.errors import HeadgateError, TransientError
+from headgate.telemetry import correlation_id
+
+MEDIA_TYPE: Final = "application/problem+json"
+_log = structlog.get_logger(__name__)
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What went wrong. `code` is safe to match on; `errors` and `checks` are there only for some problems."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    correlation_id: str | None
+    errors: Sequence[Any] = ()
+    checks: Sequence[Any] = ()
+
+    @classmethod
+    def of(cls, status: int, code: str, detail: str, **more: Sequence[Any]) -> Problem:
+        """Return a problem for the request that is being served."""
+        title = HTTPStatus(status).phrase
+        return cls(f"urn:headgate:error:{code}", title, status, code, detail, correlation_id(), **more)
+
+    def content(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
+async def send_problem(send: Send, problem: Problem, headers: Mapping[str, str] | None = None) -> None:
+    """Answer with `problem` from outside of the web framework."""
+    content = problem.content()
+    given = {"content-type": MEDIA_TYPE, "content-length": str(len(content)), **(headers or {})}
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in given.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": raw})
+    await send({"type": "http.response.body", "body": content, "more_body": False})
+
+
+def response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response[bytes]:
+    """Return `problem` as an answer of the web framework."""
+    return Response(problem.content(), status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def retry_after(seconds: float) -> dict[str, str]:
+    """Return the header that tells a caller when to come back; whole seconds are all it can say."""
+    return {"retry-after": str(max(1, math.ceil(seconds)))}
+
+
+def _from_headgate(_request: Request[Any, Any, Any], error: HeadgateError) -> Response[bytes]:
+    if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, TransientError):
+        _log.error("request failed", action="http.request", code=error.code, exc_info=error)
+    headers = retry_after(error.retry_after_seconds) if isinstance(error, TransientError) else None
+    return response(Problem.of(error.http_status, error.code, error.message), headers)
+
+
+def _from_framework(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """Translate what the web framework itself refuses: no such route, wrong method, a body that does not fit."""
+    status = error.status_code
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _from_bug(request, error)
+    code = HTTPStatus(status).phrase.lower().replace(" ", "_").replace("-", "_")
+    path = request.scope["path"]
+    detail, headers = error.detail, error.headers
+    if status == HTTPStatus.NOT_FOUND:
+        detail = f"{path}: there is nothing here; / lists what there is"
+    elif status == HTTPStatus.METHOD_NOT_ALLOWED:
+        methods = ", ".join(_methods(request))
+        detail = f"{path}: {request.method} is not possible here; use {methods}"
+        headers = {**(headers or {}), "allow": methods}
+    errors = tuple(error.extra) if isinstance(error.extra, list) else ()
+    return response(Problem.of(status, code, detail, errors=errors), headers)
+
+
+def _methods(request: Request[Any, Any, Any]) -> list[str]:
+    """Return the methods that the path of this request has, which the framework knows but does not tell."""
+    found = []
+    for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"):
+        try:
+            request.app.asgi_router.handle_routing(path=request.scope["path"], method=method)
+        except HTTPException:
+            continue
+        found.append(method)
+    return found
+
+
+def _from_bug(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Answer an error nobody foresaw without its details, which stay in the log under the correlation id."""
+    _log.error("request failed", action="http.request", exc_info=error)
+    detail = "an error that is not your fault; its details are in the server's log under this correlation id"
+    return response(Problem.of(500, "internal", detail))
+
+
+EXCEPTION_HANDLERS: Final[ExceptionHandlersMap] = {
+    HeadgateError: _from_headgate,
+    HTTPException: _from_framework,
+    Exception: _from_bug,
+}

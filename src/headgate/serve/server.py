@@ -1,0 +1,150 @@
+"""The server: one event loop for HTTP and gRPC, from the first socket to the last answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Final
+
+import structlog
+from litestar.types import ControllerRouterHandler
+
+from headgate.clock import Clock
+from headgate.serve.grpc_server import GrpcServer
+from headgate.serve.health import Health, Phase
+from headgate.serve.http import build_http
+from headgate.serve.http_server import HttpServer
+from headgate.serve.meters import CacheCollector, ServerCollector
+from headgate.serve.pool import WorkPool
+from headgate.serve.stop import Stop
+from headgate.serve.sweeper import Sweeper
+from headgate.settings import Settings
+from headgate.store.cache import Cache
+from headgate.telemetry import Metrics, Tracing
+from headgate.wiring import OpenedStore, open_cache, open_store
+
+ROWS_SWEPT_EVERY_SECONDS: Final = 60.0
+# Looking for unreferenced blobs means looking at every old blob, and a day late is early enough.
+BLOBS_SWEPT_EVERY_SECONDS: Final = 3600.0
+# The rest of the deadline is for closing the store and exporting the last spans after the last answer.
+_GRACE_SHARE: Final = 0.7
+_log = structlog.get_logger(__name__)
+
+
+def run(
+    settings: Settings,
+    *,
+    version: str,
+    clock: Clock,
+    tracing: Tracing,
+    announce: Callable[[str], None],
+    routes: Sequence[ControllerRouterHandler] = (),
+) -> None:
+    """Serve until a signal asks to stop, and return once everything is finished and let go.
+
+    `announce` is given one line when everything listens. Raises `SettingsError` if a port cannot be had, and
+    whatever opening the store raises.
+    """
+    stop = Stop(deadline_seconds=settings.drain_seconds)
+    stop.install()
+    http = HttpServer(settings.http)
+    try:
+        opened = open_store(settings, clock)
+        with closing(opened.store), closing(open_cache(settings, clock)) as cache:
+            server = Server(settings, opened, cache, http, version=version, clock=clock, tracing=tracing, routes=routes)
+            with closing(server), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(server.serve(stop, announce))
+    finally:
+        http.close()
+    _log.info("stopped", action="server.stop")
+
+
+class Server:
+    """HTTP, gRPC, the pool and the sweepers around one open store."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        opened: OpenedStore,
+        cache: Cache,
+        http: HttpServer,
+        *,
+        version: str,
+        clock: Clock,
+        tracing: Tracing,
+        routes: Sequence[ControllerRouterHandler] = (),
+    ) -> None:
+        self._settings = settings
+        self._http = http
+        self._pool = WorkPool()
+        self._sweepers = _sweepers(opened)
+        disk = settings.home if settings.store.backend == "sqlite" else None
+        self._health = Health(version=version, store=opened.store, sweepers=self._sweepers, clock=clock, disk=disk)
+        metrics = Metrics(version=version)
+        metrics.watch_store(opened.store.stats.snapshot)
+        metrics.registry.register(ServerCollector(self._pool, self._sweepers))
+        metrics.registry.register(CacheCollector(cache.stats))
+        self._app = build_http(
+            version=version,
+            health=self._health,
+            pool=self._pool,
+            metrics=metrics,
+            tracing=tracing,
+            clock=clock,
+            allowed_hosts=settings.allowed_hosts,
+            routes=routes,
+        )
+
+    async def serve(self, stop: Stop, announce: Callable[[str], None]) -> None:
+        """Start everything, announce it, wait for the wish to stop, and drain."""
+        grace_seconds = self._settings.drain_seconds * _GRACE_SHARE
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        grpc = GrpcServer(self._settings.grpc)
+        serving = await self._http.start(self._app, grace_seconds=grace_seconds)
+        await grpc.start()
+        for sweeper in self._sweepers:
+            sweeper.start()
+        self._health.phase = Phase.SERVING
+        await grpc.set_serving()
+        announce(f"headgate ready  http=http://{self._http.address}  grpc={grpc.address}  home={self._settings.home}")
+
+        def drain_soon() -> None:
+            # From the signal handler, so that the very next answer says it.
+            self._health.phase = Phase.DRAINING
+            loop.call_soon_threadsafe(stopping.set)
+
+        stop.on_request(drain_soon)
+        waiting = asyncio.create_task(stopping.wait())
+        await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        _log.info("draining", action="server.drain", grace_seconds=grace_seconds)
+        await asyncio.gather(self._http.drain(), grpc.drain(grace_seconds))
+
+    def close(self) -> None:
+        """Stop the threads. Blocks until what they are doing is done."""
+        for sweeper in self._sweepers:
+            sweeper.stop()
+        self._pool.close()
+
+
+def _sweepers(opened: OpenedStore) -> list[Sweeper]:
+    store, spill = opened.store, opened.spill
+    return [
+        Sweeper("expired rows", lambda limit: store.sweep(limit=limit), interval_seconds=ROWS_SWEPT_EVERY_SECONDS),
+        Sweeper(
+            "unreferenced blobs",
+            lambda limit: spill.sweep(store, limit=limit),
+            interval_seconds=BLOBS_SWEPT_EVERY_SECONDS,
+        ),
+    ]
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        # It does not exist for Windows; asyncio's own loop does the same, more slowly.
+        return None
+    return uvloop.new_event_loop

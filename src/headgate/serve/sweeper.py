@@ -1,0 +1,55 @@
+"""The sweeper: a thread that keeps deleting what has expired."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+BATCH_MAX: Final = 1000
+_log = structlog.get_logger(__name__)
+
+
+class Sweeper:
+    """Calls `sweep` with the size of a batch, pauses, and calls again; at once if a whole batch was deleted.
+
+    An error is logged, counted and kept in `last_error` until a sweep succeeds. It never ends the thread.
+    """
+
+    def __init__(self, what: str, sweep: Callable[[int], int], *, interval_seconds: float) -> None:
+        self.what = what
+        self.deleted = 0
+        self.failures = 0
+        self.last_error: str | None = None
+        self._sweep = sweep
+        self._interval_seconds = interval_seconds
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"headgate-sweep-{what}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Return once the sweep that is under way, if there is one, has ended."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            if self._sweep_once() < BATCH_MAX:
+                self._stopping.wait(self._interval_seconds)
+
+    def _sweep_once(self) -> int:
+        try:
+            deleted = self._sweep(BATCH_MAX)
+        except Exception as exc:  # noqa: BLE001 - the top of a thread: what fails now may work at the next turn
+            self.failures += 1
+            self.last_error = f"{type(exc).__name__}: {exc}"
+            _log.error("sweep failed", action="sweep", what=self.what, exc_info=exc)
+            return 0
+        self.deleted += deleted
+        self.last_error = None
+        return deleted

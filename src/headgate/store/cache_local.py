@@ -1,0 +1,109 @@
+"""L1 of the cache: answers in this process, the least recently used dropped first.
+
+Nothing here locks: the cache holds its own lock around every call, because an answer and the load that
+races with it must be judged together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+
+from headgate.store.cache_keys import Group, Key, group_of, kind_of
+from headgate.store.cache_stats import CacheStats
+
+
+class Entry(msgspec.Struct):
+    """One answer. `value` None means: the store said there is none. Times are monotonic seconds."""
+
+    value: Any
+    version: int | None
+    confirmed_at: float
+    fresh_until: float
+    hard_until: float
+    retry_at: float = -math.inf
+
+
+class LocalLayer:
+    """At most `entries_max` answers, and as many floors: versions below which nothing is taken in."""
+
+    def __init__(self, entries_max: int, floor_seconds: float, stats: CacheStats) -> None:
+        self._entries_max = entries_max
+        self._floor_seconds = floor_seconds
+        self._stats = stats
+        self._entries: OrderedDict[Key, Entry] = OrderedDict()
+        self._floors: OrderedDict[Key, tuple[int, float]] = OrderedDict()
+
+    def find(self, key: Key, now: float) -> Entry | None:
+        """Return the answer, fresh or not, unless it is past its hard limit."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if now >= entry.hard_until:
+            del self._entries[key]
+            return None
+        self._entries.move_to_end(key)
+        return entry
+
+    def put(self, key: Key, entry: Entry, now: float) -> bool:
+        """Take in `entry`, unless something newer is known. Return whether it was taken."""
+        held = self.find(key, now)
+        if self.is_below_floor(key, entry, now) or (held is not None and not supersedes(entry, held)):
+            return False
+        if held is not None and held.version == entry.version:
+            entry.confirmed_at = max(entry.confirmed_at, held.confirmed_at)
+            entry.hard_until = max(entry.hard_until, held.hard_until)
+        self._entries[key] = entry
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._entries_max:
+            evicted, _ = self._entries.popitem(last=False)
+            self._stats.of(kind_of(evicted)).evictions += 1
+        return True
+
+    def drop(self, key: Key, version: int | None, now: float) -> None:
+        """Forget the answer if it is older than `version`, and take in nothing older; for None, forget all of it."""
+        held = self._entries.get(key)
+        if held is not None and (version is None or held.version is None or held.version < version):
+            del self._entries[key]
+        if version is None:
+            self._floors.pop(key, None)
+        else:
+            self.raise_floor(key, version, now)
+
+    def raise_floor(self, key: Key, version: int, now: float) -> None:
+        """Refuse versions of `key` below `version` for as long as a load could still bring one."""
+        floor, until = self._floors.pop(key, (0, now))
+        highest = max(floor, version) if now < until else version
+        self._floors[key] = (highest, now + self._floor_seconds)
+        if len(self._floors) > self._entries_max:
+            self._floors.popitem(last=False)
+
+    def is_below_floor(self, key: Key, entry: Entry, now: float) -> bool:
+        """Whether a version newer than that of `entry` is known to exist."""
+        floor, until = self._floors.get(key, (0, now))
+        return entry.version is not None and now < until and entry.version < floor
+
+    def drop_group(self, group: Group) -> None:
+        """Forget every answer of `group`."""
+        # A walk over all of L1, a millisecond or so: whole groups change when people edit, not when data flows.
+        for key in [key for key in self._entries if group_of(key) == group]:
+            del self._entries[key]
+        for key in [key for key in self._floors if group_of(key) == group]:
+            del self._floors[key]
+
+    def expire_all(self) -> None:
+        """Let no answer pass as fresh any more. They stay to be confirmed, or served stale."""
+        for entry in self._entries.values():
+            entry.fresh_until = entry.retry_at = -math.inf
+
+
+def supersedes(new: Entry, old: Entry) -> bool:
+    """Whether `new` may take the place of `old`: by version, or by time where "there is none" has no version."""
+    if new.version is None:
+        return new.confirmed_at > old.confirmed_at
+    if old.version is None:
+        return new.confirmed_at >= old.confirmed_at
+    return new.version >= old.version

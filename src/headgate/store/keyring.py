@@ -1,0 +1,222 @@
+"""The secret keys that sign cursors and tokens and encrypt fields, with rotation.
+
+They live in `HOME/keys.json`, readable by the owner alone. Each purpose has one active key; retired
+keys still verify and decrypt until they are dropped, so rotating never breaks what is in flight.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from headgate.clock import Clock
+from headgate.errors import CorruptionError, ForeignFileError, SettingsError, SignatureError, StoreIOError
+from headgate.store.blobs import sync_folder
+
+_FORMAT: Final = 1
+_SECRET_BYTES: Final = 32
+_SIGNATURE_BYTES: Final = 16
+_NONCE_BYTES: Final = 12
+RETIRED_KEPT_MAX: Final = 5
+
+
+class Purpose(enum.StrEnum):
+    """What a key is for. A key of one purpose never serves another."""
+
+    CURSOR = "cursor"
+    TOKEN = "token"
+    FIELD = "field"
+
+
+class SecretKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One secret. `retired_at` is set once a newer key has taken its place."""
+
+    id: str
+    secret: str
+    created_at: str
+    retired_at: str | None = None
+
+    def __repr__(self) -> str:
+        return f"SecretKey({self.id})"
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: int
+    keys: dict[Purpose, list[SecretKey]]
+
+
+class Keyring:
+    """Signs and verifies, encrypts and decrypts. The newest key of a purpose is the active one."""
+
+    def __init__(self, keys: dict[Purpose, list[SecretKey]]) -> None:
+        self._keys = keys
+        self._secrets = {
+            (purpose, key.id): base64.b64decode(key.secret) for purpose, held in keys.items() for key in held
+        }
+
+    @classmethod
+    def generate(cls, clock: Clock) -> Keyring:
+        """Return a keyring with one new key for each purpose."""
+        return cls({purpose: [_new_key(clock)] for purpose in Purpose})
+
+    @classmethod
+    def open(cls, path: Path, clock: Clock) -> Keyring:
+        """Load the keyring at `path`, creating it if there is none.
+
+        Raises `SettingsError` if others may read it, `ForeignFileError` or `CorruptionError` if it is not a keyring.
+        """
+        try:
+            if not path.exists():
+                _create(path, cls.generate(clock)._file())
+            mode = stat.S_IMODE(path.stat().st_mode)
+            content = path.read_bytes()
+        except OSError as exc:
+            raise StoreIOError(f"{path}: the keyring cannot be used: {exc.strerror}; make it yours to read") from exc
+        if mode & 0o077:
+            raise SettingsError(f"{path}: mode {mode:04o} lets others read the keys; run: chmod 600 {path}")
+        try:
+            file = msgspec.json.decode(content, type=_File)
+        except msgspec.ValidationError as exc:
+            raise ForeignFileError(
+                f"{path}: not a Headgate keyring ({exc}); move it away or name another home"
+            ) from exc
+        except msgspec.DecodeError as exc:
+            raise CorruptionError(f"{path}: the keyring is damaged ({exc}); restore it from a backup") from exc
+        if file.format != _FORMAT or any(not file.keys.get(purpose) for purpose in Purpose):
+            raise ForeignFileError(f"{path}: keyring format {file.format} or a purpose without keys; restore a backup")
+        if any(not _is_secret(key.secret) for held in file.keys.values() for key in held):
+            raise CorruptionError(f"{path}: a key of the keyring is damaged; restore it from a backup")
+        return cls(file.keys)
+
+    def rotated(self, purpose: Purpose, clock: Clock) -> Keyring:
+        """Return a keyring in which a new key is active for `purpose` and the present one is retired."""
+        retired_at = clock.now().isoformat()
+        older = [
+            key if key.retired_at else msgspec.structs.replace(key, retired_at=retired_at)
+            for key in self._keys[purpose]
+        ]
+        # Field keys are kept for ever: what they encrypted lies in tables, not in flight.
+        kept = older if purpose is Purpose.FIELD else older[-RETIRED_KEPT_MAX:]
+        return Keyring({**self._keys, purpose: [*kept, _new_key(clock)]})
+
+    def save(self, path: Path) -> None:
+        """Replace the keyring at `path` atomically, so that a crash leaves the old one or the new one."""
+        fresh = path.with_suffix(".new")
+        try:
+            fresh.unlink(missing_ok=True)
+            _write_private(fresh, self._file())
+            fresh.replace(path)
+            sync_folder(path.parent)
+        except OSError as exc:
+            raise StoreIOError(f"{path}: the keyring cannot be written: {exc.strerror}; the old one stands") from exc
+
+    def keys(self, purpose: Purpose) -> list[SecretKey]:
+        """Return the keys of a purpose, oldest first; the last is active."""
+        return list(self._keys[purpose])
+
+    def sign(self, purpose: Purpose, payload: bytes) -> str:
+        """Return `payload` with its signature as URL-safe text. The payload can be read by anyone, not altered."""
+        key_id = self._keys[purpose][-1].id
+        signature = self._signature(purpose, key_id, payload)
+        return f"{key_id}.{_text(signature)}.{_text(payload)}"
+
+    def verify(self, purpose: Purpose, signed: str) -> bytes:
+        """Return the payload of what `sign` made. Raises `SignatureError` for anything else."""
+        try:
+            key_id, signature, payload = signed.split(".")
+            body = _bytes(payload)
+            given = _bytes(signature)
+        except (ValueError, AttributeError, UnicodeError) as exc:
+            raise SignatureError(f"{purpose} is not in the form it was given out in") from exc
+        if (purpose, key_id) not in self._secrets:
+            raise SignatureError(
+                f"{purpose} was signed with key {key_id[:12]!r}, which is no longer kept; ask for a new one"
+            )
+        if not hmac.compare_digest(given, self._signature(purpose, key_id, body)):
+            raise SignatureError(f"{purpose} was altered after it was given out")
+        return body
+
+    def encrypt(self, plain: bytes, *, context: str) -> str:
+        """Return `plain` encrypted under the active field key, bound to `context` (table, key and attribute)."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        key_id = self._keys[Purpose.FIELD][-1].id
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        sealed = AESGCM(self._secrets[Purpose.FIELD, key_id]).encrypt(nonce, plain, context.encode())
+        return f"{key_id}.{_text(nonce + sealed)}"
+
+    def decrypt(self, sealed: str, *, context: str) -> bytes:
+        """Return what `encrypt` was given under the same context. Raises `SignatureError` for anything else."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        key_id, _, body = sealed.partition(".")
+        secret = self._secrets.get((Purpose.FIELD, key_id))
+        if secret is None:
+            raise SignatureError(f"field was encrypted with key {key_id[:12]!r}, which this keyring does not hold")
+        try:
+            raw = _bytes(body)
+            return AESGCM(secret).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], context.encode())
+        except (InvalidTag, ValueError) as exc:
+            raise SignatureError("field was altered, or belongs to another item") from exc
+
+    def _signature(self, purpose: Purpose, key_id: str, payload: bytes) -> bytes:
+        message = purpose.encode() + b"\0" + payload
+        return hmac.digest(self._secrets[purpose, key_id], message, hashlib.sha256)[:_SIGNATURE_BYTES]
+
+    def _file(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(_File(_FORMAT, self._keys)), indent=2) + b"\n"
+
+
+def _new_key(clock: Clock) -> SecretKey:
+    secret = base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
+    return SecretKey(secrets.token_hex(4), secret, clock.now().isoformat())
+
+
+def _create(path: Path, content: bytes) -> None:
+    # Two processes may start at once: each writes its own file, and linking lets exactly one of them win.
+    draft = path.with_suffix(f".{secrets.token_hex(4)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write_private(draft, content)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return
+    finally:
+        draft.unlink()
+    sync_folder(path.parent)
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _bytes(text: str) -> bytes:
+    raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    # Base 64 has spare bits at its end: only the one spelling that we give out is taken back.
+    if _text(raw) != text:
+        raise ValueError("not the spelling that was given out")
+    return raw
+
+
+def _is_secret(text: str) -> bool:
+    try:
+        return len(base64.b64decode(text, validate=True)) == _SECRET_BYTES
+    except ValueError:
+        return False

@@ -1,0 +1,40 @@
+"""From a table of the catalogue to the name it has in a backend, so that a restored table can be swapped in."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from headgate.errors import SettingsError
+from headgate.store.schema import Table
+from headgate.store.tables import ALL_TABLES
+
+_PHYSICAL: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+
+
+class TableNames:
+    """`prefix` goes before every name of the catalogue; `overrides` names single tables outright."""
+
+    def __init__(self, prefix: str = "", overrides: Mapping[str, str] | None = None) -> None:
+        known = [table.name for table in ALL_TABLES]
+        for name in overrides or {}:
+            if name not in known:
+                nearest = difflib.get_close_matches(name, known, 1)
+                hint = f"did you mean {nearest[0]!r}?" if nearest else f"it is one of {known}"
+                raise SettingsError(f"store.table_names: there is no table {name!r}; {hint}")
+        self._physical = {name: (overrides or {}).get(name, prefix + name) for name in known}
+        taken: dict[str, str] = {}
+        for name, physical in self._physical.items():
+            if not _PHYSICAL.fullmatch(physical):
+                raise SettingsError(
+                    f"store.table_names: {physical!r} is not 3 to 255 letters, digits, '_', '-' and '.'"
+                )
+            if physical in taken:
+                raise SettingsError(f"store.table_names: {name!r} and {taken[physical]!r} would both be {physical!r}")
+            taken[physical] = name
+
+    def physical(self, table: Table) -> str:
+        """Return the name of `table` in the backend."""
+        return self._physical[table.name]

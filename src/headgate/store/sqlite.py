@@ -1,0 +1,358 @@
+"""The store on one SQLite file: the default backend, for one machine and any number of processes on it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from headgate.clock import Clock
+from headgate.errors import ConflictError, StoreClosedError
+from headgate.store.checks import (
+    check_batch,
+    check_key,
+    check_query,
+    check_size,
+    check_stream,
+    check_transaction,
+    check_transaction_bytes,
+    checked_item,
+    checked_update,
+)
+from headgate.store.conditions import Condition
+from headgate.store.cursors import Cursors
+from headgate.store.names import TableNames
+from headgate.store.schema import Key, Table
+from headgate.store.spill import REFERENCE, Spill, has_reference
+from headgate.store.sqlite_changes import Changes, with_images
+from headgate.store.sqlite_commits import Commits
+from headgate.store.sqlite_errors import translated
+from headgate.store.sqlite_file import DatabaseFile, Synchronous
+from headgate.store.sqlite_operations import (
+    BODY_SURELY_FITS,
+    CheckRow,
+    DeleteRow,
+    Operation,
+    PutRow,
+    UpdateRow,
+    carry_out_all,
+    decoded,
+    live_item,
+)
+from headgate.store.sqlite_rows import TableRows
+from headgate.store.stats import StoreStats
+from headgate.store.tables import ALL_TABLES
+from headgate.store.tokens import settle, token_row
+from headgate.store.values import Item, dump
+from headgate.store.wakeups import Wakeups
+from headgate.store.writes import ChangeBatch, Check, Delete, Page, Put, Query, StreamStart, Update, Write
+
+__all__ = ["SqliteStore", "Synchronous"]
+
+BATCH_ROWS_MAX: Final = 500
+
+
+class SqliteStore:
+    """Implements `headgate.store.port.Store`. Reads see every commit that returned before they began."""
+
+    def __init__(
+        self,
+        file: DatabaseFile,
+        rows: dict[str, TableRows],
+        *,
+        clock: Clock,
+        cursors: Cursors,
+        spill: Spill,
+        index_lag_seconds: float,
+    ) -> None:
+        self.stats = StoreStats()
+        self._file = file
+        self._rows = rows
+        self._clock = clock
+        self._cursors = cursors
+        self._spill = spill
+        self._readers: deque[sqlite3.Connection] = deque()
+        self._index_reader = _LaggingReader(file, index_lag_seconds) if index_lag_seconds > 0 else None
+        self._wakeups = Wakeups(file.path, file.connect)
+        self._commits = Commits(file, self._wakeups, self.stats)
+        self._changes = Changes(rows, clock)
+        self._closed: str | None = None
+        os.register_at_fork(after_in_child=_if_alive(weakref.WeakMethod(self._carried_over_fork)))
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        names: TableNames,
+        clock: Clock,
+        cursors: Cursors,
+        spill: Spill,
+        synchronous: Synchronous = Synchronous.FULL,
+        index_lag_seconds: float = 0.0,
+    ) -> SqliteStore:
+        """Open the store at `path`, creating it or bringing an older one up to date.
+
+        `index_lag_seconds` makes index queries answer from a snapshot up to that old, as DynamoDB's may:
+        tests run with it to find code that trusts an index.
+
+        Raises `ForeignFileError`, `NewerStoreError`, `ReadOnlyStoreError` or `CorruptionError`, and has then
+        changed nothing.
+        """
+        rows = {table.name: TableRows(table, names.physical(table)) for table in ALL_TABLES}
+        file = DatabaseFile(path, list(rows.values()), synchronous)
+        return cls(file, rows, clock=clock, cursors=cursors, spill=spill, index_lag_seconds=index_lag_seconds)
+
+    def get(self, table: Table, key: Key, *, consistent: bool = False) -> Item | None:
+        del consistent  # Every read here is.
+        body = self._body(table, key)
+        if body is None:
+            return None
+        item = live_item(self._rows[table.name], body, self._clock.seconds())
+        return self._spill.restore(item) if item is not None and REFERENCE in body else item
+
+    def get_raw(self, table: Table, key: Key) -> Item | None:
+        """Return the item as stored, references to spilled attributes not followed."""
+        return live_item(self._rows[table.name], self._body(table, key), self._clock.seconds())
+
+    def get_many(self, table: Table, keys: Sequence[Key], *, consistent: bool = False) -> list[Item | None]:
+        return [self.get(table, key, consistent=consistent) for key in keys]
+
+    def query(self, query: Query) -> Page:
+        check_query(query)
+        position = self._cursors.position(query)
+        self.stats.queries += 1
+        rows = self._rows[query.table.name]
+        statement, parameters = rows.query(query, position, self._clock.seconds())
+        if query.index is not None and self._index_reader is not None:
+            self._refuse_if_closed()
+            found = self._index_reader.read(statement, parameters)
+        else:
+            found = self._read(statement, parameters)
+        items = [decoded(rows, body) for (body,) in found[: query.limit]]
+        items = [self._restored(item) for item in items]
+        more = len(found) > query.limit
+        return Page(items, self._cursors.after(query, items[-1]) if more else None)
+
+    def query_many(self, queries: Sequence[Query]) -> list[Page]:
+        return [self.query(query) for query in queries]
+
+    def put(self, table: Table, item: Mapping[str, Any], *, condition: Condition | None = None) -> None:
+        self._commit(self._put_row(Put(table, item, condition)))
+
+    def update(
+        self,
+        table: Table,
+        key: Key,
+        *,
+        set: Mapping[str, Any] | None = None,
+        add: Mapping[str, int | float] | None = None,
+        remove: Sequence[str] = (),
+        condition: Condition | None = None,
+    ) -> Item:
+        update = Update(table, key, set or {}, add or {}, tuple(remove), condition)
+        item = self._commit(self._update_row(update, in_token_transaction=False))
+        assert item is not None, "an update that was not refused has a result"
+        return item
+
+    def delete(self, table: Table, key: Key, *, condition: Condition | None = None) -> Item | None:
+        return self._commit(self._operation(Delete(table, key, condition)))
+
+    def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
+        check_transaction(writes, token)
+        self.stats.transactions += 1
+        operations = [self._operation(write, in_token_transaction=token is not None) for write in writes]
+        check_transaction_bytes(operation.bytes_written() for operation in operations)
+        if token is None:
+            self._commit_all(operations)
+            return
+        row = token_row(token, writes, self._clock.seconds())
+        try:
+            self._commit_all([*operations, self._put_row(row)])
+        except ConflictError as exc:
+            settle(exc, row, len(operations))
+
+    def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
+        check_transaction(writes, None)
+        self._refuse_if_closed()
+        self.stats.transactions += 1
+        self.stats.writes += len(writes)
+        operations = [self._operation(write) for write in writes]
+        check_transaction_bytes(operation.bytes_written() for operation in operations)
+        work = operations[0].carry_out if len(operations) == 1 else lambda c: carry_out_all(c, operations)
+
+        def settle(error: BaseException | None) -> None:
+            done(self._with_whole_items(error) if isinstance(error, ConflictError) else error)
+
+        self._commits.submit(work, settle)
+
+    def batch_write(self, writes: Sequence[Put | Delete]) -> None:
+        check_batch(writes)
+        self.stats.batches += 1
+        operations = [self._operation(write) for write in writes]
+        for start in range(0, len(operations), BATCH_ROWS_MAX):
+            self._commit_all(operations[start : start + BATCH_ROWS_MAX])
+
+    def changes(
+        self, table: Table, consumer: str, *, limit: int = 100, start: StreamStart = StreamStart.OLDEST
+    ) -> ChangeBatch:
+        check_stream(table, limit)
+        self.stats.reads += 1
+        batch = self._changes.read(self, table, self._changes.position(self, table, consumer, start), limit)
+        return ChangeBatch([with_images(change, self._restored) for change in batch.changes], batch.position)
+
+    def checkpoint(self, table: Table, consumer: str, position: str) -> None:
+        check_stream(table)
+        self._changes.checkpoint(self, table, consumer, position)
+
+    def read_sql(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement that reads, for the parts of this backend that keep tables of their own."""
+        return self._read(statement, parameters)
+
+    def generation(self) -> int:
+        self._refuse_if_closed()
+        return self._wakeups.generation
+
+    def wait(self, generation: int, timeout_seconds: float) -> int:
+        self._refuse_if_closed()
+        return self._wakeups.wait(generation, timeout_seconds)
+
+    def sweep(self, *, limit: int = 1000) -> int:
+        self._refuse_if_closed()
+        return self._commits.run(lambda connection: self._changes.sweep(connection, limit))
+
+    def check_health(self) -> None:
+        self._read("SELECT count(*) FROM sqlite_master", ())
+
+    def close(self) -> None:
+        if self._closed is not None:
+            return
+        self._closed = "the store was closed; open it again"
+        self._wakeups.close()
+        self._commits.close()
+        while self._readers:
+            self._readers.pop().close()
+        if self._index_reader is not None:
+            self._index_reader.close()
+        self._file.close()
+
+    def _commit(self, operation: Operation) -> Item | None:
+        self._refuse_if_closed()
+        self.stats.writes += 1
+        try:
+            item = self._commits.run(operation.carry_out)
+        except ConflictError as exc:
+            raise self._with_whole_items(exc) from None
+        return None if item is None else self._restored(item)
+
+    def _commit_all(self, operations: Sequence[Operation]) -> None:
+        self._refuse_if_closed()
+        self.stats.writes += len(operations)
+        try:
+            self._commits.run(lambda connection: carry_out_all(connection, operations))
+        except ConflictError as exc:
+            raise self._with_whole_items(exc) from None
+
+    def _with_whole_items(self, conflict: ConflictError) -> ConflictError:
+        self.stats.conflicts += 1
+        conflict.failures = {place: item and self._restored(item) for place, item in conflict.failures.items()}
+        conflict.current = conflict.failures[conflict.write_index]
+        return conflict
+
+    def _operation(self, write: Write, *, in_token_transaction: bool = False) -> Operation:
+        match write:
+            case Put():
+                return self._put_row(write)
+            case Update():
+                return self._update_row(write, in_token_transaction=in_token_transaction)
+            case Delete() | Check():
+                check_key(write.table, write.key)
+                kind = DeleteRow if isinstance(write, Delete) else CheckRow
+                return kind(self._rows[write.table.name], write.key, write.condition, self._clock.seconds())
+
+    def _put_row(self, put: Put) -> PutRow:
+        item, special = checked_item(put.table, put.item)
+        body = dump(item, special=special)
+        if len(body) > BODY_SURELY_FITS:
+            item = self._spill.fit(put.table, item)
+            check_size(put.table, item)
+            body = dump(item, special=True)
+        return PutRow(self._rows[put.table.name], item, body, put.condition, self._clock.seconds())
+
+    def _update_row(self, update: Update, *, in_token_transaction: bool) -> UpdateRow:
+        checked = checked_update(update, in_token_transaction=in_token_transaction)
+        values = self._spill.fit_update(checked.table, checked.key, dict(checked.set))
+        fitted = Update(checked.table, checked.key, values, checked.add, checked.remove, checked.condition)
+        return UpdateRow(self._rows[checked.table.name], fitted, self._clock.seconds())
+
+    def _restored(self, item: Item) -> Item:
+        return self._spill.restore(item) if has_reference(item) else item
+
+    def _body(self, table: Table, key: Key) -> str | None:
+        check_key(table, key)
+        self.stats.reads += 1
+        found = self._read(self._rows[table.name].select, key if key.sort is not None else key[:1])
+        return found[0][0] if found else None
+
+    def _read(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        # All rows are fetched before the connection goes back: an open cursor would pin an old snapshot.
+        if self._closed is not None:
+            self._refuse_if_closed()
+        try:
+            connection = self._readers.pop()
+        except IndexError:
+            connection = self._file.connect()
+        try:
+            return connection.execute(statement, parameters).fetchall()
+        except sqlite3.Error as exc:
+            raise translated(exc, self._file.path) from exc
+        finally:
+            self._readers.append(connection)
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed is not None:
+            raise StoreClosedError(f"{self._file.path}: {self._closed}")
+
+    def _carried_over_fork(self) -> None:
+        # SQLite's locks do not survive a fork, and the file lock would be held by two processes at once.
+        self._closed = "the store was opened before a fork; open it in the new process"
+
+
+class _LaggingReader:
+    """Answers from a snapshot that is renewed only when older than the lag, as an index that has fallen behind."""
+
+    def __init__(self, file: DatabaseFile, lag_seconds: float) -> None:
+        self._connection = file.connect()
+        self._lag_seconds = lag_seconds
+        self._lock = threading.Lock()
+        self._taken_at = -lag_seconds
+
+    def read(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with self._lock:
+            # Real time even under a virtual clock: the lag must end although the test's clock stands still.
+            if monotonic() - self._taken_at >= self._lag_seconds:
+                if self._connection.in_transaction:
+                    self._connection.execute("COMMIT")
+                self._connection.execute("BEGIN")
+                self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                self._taken_at = monotonic()
+            return self._connection.execute(statement, parameters).fetchall()
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+
+def _if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> Callable[[], None]:
+    def call() -> None:
+        alive = method()
+        if alive is not None:
+            alive()
+
+    return call

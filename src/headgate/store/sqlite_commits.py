@@ -1,0 +1,281 @@
+"""Commits for all: the first caller that finds nobody committing does it for everyone who has queued since.
+
+A lone caller pays for its own commit and no thread hop; under load one commit, and one wait for the
+disk, serves many. Between processes the file lock gives each its turn. See ADR-0003 for the figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final, Generic, TypeVar
+
+from headgate.errors import HeadgateError, StoreClosedError
+from headgate.store.sqlite_errors import translated
+from headgate.store.sqlite_file import DatabaseFile
+from headgate.store.stats import StoreStats
+from headgate.store.wakeups import Wakeups
+
+T = TypeVar("T")
+
+# A group takes this many requests, or half of a longer queue, and closes early when it grows old.
+GROUP_MIN: Final = 32
+GROUP_SECONDS_MAX: Final = 0.005
+
+
+class Request(Generic[T]):
+    """One transaction on its way to the disk."""
+
+    __slots__ = ("done", "error", "result", "settle", "wake", "work")
+
+    def __init__(
+        self, work: Callable[[sqlite3.Connection], T], settle: Callable[[BaseException | None], None] | None = None
+    ) -> None:
+        self.work = work
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.wake: threading.Lock | None = None  # How to wake the thread that waits for it, or
+        self.settle = settle  # whom to tell, if no thread does.
+
+
+class Commits:
+    """Runs pieces of work, each in a transaction of its own as far as anyone can tell.
+
+    Work is given the writing connection inside a transaction. It either raises a `HeadgateError` before
+    its first write, which fails it alone, or writes everything it has to write.
+    """
+
+    def __init__(self, file: DatabaseFile, wakeups: Wakeups, stats: StoreStats) -> None:
+        self._file = file
+        self._wakeups = wakeups
+        self._stats = stats
+        self._connection = file.connect()
+        self._schema = self._schema_version()
+        self._queue: deque[Request[Any]] = deque()
+        self._served: list[Request[Any]] = []  # Committed by the last leader, and not woken yet.
+        self._leading = threading.Lock()
+        self._closed = False
+        self._starting = threading.Lock()
+        self._committer: threading.Thread | None = None
+        self._lead_passed = threading.Lock()
+        self._lead_passed.acquire()
+
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what `work` returned, once it is durable, or raise what it raised."""
+        request = Request(work)
+        if self._leading.acquire(blocking=False):
+            # At the head, so that whoever leads is always served by the group it commits.
+            self._queue.appendleft(request)
+            self._lead(request)
+        else:
+            self._queue_up(request)
+        if request.error is not None:
+            raise request.error
+        return request.result  # type: ignore[return-value]  # set whenever there is no error
+
+    def submit(self, work: Callable[[sqlite3.Connection], Any], settle: Callable[[BaseException | None], None]) -> None:
+        """Have `work` committed without waiting; `settle` is told how it went, from the thread that committed."""
+        self._start_committer()
+        self._queue.append(Request(work, settle))
+        if self._leading.acquire(blocking=False):
+            self._lead_passed.release()
+
+    def close(self) -> None:
+        """Wait for whoever is committing, then refuse everyone else."""
+        with self._leading:
+            if self._closed:
+                return
+            self._closed = True
+            self._connection.close()
+            if self._committer is not None:
+                self._lead_passed.release()
+        if self._committer is not None:
+            self._committer.join()
+
+    def _start_committer(self) -> None:
+        if self._committer is None:
+            with self._starting:
+                if self._committer is None:
+                    self._committer = threading.Thread(
+                        target=self._lead_when_passed, name="headgate-commits", daemon=True
+                    )
+                    self._committer.start()
+
+    def _lead_when_passed(self) -> None:
+        """Lead whenever the next in the queue has no thread of its own to do it."""
+        while True:
+            self._lead_passed.acquire()
+            if self._closed:
+                return
+            self._lead(None)
+
+    def _queue_up(self, request: Request[Any]) -> None:
+        request.wake = threading.Lock()
+        request.wake.acquire()
+        self._queue.append(request)
+        # The leader may have looked at the queue for the last time just before: then nobody would wake us.
+        if self._leading.acquire(blocking=False):
+            self._lead(request)
+        interrupt: BaseException | None = None
+        while not request.done:
+            try:
+                request.wake.acquire()
+            except KeyboardInterrupt as exc:
+                # The outcome is milliseconds away, and whoever stops waiting could be the one to lead next.
+                interrupt = exc
+                continue
+            if not request.done:
+                # Woken without an answer: the last leader has passed the lead on to us.
+                self._lead(request)
+        if interrupt is not None:
+            raise interrupt
+
+    def _lead(self, own: Request[Any] | None) -> None:
+        """Commit one group, then pass the lead on. The caller holds `_leading`, and it is let go here."""
+        group: list[Request[Any]] = []
+        try:
+            self._commit_group(group)
+        except HeadgateError as exc:
+            # The database let nobody in, so everyone who waits for it hears the same.
+            group.extend(self._queue)
+            self._queue.clear()
+            for request in group:
+                request.error = exc
+                request.done = True
+        except BaseException:
+            self._step_down(own, group)
+            raise
+        finally:
+            self._pass_on(group)
+
+    def _step_down(self, own: Request[Any] | None, group: list[Request[Any]]) -> None:
+        """Leave to the next leader what is not committed, after an interrupt in this thread."""
+        unserved = [request for request in group if not request.done and request is not own]
+        group[:] = [request for request in group if request.done]
+        for request in reversed(unserved):
+            request.error = None
+            self._queue.appendleft(request)
+        if own is not None:
+            with contextlib.suppress(ValueError):
+                self._queue.remove(own)
+
+    def _pass_on(self, group: list[Request[Any]]) -> None:
+        self._wake_served()
+        self._served = group
+        while True:
+            if self._queue:
+                # The heir wakes this group, at the moment it has no use for the interpreter itself.
+                (self._queue[0].wake or self._lead_passed).release()
+                return
+            self._wake_served()
+            self._leading.release()
+            if not self._queue or not self._leading.acquire(blocking=False):
+                return
+
+    def _wake_served(self) -> None:
+        for request in self._served:
+            if request.wake is not None:
+                request.wake.release()
+            elif request.settle is not None:
+                request.settle(request.error)
+        self._served = []
+
+    def _commit_group(self, group: list[Request[Any]]) -> None:
+        if self._closed:
+            raise StoreClosedError(f"{self._file.path}: the store was closed; open it again")
+        if not self._file.lock.try_acquire():
+            # Another process has its turn: those served by the last group need not wait for that.
+            self._wake_served()
+            self._file.lock.acquire()
+        try:
+            self._commit_queue(group)
+        except sqlite3.Error as exc:
+            if not group:
+                raise translated(exc, self._file.path) from exc
+            self._retry_singly(group)
+        except Exception:
+            if not group:
+                raise
+            # Whatever one piece of work raises must fail that one alone.
+            self._retry_singly(group)
+        finally:
+            self._file.lock.release()
+        for request in group:
+            request.done = True
+        self._wakeups.committed()
+
+    def _commit_queue(self, group: list[Request[Any]]) -> None:
+        try:
+            self._begin()
+            self._apply_queue(group)
+            # Only now, because each of them would have wanted the interpreter while rows were being
+            # applied; the commit leaves it to them for as long as the disk takes.
+            self._wake_served()
+            self._connection.execute("COMMIT")
+        except Exception:
+            self._roll_back()
+            raise
+        except BaseException:
+            # An interrupt in this thread. Whether it came before or after the commit, the connection knows.
+            for request in group:
+                request.done = not self._connection.in_transaction
+            self._roll_back()
+            raise
+        self._stats.commits += 1
+
+    def _apply_queue(self, group: list[Request[Any]]) -> None:
+        # Drained only now, with the write lock held: whoever arrived during the wait rides along. But half
+        # of a long queue is left for the next group, so that its callers prepare while this one is written.
+        group_max = max(GROUP_MIN, len(self._queue) // 2)
+        give_up_at = monotonic() + GROUP_SECONDS_MAX
+        while self._queue and len(group) < group_max and (not group or monotonic() < give_up_at):
+            request = self._queue.popleft()
+            group.append(request)
+            self._apply(request)
+
+    def _apply(self, request: Request[Any]) -> None:
+        try:
+            request.result = request.work(self._connection)
+        except HeadgateError as exc:
+            request.error = exc
+
+    def _retry_singly(self, group: list[Request[Any]]) -> None:
+        """Give each request a transaction of its own, so that only the one at fault fails.
+
+        Even those that had lost a race are run again: what they lost to was rolled back.
+        """
+        for request in group:
+            request.error = None
+            try:
+                self._begin()
+                self._apply(request)
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as exc:
+                self._roll_back()
+                request.error = translated(exc, self._file.path)
+                request.error.__cause__ = exc
+            except Exception as exc:  # noqa: BLE001 - it is raised again, in the thread whose work it was
+                self._roll_back()
+                request.error = exc
+            self._stats.commits += 1
+
+    def _begin(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        if self._schema_version() != self._schema:
+            self._roll_back()
+            raise StoreClosedError(
+                f"{self._file.path}: another build of Headgate has changed the schema; restart this process"
+            )
+
+    def _schema_version(self) -> int:
+        version: int = self._connection.execute("PRAGMA schema_version").fetchone()[0]
+        return version
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")

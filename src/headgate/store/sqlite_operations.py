@@ -1,0 +1,205 @@
+"""Writes as they are carried out on rows: first every condition is looked at, then everything is written."""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from headgate.errors import ConflictError, CorruptionError, InvalidItemError
+from headgate.store.checks import check_size, update_condition
+from headgate.store.conditions import Condition, describe, holds
+from headgate.store.schema import Key
+from headgate.store.sqlite_file import CHANGES
+from headgate.store.sqlite_rows import TableRows
+from headgate.store.values import Item, add_numbers, dump, is_plain, load, stored_bytes
+from headgate.store.writes import ChangeKind, Update
+
+# JSON text is never less than half the size the limits speak of, so shorter text needs no closer look.
+BODY_SURELY_FITS: Final = 200_000
+# A hundred of these are within the limit of a transaction whatever they hold.
+BODY_SURELY_SMALL: Final = 20_000
+
+APPEND_CHANGE: Final = f"INSERT INTO {CHANGES} (source, kind, old, new, at_seconds, expired) VALUES (?, ?, ?, ?, ?, ?)"
+
+
+class Operation(ABC):
+    """One write of one row. `now` is the moment its caller made it, and decides what has expired."""
+
+    __slots__ = ("_body", "_now", "condition", "current", "key", "rows")
+
+    def __init__(self, rows: TableRows, key: Key, condition: Condition | None, now: float) -> None:
+        self.rows = rows
+        self.key = key if key.sort is not None else key[:1]
+        self.condition = condition
+        self.current: Item | None = None
+        self._body: str | None = None
+        self._now = now
+
+    def carry_out(self, connection: sqlite3.Connection) -> Item | None:
+        """Apply this operation alone. Raises `ConflictError`, having written nothing."""
+        if not self.admits(connection):
+            raise _conflict({0: self})
+        self.prepare()
+        return self.apply(connection)
+
+    def admits(self, connection: sqlite3.Connection) -> bool:
+        """Read the row as it stands and say whether the write may go ahead. Writes nothing."""
+        if self.condition is None and not self.rows.table.stream and not self._needs_current():
+            return True
+        row = connection.execute(self.rows.select, self.key).fetchone()
+        self._body = row[0] if row else None
+        self.current = live_item(self.rows, self._body, self._now)
+        return self.condition is None or holds(self.condition, self.current)
+
+    def prepare(self) -> None:  # noqa: B027 - most writes are worked out when they are made
+        """Work out what to write, and refuse what cannot be. Everything in the transaction has been admitted."""
+
+    @abstractmethod
+    def apply(self, connection: sqlite3.Connection) -> Item | None:
+        """Write. `admits` has said yes in the same transaction."""
+
+    def bytes_written(self) -> int:
+        """Return the size this write counts with in a transaction."""
+        return 0
+
+    def _needs_current(self) -> bool:
+        return False
+
+    def _record(self, connection: sqlite3.Connection, new: str | None) -> None:
+        if not self.rows.table.stream or self._body == new:
+            return
+        kind = ChangeKind.INSERT if self._body is None else ChangeKind.REMOVE if new is None else ChangeKind.MODIFY
+        connection.execute(APPEND_CHANGE, (self.rows.table.name, kind, self._body, new, self._now, 0))
+
+
+class PutRow(Operation):
+    """Replaces the whole row."""
+
+    __slots__ = ("_row",)
+
+    def __init__(self, rows: TableRows, item: Item, body: str, condition: Condition | None, now: float) -> None:
+        super().__init__(rows, rows.table.key_of(item), condition, now)
+        self._row = rows.row(item, body)
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        connection.execute(self.rows.upsert, self._row)
+        if self.rows.table.stream:
+            self._record(connection, self._row[-1])
+
+    def bytes_written(self) -> int:
+        body: str = self._row[-1]
+        # Far from the limit of a transaction a bound will do, and costs nothing.
+        return 2 * len(body) if len(body) <= BODY_SURELY_SMALL else stored_bytes(load(body))
+
+
+class UpdateRow(Operation):
+    """Changes attributes of a row that is there."""
+
+    __slots__ = ("_new", "_new_body", "_update")
+
+    def __init__(self, rows: TableRows, update: Update, now: float) -> None:
+        super().__init__(rows, update.key, update_condition(update), now)
+        self._update = update
+        self._new: Item = {}
+        self._new_body = ""
+
+    def prepare(self) -> None:
+        assert self.current is not None, "an update's condition includes that the item exists"
+        assert self._body is not None
+        self._new = _updated(self.current, self._update)
+        touched = {**self._update.set, **self._update.add}
+        special = '"$' in self._body or not all(name[0] != "$" and is_plain(self._new[name]) for name in touched)
+        self._new_body = dump(self._new, special=special)
+        if len(self._new_body) > BODY_SURELY_FITS:
+            check_size(self.rows.table, self._new)
+
+    def apply(self, connection: sqlite3.Connection) -> Item:
+        connection.execute(self.rows.upsert, self.rows.row(self._new, self._new_body))
+        self._record(connection, self._new_body)
+        return self._new
+
+    def bytes_written(self) -> int:
+        return stored_bytes(self._update.set)
+
+
+class DeleteRow(Operation):
+    """Removes the row, and returns the item if it was live."""
+
+    __slots__ = ()
+
+    def apply(self, connection: sqlite3.Connection) -> Item | None:
+        connection.execute(self.rows.delete, self.key)
+        self._record(connection, None)
+        return self.current
+
+    def _needs_current(self) -> bool:
+        return True
+
+
+class CheckRow(Operation):
+    """Writes nothing; its condition alone matters."""
+
+    __slots__ = ()
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        del connection
+
+
+def carry_out_all(connection: sqlite3.Connection, operations: Sequence[Operation]) -> list[Item | None]:
+    """Apply all operations, or raise `ConflictError` naming every one that was refused, having written nothing."""
+    refused = {place: operation for place, operation in enumerate(operations) if not operation.admits(connection)}
+    if refused:
+        raise _conflict(refused)
+    for operation in operations:
+        operation.prepare()
+    return [operation.apply(connection) for operation in operations]
+
+
+def live_item(rows: TableRows, body: str | None, now: float) -> Item | None:
+    """Return the item a row holds, or None if there is no row or it has expired."""
+    if body is None:
+        return None
+    item = decoded(rows, body)
+    expires = None if rows.table.ttl_attribute is None else item.get(rows.table.ttl_attribute)
+    return item if expires is None or expires > now else None
+
+
+def decoded(rows: TableRows, body: str) -> Item:
+    """Return the item a row holds, expired or not. Raises `CorruptionError`."""
+    try:
+        return load(body)
+    except msgspec.DecodeError as exc:
+        raise CorruptionError(
+            f"table {rows.table.name}: a row does not hold an item ({exc}); stop and restore a backup"
+        ) from exc
+
+
+def _conflict(refused: dict[int, Operation]) -> ConflictError:
+    place, first = next(iter(refused.items()))
+    assert first.condition is not None, "only a condition can refuse"
+    fact = "there is no such item" if first.current is None else "the item says otherwise"
+    return ConflictError(
+        f"table {first.rows.table.name}, item {tuple(first.key)}: {describe(first.condition)} does not hold, {fact}; "
+        "look at the current item and decide again",
+        current=first.current,
+        write_index=place,
+        failures={position: operation.current for position, operation in refused.items()},
+    )
+
+
+def _updated(current: Item, update: Update) -> Item:
+    new: dict[str, Any] = {**current, **update.set}
+    for name, amount in update.add.items():
+        before = current.get(name, 0)
+        if isinstance(before, bool) or not isinstance(before, int | float):
+            raise InvalidItemError(
+                f"table {update.table.name}, item {tuple(update.key)}: cannot add to {name!r}, which is not a number"
+            )
+        new[name] = add_numbers(before, amount, name)
+    for name in update.remove:
+        new.pop(name, None)
+    return new

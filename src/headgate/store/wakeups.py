@@ -1,0 +1,152 @@
+"""Wake-ups: tells every thread and process that waits on a store that something was committed.
+
+Within a process a counter and a condition do it. Between processes, whoever waits listens on a Unix
+datagram socket in a folder beside the database, and whoever commits pokes every socket there. A lost
+poke is made up for within a second by looking at SQLite's own change counter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import select
+import socket
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+# The kernel keeps socket addresses in 108 bytes, the final NUL included.
+_ADDRESS_BYTES_MAX: Final = 107
+_POLL_SECONDS: Final = 1.0
+
+
+class Wakeups:
+    """A generation number that grows with every commit, here or in another process."""
+
+    def __init__(self, database: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._folder = _folder(database)
+        self._connect = connect
+        self._changed = threading.Condition()
+        self._generation = 0
+        self._waiters = 0
+        self._closed = False
+        self._listener: threading.Thread | None = None
+        self._inbox: socket.socket | None = None
+        self._address = ""
+        self._peers: list[str] = []
+        self._peers_as_of = -1
+        self._outbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+
+    @property
+    def generation(self) -> int:
+        return self._generation
+
+    def committed(self) -> None:
+        """Wake everyone who waits, here and elsewhere. Called after a commit, by one thread at a time."""
+        self._advance()
+        for peer in self._current_peers():
+            self._poke(peer)
+
+    def wait(self, generation: int, timeout_seconds: float) -> int:
+        """Return the generation once it is past `generation`, or at the time-out."""
+        with self._changed:
+            self._start_listening()
+            self._waiters += 1
+            try:
+                self._changed.wait_for(lambda: self._generation != generation or self._closed, timeout_seconds)
+            finally:
+                self._waiters -= 1
+            return self._generation
+
+    def close(self) -> None:
+        """Wake everyone for the last time and stop listening."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._listener is not None:
+            self._poke(self._address)
+            self._listener.join()
+        self._outbox.close()
+
+    def _advance(self) -> None:
+        # The number moves before the waiters are counted, and a waiter counts itself before it compares:
+        # whichever comes first, no commit goes unnoticed, and a commit that nobody awaits takes no lock.
+        self._generation += 1
+        if self._waiters:
+            with self._changed:
+                self._changed.notify_all()
+
+    def _poke(self, address: str) -> None:
+        try:
+            self._outbox.sendto(b"\0", address)
+        except BlockingIOError:
+            return  # Its queue is full, so it is about to wake anyway.
+        except (ConnectionRefusedError, FileNotFoundError):
+            # The process behind it is gone and could not clean up.
+            Path(address).unlink(missing_ok=True)
+
+    def _current_peers(self) -> list[str]:
+        try:
+            as_of = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - on the path of every commit
+        except FileNotFoundError:
+            return []
+        if as_of != self._peers_as_of:
+            addresses = (str(self._folder / name) for name in os.listdir(self._folder))  # noqa: PTH208
+            self._peers = [address for address in addresses if address != self._address]
+            self._peers_as_of = as_of
+        return self._peers
+
+    def _start_listening(self) -> None:
+        if self._listener is not None or self._closed:
+            return
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._address = str(self._folder / f"{os.getpid()}-{secrets.token_hex(4)}")
+        self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self._inbox.bind(self._address)
+        self._peers_as_of = -1
+        self._listener = threading.Thread(
+            target=self._listen, args=(self._inbox,), name="headgate-wakeups", daemon=True
+        )
+        self._listener.start()
+
+    def _listen(self, inbox: socket.socket) -> None:
+        connection = self._connect()
+        try:
+            seen = _data_version(connection)
+            while not self._closed:
+                ready, _, _ = select.select([inbox], [], [], _POLL_SECONDS)
+                if ready:
+                    _drain(inbox)
+                version = _data_version(connection)
+                if ready or version != seen:
+                    self._advance()
+                seen = version
+        finally:
+            connection.close()
+            inbox.close()
+            Path(self._address).unlink(missing_ok=True)
+
+
+def _folder(database: Path) -> Path:
+    beside = database.absolute().with_name(f"{database.name}.wake")
+    longest_name = f"{2**22}-{'f' * 8}"
+    if len(os.fsencode(beside / longest_name)) <= _ADDRESS_BYTES_MAX:
+        return beside
+    digest = hashlib.sha256(os.fsencode(beside)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"headgate-{os.getuid()}-{digest}"
+
+
+def _drain(inbox: socket.socket) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while inbox.recv(16):
+            continue
+
+
+def _data_version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+    return version

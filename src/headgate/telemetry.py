@@ -1,0 +1,248 @@
+"""Telemetry: log lines with a correlation id, metrics in a registry of their own, spans that cost nothing when off.
+
+The libraries behind it are imported where they are used, so that importing this module is cheap and a
+process without tracing never loads OpenTelemetry.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TextIO
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from prometheus_client import CollectorRegistry, Metric
+    from structlog.typing import Processor
+
+_CORRELATION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
+_SECRET_NAME: Final = re.compile(
+    r"secret|passw|credential|authorization|cookie|(^|[_.-])(tokens?|redis_url|(api|private|access)[_-]?keys?)$",
+    re.IGNORECASE,
+)
+_URL_PASSWORD: Final = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
+_HIDDEN: Final = "[redacted]"
+_DEPTH_MAX: Final = 6
+# Also what `close` waits for at most: a collector that is away must not hold up a server that stops.
+EXPORT_SECONDS_MAX: Final = 2.0
+_TRACES_PATH: Final = "/v1/traces"
+
+_correlation: ContextVar[str | None] = ContextVar("correlation_id", default=None)
+
+Attribute = str | int | float | bool
+
+
+def correlation_id() -> str | None:
+    """Return the id that ties together what is done for one request, if there is one."""
+    return _correlation.get()
+
+
+@contextmanager
+def correlated(identifier: str) -> Iterator[None]:
+    """Bind `identifier` to every log line and span made inside, in this task or thread and those it starts."""
+    token = _correlation.set(identifier)
+    try:
+        yield
+    finally:
+        _correlation.reset(token)
+
+
+def is_correlation_id(text: str) -> bool:
+    """Whether a caller's id is short and harmless enough to be repeated in logs and headers."""
+    return _CORRELATION_ID.fullmatch(text) is not None
+
+
+def configure_logs(*, style: Literal["console", "json"], level: str, stream: TextIO | None = None) -> None:
+    """Send the lines of structlog and of the standard `logging` alike to `stream`, in one style, without secrets.
+
+    Without a stream they go to standard error.
+    """
+    import structlog
+
+    stream = stream if stream is not None else sys.stderr
+
+    before: list[Processor] = [
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+        _add_correlation,
+        # A traceback as text: the richer formats show local variables, and with them secrets.
+        structlog.processors.format_exc_info,
+        _redact,
+    ]
+    render: Processor = (
+        structlog.processors.JSONRenderer(default=str)
+        if style == "json"
+        else structlog.dev.ConsoleRenderer(colors=stream.isatty(), timestamp_key="at")
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *before],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *before,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+class Span(Protocol):
+    """A measured stretch of work."""
+
+    def set_attribute(self, key: str, value: Attribute, /) -> None:
+        """Add a fact that became known during the work."""
+
+
+class SpanScope(Protocol):
+    """A span while it lasts: enter it to start, leave it to end."""
+
+    def __enter__(self) -> Span: ...
+
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> bool | None: ...  # noqa: ANN401
+
+
+class _NoSpan:
+    """The span of a process that does not trace. There is one, and it holds nothing."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object, /) -> None:
+        return None
+
+    def set_attribute(self, _key: str, _value: Attribute, /) -> None:
+        return None
+
+
+_NO_SPAN: Final = _NoSpan()
+
+
+class Tracing:
+    """Makes spans, or nothing at all."""
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        """Take a provider to make real spans with; without one every span is the same empty object."""
+        self._provider = provider
+        self._tracer = provider.get_tracer("headgate") if provider is not None else None
+
+    @classmethod
+    def start(cls, *, service_name: str, otlp_endpoint: str, exporter: SpanExporter | None = None) -> Tracing:
+        """Return tracing that exports over OTLP/HTTP, or to `exporter` if one is given."""
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        if exporter is None:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+            exporter = OTLPSpanExporter(endpoint=_traces_url(otlp_endpoint), timeout=EXPORT_SECONDS_MAX)
+        provider = TracerProvider(resource=Resource.create({"service.name": service_name}), shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+        return cls(provider)
+
+    def span(self, name: str, /, *, parent: Mapping[str, str] | None = None, **attributes: Attribute) -> SpanScope:
+        """Return a span to enter. `parent` is headers that may carry a W3C `traceparent` from the caller."""
+        if self._tracer is None:
+            return _NO_SPAN
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        context = TraceContextTextMapPropagator().extract(dict(parent)) if parent is not None else None
+        identifier = correlation_id()
+        if identifier is not None:
+            attributes["correlation_id"] = identifier
+        return self._tracer.start_as_current_span(name, context=context, attributes=attributes)
+
+    def close(self) -> None:
+        """Export what is left, and stop."""
+        if self._provider is not None:
+            self._provider.shutdown()
+
+
+class Metrics:
+    """The Prometheus registry of one process, and what it holds from the start."""
+
+    def __init__(self, *, version: str) -> None:
+        from prometheus_client import CollectorRegistry, Info, PlatformCollector, ProcessCollector
+
+        self.registry: CollectorRegistry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        Info("headgate", "The version that runs.", registry=self.registry).info({"version": version})
+
+    def watch_store(self, counters: Callable[[], Mapping[str, int]]) -> None:
+        """Expose the store's counters as `headgate_store_*_total`, read when the metrics are asked for."""
+        from prometheus_client.registry import Collector
+
+        class StoreCollector(Collector):
+            def collect(self) -> Iterator[Metric]:
+                return _store_metrics(counters())
+
+        self.registry.register(StoreCollector())
+
+    def render(self) -> bytes:
+        """Return all metrics in the text format of Prometheus."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self.registry)
+
+
+def _store_metrics(counters: Mapping[str, int]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily
+
+    for name, value in counters.items():
+        yield CounterMetricFamily(
+            f"headgate_store_{name}", f"Store {name} since the start of the process.", value=value
+        )
+
+
+def _traces_url(endpoint: str) -> str:
+    has_path = "/" in endpoint.partition("://")[2].rstrip("/")
+    return endpoint if has_path else endpoint.rstrip("/") + _TRACES_PATH
+
+
+def _add_correlation(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ANN401
+    identifier = correlation_id()
+    if identifier is not None:
+        event.setdefault("correlation_id", identifier)
+    return event
+
+
+def _redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ANN401
+    for key, value in event.items():
+        # Names that start with an underscore are structlog's own and never rendered.
+        if not key.startswith("_"):
+            event[key] = _HIDDEN if _SECRET_NAME.search(key) else _without_secrets(value, _DEPTH_MAX)
+    return event
+
+
+def _without_secrets(value: object, depth_left: int) -> object:
+    if isinstance(value, BaseException):
+        value = str(value)
+    if isinstance(value, str):
+        return _URL_PASSWORD.sub(rf"\1{_HIDDEN}@", value) if "://" in value else value
+    if depth_left == 0:
+        return value if isinstance(value, int | float | None) else _HIDDEN
+    if isinstance(value, Mapping):
+        return {
+            key: _HIDDEN if _SECRET_NAME.search(str(key)) else _without_secrets(inner, depth_left - 1)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_without_secrets(inner, depth_left - 1) for inner in value]
+    return value

@@ -1,0 +1,190 @@
+"""Builds the real object graph from settings. The only module that names a concrete backend.
+
+Backends are imported when they are chosen, so that a process on SQLite never loads boto3, and one on
+DynamoDB never loads SQLite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from headgate.clock import Clock
+from headgate.errors import SettingsError, TransientError
+from headgate.settings import Secret, Settings
+from headgate.store.blobs import Blobs, FolderBlobs
+from headgate.store.cache import Cache
+from headgate.store.cursors import Cursors
+from headgate.store.keyring import Keyring
+from headgate.store.names import TableNames
+from headgate.store.port import Store
+from headgate.store.spill import RawItems, Spill
+from headgate.store.stats import StoreStats
+
+if TYPE_CHECKING:
+    from headgate.store.dynamodb import DynamoStore
+
+DATABASE: Final = "headgate.db"
+KEYS: Final = "keys.json"
+BLOBS: Final = "blobs"
+_REDIS_SECONDS: Final = 3.0
+
+
+class CountingStore(Store, RawItems, Protocol):
+    """What every backend offers beyond the port: items as stored, for the sweep of blobs, and counters."""
+
+    @property
+    def stats(self) -> StoreStats:
+        """What was asked of the store since it was opened."""
+
+
+class OpenedStore(NamedTuple):
+    """An open store, and what it was opened with."""
+
+    store: CountingStore
+    keyring: Keyring
+    spill: Spill
+
+
+def open_store(settings: Settings, clock: Clock) -> OpenedStore:
+    """Open the store that the settings name, creating the home folder and its keys if they are not there.
+
+    Raises `SettingsError` if the home cannot be made or the backend's extra is not installed, and whatever
+    the backend raises if the store cannot be used.
+    """
+    try:
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise SettingsError(
+            f"home {settings.home}: cannot be created: {exc.strerror}; name another with --home"
+        ) from exc
+    keyring = Keyring.open(settings.home / KEYS, clock)
+    spill = Spill(_open_blobs(settings), clock)
+    names = TableNames(settings.store.table_prefix, settings.store.table_names)
+    open_backend = _open_sqlite if settings.store.backend == "sqlite" else _open_dynamodb
+    return OpenedStore(open_backend(settings, names, clock, Cursors(keyring), spill), keyring, spill)
+
+
+def check_dynamodb_tables(settings: Settings, clock: Clock) -> list[str]:
+    """Return a sentence for each way in which the tables differ from the catalogue, and touch nothing."""
+    with closing(_dynamodb_for_tables(settings, clock)) as store:
+        return store.check_tables()
+
+
+def create_dynamodb_tables(settings: Settings, clock: Clock) -> list[str]:
+    """Create the tables that are missing, wait until they can be used, and return their names."""
+    with closing(_dynamodb_for_tables(settings, clock)) as store:
+        return store.create_tables()
+
+
+def _dynamodb_for_tables(settings: Settings, clock: Clock) -> DynamoStore:
+    # Keys that nobody keeps: looking at tables signs nothing, and must not create a home.
+    keyring = Keyring.generate(clock)
+    names = TableNames(settings.store.table_prefix, settings.store.table_names)
+    spill = Spill(FolderBlobs(settings.home / BLOBS), clock)
+    return _open_dynamodb(settings, names, clock, Cursors(keyring), spill)
+
+
+def open_cache(settings: Settings, clock: Clock) -> Cache:
+    """Return a cache in memory, shared through Redis if the settings name one."""
+    url = settings.cache.redis_url
+    if url is None:
+        return Cache(clock=clock, entries_max=settings.cache.entries_max)
+    with _extra("redis", "redis"):
+        from headgate.store.redis_cache import RedisLayer
+    return Cache(clock=clock, shared=RedisLayer(url=url.reveal(), clock=clock), entries_max=settings.cache.entries_max)
+
+
+def ping_redis(url: Secret) -> None:
+    """Raise `TransientError` if Redis does not answer, `SettingsError` if the URL or the installation is at fault."""
+    with _extra("redis", "redis"):
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+    once = Retry(NoBackoff(), 0)
+    try:
+        client = redis.Redis.from_url(
+            url.reveal(), socket_timeout=_REDIS_SECONDS, socket_connect_timeout=_REDIS_SECONDS, retry=once
+        )
+    except ValueError:
+        # Not chained: the parser's message can quote a part of the password.
+        raise SettingsError("cache.redis_url: not a URL; write redis://user:password@host:6379/0") from None
+    try:
+        client.ping()
+    except redis.RedisError as exc:
+        raise TransientError(
+            f"Redis does not answer ({type(exc).__name__}); start it or correct cache.redis_url"
+        ) from exc
+    finally:
+        client.close()
+
+
+def _open_blobs(settings: Settings) -> Blobs:
+    store = settings.store
+    if store.blob_bucket is None:
+        return FolderBlobs(settings.home / BLOBS)
+    with _extra("aws", "boto3", "botocore"):
+        from headgate.store.s3 import S3Blobs
+    return S3Blobs.connect(
+        region=_region(settings),
+        endpoint_url=store.aws_endpoint_url,
+        bucket=store.blob_bucket,
+        prefix=store.blob_prefix,
+    )
+
+
+def _open_sqlite(settings: Settings, names: TableNames, clock: Clock, cursors: Cursors, spill: Spill) -> CountingStore:
+    from headgate.store.sqlite import SqliteStore, Synchronous
+
+    return SqliteStore.open(
+        database_path(settings),
+        names=names,
+        clock=clock,
+        cursors=cursors,
+        spill=spill,
+        synchronous=Synchronous(settings.store.synchronous),
+    )
+
+
+def _open_dynamodb(settings: Settings, names: TableNames, clock: Clock, cursors: Cursors, spill: Spill) -> DynamoStore:
+    with _extra("aws", "boto3", "botocore"):
+        from headgate.store.dynamodb import DynamoStore
+    return DynamoStore.connect(
+        region=_region(settings),
+        endpoint_url=settings.store.aws_endpoint_url,
+        names=names,
+        clock=clock,
+        cursors=cursors,
+        spill=spill,
+        deadline_seconds=settings.store.deadline_seconds,
+    )
+
+
+def database_path(settings: Settings) -> Path:
+    """Return where the SQLite file of these settings is or would be."""
+    return settings.home / DATABASE
+
+
+def keys_path(settings: Settings) -> Path:
+    """Return where the keyring of these settings is or would be."""
+    return settings.home / KEYS
+
+
+def _region(settings: Settings) -> str:
+    assert settings.store.aws_region is not None, "Settings.load refuses AWS without a region"
+    return settings.store.aws_region
+
+
+@contextmanager
+def _extra(extra: str, *modules: str) -> Iterator[None]:
+    """Turn the failed import of an optional dependency into the command that installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        if exc.name not in modules:
+            raise
+        raise SettingsError(
+            f"{exc.name} is not installed, and the settings need it; run: pip install 'headgate[{extra}]'"
+        ) from exc

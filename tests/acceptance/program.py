@@ -1,0 +1,86 @@
+"""The installed program as a subprocess: run once, or served until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+PROGRAM: Final = Path(sys.executable).parent / "headgate"
+START_SECONDS_MAX: Final = 30.0
+_READY: Final = re.compile(r"headgate ready  http=(http://\S+)  grpc=(\S+)  home=(\S+)\n")
+
+
+def run(*arguments: str | Path, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run `headgate` in `folder` until it ends."""
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        cwd=folder,
+        env=_environ(environ),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def until(condition: Callable[[], bool], what: str, seconds_max: float = START_SECONDS_MAX) -> None:
+    """Wait for `condition`, and fail with `what` if it does not come true in time."""
+    deadline = time.monotonic() + seconds_max
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds_max:g} s"
+        time.sleep(0.01)
+
+
+class Server:
+    """A running `headgate up` on free ports, with its files in `folder`."""
+
+    def __init__(self, folder: Path, *arguments: str, **environ: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._stdout, self._stderr = folder / "stdout", folder / "stderr"
+        ports = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+        with self._stdout.open("wb") as out, self._stderr.open("wb") as err:
+            self.process = subprocess.Popen(
+                [PROGRAM, "up", *ports, *arguments], cwd=folder, env=_environ(environ), stdout=out, stderr=err
+            )
+        until(lambda: "\n" in self.stdout or self.process.poll() is not None, "the line that says it is ready")
+        ready = _READY.fullmatch(self.stdout)
+        assert ready is not None, f"not ready: {self.stdout!r}\n{self.stderr}"
+        self.url, self.grpc, self.home = ready.group(1), ready.group(2), Path(ready.group(3))
+
+    @property
+    def stdout(self) -> str:
+        return self._stdout.read_text()
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr.read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def exit_code(self, seconds_max: float = 15.0) -> int:
+        """Wait for the end of the process, and return its exit code."""
+        return self.process.wait(seconds_max)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def _environ(more: dict[str, str]) -> dict[str, str]:
+    # Wide enough that no sentence is broken over two lines.
+    return {"PATH": os.environ["PATH"], "COLUMNS": "400", **more}

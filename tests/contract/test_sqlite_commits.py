@@ -1,0 +1,272 @@
+"""Group commit: one commit for many, one conflict failing alone, and no caller left behind."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from headgate.errors import ConflictError, StoreBusyError, StoreClosedError
+from headgate.store.conditions import absent
+from headgate.store.schema import Key
+from headgate.store.sqlite import SqliteStore
+from headgate.store.tables import CONTROL
+from headgate.store.writes import Put
+from tests.stores import open_sqlite
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    opened = open_sqlite(tmp_path)
+    yield opened
+    opened.close()
+
+
+def row(name: str) -> dict[str, object]:
+    return {"PK": f"DEDUP#{name}", "SK": "DEDUP", "name": name}
+
+
+def key(name: str) -> Key:
+    return Key(f"DEDUP#{name}", "DEDUP")
+
+
+def hold_write_lock(folder: Path) -> sqlite3.Connection:
+    other = sqlite3.connect(folder / "headgate.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    return other
+
+
+def in_threads(store: SqliteStore, folder: Path, puts: list[Put]) -> list[BaseException | None]:
+    """Make all puts while the file is locked by another program, so that they must meet in one queue."""
+    outcome: list[BaseException | None] = [None] * len(puts)
+
+    def put(place: int) -> None:
+        try:
+            store.put(puts[place].table, puts[place].item, condition=puts[place].condition)
+        except ConflictError as exc:
+            outcome[place] = exc
+
+    other = hold_write_lock(folder)
+    threads = [threading.Thread(target=put, args=(place,)) for place in range(len(puts))]
+    for thread in threads:
+        thread.start()
+    queued = store._commits._queue
+    while len(queued) < len(puts):
+        threading.Event().wait(0.001)
+    other.execute("COMMIT")
+    other.close()
+    for thread in threads:
+        thread.join()
+    return outcome
+
+
+def test_put__30_callers_while_the_file_is_busy__one_commit_for_all(store: SqliteStore, tmp_path: Path) -> None:
+    before = store.stats.commits
+
+    outcome = in_threads(store, tmp_path, [Put(CONTROL, row(str(number))) for number in range(30)])
+
+    assert outcome == [None] * 30
+    assert store.stats.commits == before + 1
+    assert all(store.get(CONTROL, key(str(number))) for number in range(30))
+
+
+def test_put__one_of_the_group_conflicts__it_fails_alone(store: SqliteStore, tmp_path: Path) -> None:
+    store.put(CONTROL, row("7"))
+
+    puts = [Put(CONTROL, row(str(number)), absent()) for number in range(20)]
+    outcome = in_threads(store, tmp_path, puts)
+
+    refused = [place for place, error in enumerate(outcome) if error is not None]
+    assert refused == [7]
+    conflict = outcome[7]
+    assert isinstance(conflict, ConflictError)
+    assert conflict.current == row("7")
+    assert all(store.get(CONTROL, key(str(number))) for number in range(20))
+
+
+def test_put__same_key_twice_in_one_group__exactly_one_wins(store: SqliteStore, tmp_path: Path) -> None:
+    puts = [Put(CONTROL, {**row("same"), "by": number}, absent()) for number in range(10)]
+
+    outcome = in_threads(store, tmp_path, puts)
+
+    winners = [place for place, error in enumerate(outcome) if error is None]
+    assert len(winners) == 1
+    item = store.get(CONTROL, key("same"))
+    assert item is not None
+    assert item["by"] == winners[0]
+
+
+def test_put__row_sqlite_cannot_take__fails_alone_and_the_rest_of_the_group_commits(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    # A trigger stands in for whatever makes SQLite refuse one row of a group in the middle of a transaction.
+    rigged = sqlite3.connect(tmp_path / "headgate.db")
+    rigged.execute(
+        "CREATE TRIGGER refuse BEFORE INSERT ON \"headgate-control\" WHEN new.pk = 'DEDUP#5' "
+        "BEGIN SELECT raise(ABORT, 'not this one'); END"
+    )
+    rigged.commit()
+    rigged.close()
+    store.close()
+    reopened = open_sqlite(tmp_path)
+    outcome: list[BaseException | None] = [None] * 12
+
+    def put(place: int) -> None:
+        try:
+            reopened.put(CONTROL, row(str(place)))
+        except Exception as exc:
+            outcome[place] = exc
+
+    other = hold_write_lock(tmp_path)
+    threads = [threading.Thread(target=put, args=(place,)) for place in range(12)]
+    for thread in threads:
+        thread.start()
+    while len(reopened._commits._queue) < 12:
+        threading.Event().wait(0.001)
+    other.execute("COMMIT")
+    other.close()
+    for thread in threads:
+        thread.join()
+
+    assert [place for place, error in enumerate(outcome) if error is not None] == [5]
+    assert "not this one" in str(outcome[5])
+    assert [reopened.get(CONTROL, key(str(place))) is not None for place in range(12)] == [n != 5 for n in range(12)]
+    reopened.close()
+
+
+def test_put__another_program_keeps_the_file_locked__busy_and_later_writes_go_through(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    other = hold_write_lock(tmp_path)
+
+    with pytest.raises(StoreBusyError, match="another program"):
+        store.put(CONTROL, row("a"))
+
+    other.execute("COMMIT")
+    other.close()
+    store.put(CONTROL, row("b"))
+    assert store.get(CONTROL, key("a")) is None
+    assert store.get(CONTROL, key("b")) == row("b")
+
+
+def test_put__interrupted_while_leading__nothing_written_and_followers_are_served(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    other = hold_write_lock(tmp_path)
+    served = threading.Event()
+
+    def follow() -> None:
+        store.put(CONTROL, row("follower"))
+        served.set()
+
+    def interrupt_once_queued() -> None:
+        follower.start()
+        while len(store._commits._queue) < 2:
+            threading.Event().wait(0.001)
+        signal.raise_signal(signal.SIGINT)
+        other.execute("COMMIT")
+
+    follower = threading.Thread(target=follow)
+    helper = threading.Thread(target=interrupt_once_queued)
+    helper.start()
+    with pytest.raises(KeyboardInterrupt):
+        # The signal is handled as soon as the main thread, leading, comes back from waiting for the lock.
+        store.put(CONTROL, row("leader"))
+        threading.Event().wait(10)
+    helper.join()
+    follower.join(10)
+    other.close()
+
+    assert served.is_set()
+    assert store.get(CONTROL, key("follower")) == row("follower")
+    store.put(CONTROL, row("later"))
+
+
+def test_submit__many_without_a_thread_each__all_settled_and_conflicts_reported(store: SqliteStore) -> None:
+    store.put(CONTROL, row("taken"))
+    settled: dict[str, BaseException | None] = {}
+    everyone = threading.Event()
+
+    def done(name: str, error: BaseException | None) -> None:
+        settled[name] = error
+        if len(settled) == 201:
+            everyone.set()
+
+    for number in range(200):
+        store.submit([Put(CONTROL, row(str(number)))], partial(done, str(number)))
+    store.submit([Put(CONTROL, row("taken"), absent())], partial(done, "taken"))
+
+    assert everyone.wait(30)
+    assert [name for name, error in settled.items() if error is not None] == ["taken"]
+    conflict = settled["taken"]
+    assert isinstance(conflict, ConflictError)
+    assert conflict.current == row("taken")
+    assert all(store.get(CONTROL, key(str(number))) for number in range(200))
+
+
+def test_close__while_64_threads_write__each_is_committed_or_refused(tmp_path: Path) -> None:
+    store = open_sqlite(tmp_path)
+    written: list[str] = []
+    started = threading.Barrier(65)
+
+    def write(thread: int) -> None:
+        started.wait()
+        for number in range(1000):
+            try:
+                store.put(CONTROL, row(f"{thread}-{number}"))
+            except StoreClosedError:
+                return
+            written.append(f"{thread}-{number}")
+
+    threads = [threading.Thread(target=write, args=(thread,)) for thread in range(64)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    while len(written) < 100:
+        threading.Event().wait(0.001)
+
+    store.close()
+
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+    reopened = open_sqlite(tmp_path)
+    assert all(reopened.get(CONTROL, key(name)) for name in written)
+    reopened.close()
+
+
+def test_run__work_fails_in_the_middle_of_writing__none_of_it_is_there_and_the_group_commits(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    failed: list[Exception] = []
+
+    def half_done(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO \"headgate-control\" (pk, sk, body) VALUES ('DEDUP#half', 'DEDUP', '{}')")
+        raise OverflowError("in the middle")
+
+    def run_half_done() -> None:
+        try:
+            store._commits.run(half_done)
+        except OverflowError as exc:
+            failed.append(exc)
+
+    other = hold_write_lock(tmp_path)
+    threads = [threading.Thread(target=store.put, args=(CONTROL, row(str(number)))) for number in range(6)]
+    threads.insert(3, threading.Thread(target=run_half_done))
+    for thread in threads:
+        thread.start()
+    while len(store._commits._queue) < 7:
+        threading.Event().wait(0.001)
+    other.execute("COMMIT")
+    other.close()
+    for thread in threads:
+        thread.join()
+
+    assert len(failed) == 1
+    assert store.get(CONTROL, key("half")) is None
+    assert all(store.get(CONTROL, key(str(number))) for number in range(6))

@@ -1,0 +1,79 @@
+"""Documents agree with the code: generated pages are current, links lead somewhere, named tests and commands exist."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from headgate.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+@pytest.mark.parametrize("name", ["settings.md", "tables.md", "errors.md", "commands.md"])
+def test_reference__page__is_what_the_code_says_today(name: str) -> None:
+    pages = runpy.run_path(str(ROOT / "docs" / "generate.py"))["PAGES"]
+
+    assert (ROOT / "docs" / "reference" / name).read_text() == pages[name](), "run `make docs`"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links__every_relative_link__leads_to_a_file(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text())
+
+    missing = [target for target in targets if "://" not in target and not (document.parent / target).exists()]
+
+    assert missing == []
+
+
+def test_architecture__every_test_it_names__exists() -> None:
+    named = re.findall(r"`(tests/[\w/.]+)`", (ROOT / "ARCHITECTURE.md").read_text())
+
+    assert len(named) > 10
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_architecture__every_module_it_names__exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"`(?:store/)?(\w+\.py)`", text))
+    present = {path.name for path in (ROOT / "src").rglob("*.py")} | {"conftest.py"}
+
+    assert len(named) > 15
+    assert named - present == set()
+
+
+def test_commands__every_one_a_document_shows__exists() -> None:
+    root = typer.main.get_command(app)
+    shown = {
+        match.group(1)
+        for document in DOCUMENTS
+        if "adr" not in document.parts
+        for match in re.finditer(r"(?:\$ |`)headgate ([a-z]+)", document.read_text())
+    }
+
+    known = set(getattr(root, "commands", {}))
+    # Announced in the picture of what is to come.
+    assert shown - known <= {"worker"}
+    assert {"up", "doctor", "key"} <= shown
+
+
+def test_decisions__numbered__without_a_gap() -> None:
+    numbers = sorted(int(path.name[:4]) for path in (ROOT / "docs" / "adr").glob("*.md"))
+
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_readme__opens_with_the_two_commands() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    makefile = (ROOT / "Makefile").read_text()
+
+    assert lines[3].startswith("make demo ")
+    assert lines[4].startswith("make test ")
+    assert re.search(r"^demo:", makefile, re.MULTILINE)
+    assert re.search(r"^test:", makefile, re.MULTILINE)
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make test")

@@ -1,0 +1,137 @@
+"""Wiring opens what the settings name, loads no backend that they do not, and says what is missing."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headgate.clock import SystemClock
+from headgate.errors import SettingsError, TransientError
+from headgate.settings import CacheSettings, Secret, Settings, StoreSettings
+from headgate.store.tables import HEALTH_CHECK
+from headgate.wiring import open_cache, open_store, ping_redis
+from tests.redis_server import RedisServer
+
+DYNAMODB = StoreSettings(
+    backend="dynamodb", aws_region="eu-west-1", aws_endpoint_url="http://127.0.0.1:9", blob_bucket="blobs"
+)
+
+
+def _loaded(tmp_path: Path, program: str) -> list[str]:
+    """Run `program` after the usual imports, and return which of the heavy modules are then loaded."""
+    source = f"""
+import json, sys
+from pathlib import Path
+from headgate.clock import SystemClock
+from headgate.settings import Settings, StoreSettings
+from headgate.wiring import open_store
+home = Path({str(tmp_path / "home")!r})
+{program}
+heavy = ("boto3", "botocore", "sqlite3", "redis", "litestar", "grpc", "opentelemetry")
+print(json.dumps([name for name in heavy if name in sys.modules]))
+"""
+    found = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    names: list[str] = json.loads(found.stdout)
+    return names
+
+
+def test_open_store__sqlite__a_written_item_is_there_after_reopening(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "a" / "home")
+    key = HEALTH_CHECK.entities[0].key()
+
+    first = open_store(settings, SystemClock())
+    first.store.put(HEALTH_CHECK, {**HEALTH_CHECK.key_attributes(key), "nonce": "x"})
+    first.store.close()
+    second = open_store(settings, SystemClock())
+    item = second.store.get(HEALTH_CHECK, key)
+    second.store.close()
+
+    assert item is not None
+    assert item["nonce"] == "x"
+    assert (settings.home / "headgate.db").is_file()
+    assert stat.S_IMODE(settings.home.stat().st_mode) == 0o700
+    assert stat.S_IMODE((settings.home / "keys.json").stat().st_mode) == 0o600
+
+
+def test_open_store__large_attribute__spills_into_the_blobs_of_the_home(tmp_path: Path) -> None:
+    opened = open_store(Settings(home=tmp_path), SystemClock())
+    key = HEALTH_CHECK.entities[0].key()
+
+    opened.store.put(HEALTH_CHECK, {**HEALTH_CHECK.key_attributes(key), "payload": "x" * 500_000})
+    item = opened.store.get(HEALTH_CHECK, key)
+    opened.store.close()
+
+    assert item is not None
+    assert len(item["payload"]) == 500_000
+    assert list((tmp_path / "blobs").rglob("*"))
+
+
+def test_open_store__sqlite__never_loads_boto3(tmp_path: Path) -> None:
+    assert _loaded(tmp_path, "open_store(Settings(home=home), SystemClock()).store.close()") == ["sqlite3"]
+
+
+def test_open_store__dynamodb__never_loads_sqlite(tmp_path: Path) -> None:
+    program = """
+store = StoreSettings(
+    backend="dynamodb", aws_region="eu-west-1", aws_endpoint_url="http://127.0.0.1:9", blob_bucket="blobs"
+)
+import os
+os.environ.update(AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x")
+open_store(Settings(home=home, store=store), SystemClock()).store.close()
+"""
+    assert _loaded(tmp_path, program) == ["boto3", "botocore"]
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "settings"),
+    [
+        ("boto3", "aws", Settings(store=DYNAMODB)),
+        ("boto3", "aws", Settings(store=StoreSettings(aws_region="eu-west-1", blob_bucket="blobs"))),
+        ("redis", "redis", Settings(cache=CacheSettings(redis_url=Secret("redis://127.0.0.1:9/0")))),
+    ],
+)
+def test_open__extra_not_installed__gives_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, extra: str, settings: Settings
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in sys.modules if name.startswith(f"{module}.") or name.startswith("headgate.store.")]:
+        if name.startswith(f"{module}.") or name.rpartition(".")[2] in {"dynamodb", "s3", "redis_cache"}:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+
+    with pytest.raises(SettingsError) as caught:
+        open_cache(settings, SystemClock()) if module == "redis" else open_store(settings, SystemClock())
+
+    assert f"pip install 'headgate[{extra}]'" in caught.value.message
+
+
+def test_open_store__home_below_a_file__says_that_it_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+
+    with pytest.raises(SettingsError, match="--home"):
+        open_store(Settings(home=tmp_path / "file" / "home"), SystemClock())
+
+
+def test_ping_redis__it_answers__returns(tmp_path: Path) -> None:
+    with RedisServer.start(tmp_path) as server:
+        ping_redis(Secret(server.url))
+
+
+def test_ping_redis__nobody_there__is_transient_and_hides_the_password() -> None:
+    with pytest.raises(TransientError) as caught:
+        ping_redis(Secret("redis://:hunter2@127.0.0.1:9/0"))
+
+    assert "hunter2" not in caught.value.message
+
+
+def test_ping_redis__not_a_url__hides_the_password() -> None:
+    with pytest.raises(SettingsError) as caught:
+        ping_redis(Secret("redis://:hunter2@host:port/0"))
+
+    assert "hunter2" not in f"{caught.value} {caught.value.__cause__}"
