@@ -292,7 +292,7 @@ def test_batch_write__over_and_of_expired_items__works(expired: Store) -> None:
     assert contents(expired, CONTROL, "p") == [_item(n=7), _item("t", n=2)]
 
 
-# Locks, as seed 000 takes them
+# Locks
 
 
 @pytest.mark.parametrize("seconds", [0, 10, 299])

@@ -2,31 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from headgate.clock import VirtualClock
+from headgate.store.blobs import FolderBlobs
+from headgate.store.cursors import Cursors
+from headgate.store.dynamodb import DynamoStore
+from headgate.store.dynamodb_calls import client_config
+from headgate.store.keyring import Keyring
+from headgate.store.names import TableNames
 from headgate.store.port import Store
+from headgate.store.spill import Spill
+from headgate.store.tables import IDEMPOTENCY, SIGNAL_STATE, STREAM_CHECKPOINTS
+from tests.ministack import Ministack, aws_session, fresh_account
 from tests.simulation.model import Simulation
 from tests.stores import open_sqlite
 
-STEPS = 120
+# In the future, because DynamoDB's emulator deletes by the machine's own clock.
+START_SECONDS = 2_200_000_000.0
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_sqlite__seeded_history__agrees_with_the_model_after_every_step(tmp_path: Path, seed: int) -> None:
-    clock = VirtualClock()
-
-    def reopen() -> Store:
-        return open_sqlite(tmp_path, clock=clock)
-
+def run(seed: int, steps: int, clock: VirtualClock, reopen: Callable[[], Store]) -> None:
     simulation = Simulation(seed, clock, reopen)
-    told = []
-    for _ in range(STEPS):
+    told: list[str] = []
+    for _ in range(steps):
         try:
             told.append(simulation.step())
         except AssertionError as exc:
             raise AssertionError(f"seed {seed}, step {len(told)}, after {told[-3:]}") from exc
     simulation.check_stream()
     simulation.store.close()
+    assert any(step.startswith("applied") for step in told)
+    assert any(step.startswith("refused") for step in told)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_sqlite__seeded_history__agrees_with_the_model_after_every_step(tmp_path: Path, seed: int) -> None:
+    clock = VirtualClock(START_SECONDS)
+
+    run(seed, 120, clock, lambda: open_sqlite(tmp_path, clock=clock))
+
+
+@pytest.fixture(scope="module")
+def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ministack]:
+    server = Ministack.start(tmp_path_factory.mktemp("ministack"))
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dynamodb__seeded_history__agrees_with_the_model_after_every_step(
+    tmp_path: Path, ministack: Ministack, seed: int
+) -> None:
+    clock = VirtualClock(START_SECONDS)
+    session, config = aws_session(fresh_account()), client_config(10.0)
+    keyring = Keyring.generate(clock)
+
+    def reopen() -> DynamoStore:
+        return DynamoStore(
+            client=session.client("dynamodb", endpoint_url=ministack.endpoint, config=config),
+            streams=session.client("dynamodbstreams", endpoint_url=ministack.endpoint, config=config),
+            names=TableNames(),
+            clock=clock,
+            cursors=Cursors(keyring),
+            spill=Spill(FolderBlobs(tmp_path / "blobs"), clock),
+        )
+
+    first = reopen()
+    first.create_tables([SIGNAL_STATE, IDEMPOTENCY, STREAM_CHECKPOINTS])
+    first.close()
+    run(seed, 40, clock, reopen)

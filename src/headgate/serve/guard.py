@@ -42,13 +42,13 @@ class Guard:
             return Problem.of(
                 421,
                 "host_not_allowed",
-                f"host {hosts!r} is not served here; use a loopback name, or add it to allowed_hosts",
+                f"host {', '.join(hosts) or 'missing'} is not served here; use a loopback name, or add it to allowed_hosts",
             )
         if any(not self._is_origin_allowed(origin, hosts[0]) for origin in origins):
             return Problem.of(
                 403,
                 "origin_not_allowed",
-                f"a page from {origins!r} may not call this server; add its host to allowed_hosts",
+                f"a page from {', '.join(origins)} may not call this server; add its host to allowed_hosts",
             )
         if any(length.isdigit() and int(length) > BODY_BYTES_MAX for length in _header(scope, b"content-length")):
             return Problem.of(413, "content_too_large", f"the body is larger than {BODY_BYTES_MAX:,} bytes; send less")

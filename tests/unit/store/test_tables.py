@@ -1,4 +1,4 @@
-"""The catalogue, compared with what the seed documents fix: names, keys, indexes, expiry, billing, classification."""
+"""The catalogue, compared with what users rely on: names, keys, indexes, expiry, billing, classification."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headgate.store.tables import ALL_TABLES, named
 ON_DEMAND, PROVISIONED = Billing.ON_DEMAND, Billing.PROVISIONED
 INTERNAL, CONFIDENTIAL = Classification.INTERNAL, Classification.CONFIDENTIAL
 
-# Seed 000, "Key Schema": entity, PK, SK, GSI1PK, GSI1SK, with X for every field.
-SEED_000_KEYS = [
+# The keys of the pipelines table: entity, PK, SK, GSI1PK, GSI1SK, with X for every field.
+PIPELINE_KEYS = [
     (tables.PIPELINE_CONFIG, "PIPELINE#X", "CONFIG", "PIPELINES", "X"),
     (tables.TRAIT_RESULT, "PIPELINE#X", "TRAIT#X", None, None),
     (tables.RUN_STATE, "RUN#X", "STATE", None, None),
@@ -29,8 +29,8 @@ SEED_000_KEYS = [
     (tables.MARKER, "MARKER#X", "X#X", None, None),
 ]
 
-# Seed 001, sections 4, 7.2, 10 and 12.4: name, keys, TTL attribute, billing, classification.
-SEED_001_TABLES = [
+# The tables of health: name, keys, TTL attribute, billing, classification.
+HEALTH_TABLES = [
     ("observability-signal-state", ("PK", "SK"), "ttl", ON_DEMAND, INTERNAL),
     ("observability-incident-index", ("PK", "SK"), "ttl", ON_DEMAND, INTERNAL),
     ("observability-dataset-registry", ("PK", "SK"), None, PROVISIONED, CONFIDENTIAL),
@@ -43,9 +43,9 @@ SEED_001_TABLES = [
     ("observability-health-check", ("PK",), None, ON_DEMAND, INTERNAL),
 ]
 
-# Seed 001's indexes. Two are keyed differently on purpose: listing breaches from an index on `state` would
+# Their indexes. Two are keyed differently on purpose: listing breaches from an index on `state` would
 # put every healthy signal into one partition, and the registry's would list archived versions too.
-SEED_001_INDEXES = [
+HEALTH_INDEXES = [
     ("observability-signal-state", "breach-index", ("breach_pk", "breach_sk")),
     ("observability-incident-index", "dataset-time-index", ("GSI1PK", "GSI1SK")),
     ("observability-incident-index", "status-severity-index", ("GSI2PK", "GSI2SK")),
@@ -57,12 +57,12 @@ SEED_001_INDEXES = [
 URN = "urn:dp:orders:order_created:v1"
 AT = "2026-01-15T10:00:15.000Z"
 
-# Keys of the sample items of seeds 001 and 003, to the letter.
+# Keys of the sample items, to the letter.
 SAMPLE_KEYS = [
     (tables.SIGNAL, {"dataset_urn": URN, "signal_type": "CONTRACT_COMPLIANCE"}, Key(URN, "CONTRACT_COMPLIANCE")),
     (tables.INCIDENT, {"incident_id": "INC-7721"}, Key("INC#INC-7721", "META")),
     (tables.DATASET_CONFIG, {"dataset_urn": URN}, Key(URN, "CONFIG#LATEST")),
-    # Zero-padded, unlike the seed's CONFIG#v11, which would sort before CONFIG#v2.
+    # Zero-padded, since CONFIG#v11 would sort before CONFIG#v2.
     (tables.DATASET_CONFIG_VERSION, {"dataset_urn": URN, "version": 11}, Key(URN, "CONFIG#v000011")),
     (
         tables.RESOLUTION_RULE,
@@ -108,9 +108,9 @@ def _by_name(name: str) -> Table:
 
 
 @pytest.mark.parametrize(
-    ("entity", "partition", "sort", "index_partition", "index_sort"), SEED_000_KEYS, ids=lambda value: str(value)[:24]
+    ("entity", "partition", "sort", "index_partition", "index_sort"), PIPELINE_KEYS, ids=lambda value: str(value)[:24]
 )
-def test_pipelines_table__entity_of_seed_000__has_the_keys_of_its_key_schema(
+def test_pipelines_table__every_entity__has_the_keys_users_query_by(
     entity: Entity, partition: str, sort: str, index_partition: str | None, index_sort: str | None
 ) -> None:
     assert (_shape(entity.partition), _shape(entity.sort)) == (partition, sort)
@@ -119,7 +119,7 @@ def test_pipelines_table__entity_of_seed_000__has_the_keys_of_its_key_schema(
     assert entity in tables.PIPELINES.entities
 
 
-def test_pipelines_table__of_seed_000__has_one_index_a_stream_and_a_ttl() -> None:
+def test_pipelines_table__as_a_whole__has_one_index_a_stream_and_a_ttl() -> None:
     table = tables.PIPELINES
 
     assert table.key_names == ("PK", "SK")
@@ -130,8 +130,8 @@ def test_pipelines_table__of_seed_000__has_one_index_a_stream_and_a_ttl() -> Non
     assert table.ttl_attribute == "ttl"
 
 
-@pytest.mark.parametrize(("name", "keys", "ttl", "billing", "classification"), SEED_001_TABLES)
-def test_health_tables__of_seed_001__are_as_it_specifies_them(
+@pytest.mark.parametrize(("name", "keys", "ttl", "billing", "classification"), HEALTH_TABLES)
+def test_health_tables__each__has_its_keys_and_policy(
     name: str, keys: tuple[str, ...], ttl: str | None, billing: Billing, classification: Classification
 ) -> None:
     table = _by_name(name)
@@ -142,18 +142,18 @@ def test_health_tables__of_seed_001__are_as_it_specifies_them(
     assert table.classification is classification
 
 
-@pytest.mark.parametrize(("name", "index_name", "keys"), SEED_001_INDEXES)
-def test_health_tables__index_of_seed_001__has_its_keys(name: str, index_name: str, keys: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("name", "index_name", "keys"), HEALTH_INDEXES)
+def test_health_tables__each_index__has_its_keys(name: str, index_name: str, keys: tuple[str, ...]) -> None:
     index = _by_name(name).index(index_name)
 
     assert tuple(key.name for key in index.attributes()) == keys
 
 
-def test_signal_state__of_seed_001__has_a_stream() -> None:
+def test_signal_state__as_a_whole__has_a_stream() -> None:
     assert tables.SIGNAL_STATE.stream
 
 
-def test_incident__of_seed_001__has_the_index_keys_of_its_sample_item() -> None:
+def test_incident__sample_item__has_the_index_keys_of_its_sample_item() -> None:
     placed = tables.INCIDENT.index_attributes(
         dataset_urn=URN,
         status="OPEN",
@@ -169,7 +169,7 @@ def test_incident__of_seed_001__has_the_index_keys_of_its_sample_item() -> None:
     assert placed["GSI2SK"] == f"SEV_1#{AT}"
 
 
-def test_fanout_table__of_seed_003__has_its_keys_and_gsi1() -> None:
+def test_fanout_table__as_a_whole__has_its_keys_and_gsi1() -> None:
     table = tables.FANOUT
 
     assert table.key_names == ("PK", "SK")
@@ -182,7 +182,7 @@ def test_fanout_table__of_seed_003__has_its_keys_and_gsi1() -> None:
 @pytest.mark.parametrize(
     ("entity", "fields", "key"), SAMPLE_KEYS, ids=lambda value: value.name if isinstance(value, Entity) else ""
 )
-def test_entity__of_a_seeds_sample_item__has_its_key(entity: Entity, fields: dict[str, str | int], key: Key) -> None:
+def test_entity__of_a_sample_item__has_its_key(entity: Entity, fields: dict[str, str | int], key: Key) -> None:
     assert entity.key(**fields) == key
 
 

@@ -1,4 +1,4 @@
-"""The access patterns that the seed documents promise, and their own queries on their own table."""
+"""The access patterns that users rely on, and their own queries on their own table."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STARTED = "2040-01-01T00:{minute:02d}:00Z"
 
 @pytest.fixture
 def names() -> TableNames:
-    """Seed 003's table under its own name."""
+    """The fan-out table under a name of the user's own."""
     return TableNames(overrides={"headgate-fanout": "phspectra-runs"})
 
 
@@ -54,7 +54,7 @@ def _names(items: Iterable[Item]) -> list[Any]:
     return [item["SK"] for item in items]
 
 
-# Seed 000: one table for pipelines
+# One table for pipelines
 
 
 def test_pipelines__listed_by_the_index__come_in_the_order_of_their_ids(store: Store, eventually: Eventually) -> None:
@@ -183,7 +183,7 @@ def test_readiness__cached_with_a_ttl__is_gone_in_time(store: Store, clock: Virt
     assert store.get(PIPELINES, READINESS.key(pipeline_id="orders"), consistent=True) is None
 
 
-# Seed 001: a late window never overwrites a newer one
+# A late window never overwrites a newer one
 
 
 def test_signal__late_window_with_the_right_version__conflicts_with_the_newer_one(store: Store) -> None:
@@ -206,7 +206,7 @@ def test_signal__late_window_with_the_right_version__conflicts_with_the_newer_on
     assert (stored["state"], stored["version"]) == ("CRITICAL", 3)
 
 
-# Seed 003: one partition for a run and its chunks
+# One partition for a run and its chunks
 
 
 def _run_row(run_id: str = RUN_ID, survey: str = "grs-15", created_at: str = "2040-01-01T00:00:00Z") -> Item:
@@ -324,7 +324,7 @@ def test_fanout__chunk_taken_by_two_workers__is_taken_once(run: Store) -> None:
     assert caught.value.current["n_spectra"] == 300
 
 
-# The commands of seed 003's documentation, as the AWS CLI sends them
+# Queries that users make with the AWS CLI, as it sends them
 
 
 @pytest.mark.parametrize("backend", DYNAMODB_BACKENDS, indirect=True)

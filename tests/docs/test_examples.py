@@ -1,0 +1,39 @@
+"""Every example in the how-to pages runs, in the order of its page."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from headgate.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.stem)
+def test_python_examples__run_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = "\n".join(blocks(page, "python"))
+
+    exec(compile(source, str(page), "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=lambda page: page.stem)
+def test_settings_examples__are_accepted(page: Path, tmp_path: Path) -> None:
+    for number, text in enumerate(blocks(page, "toml")):
+        tomllib.loads(text)
+        file = tmp_path / f"{number}.toml"
+        file.write_text(text)
+
+        settings = Settings.load({}, file, {})
+
+        assert settings.store.backend == "dynamodb"
+        assert settings.store.table_names == {"headgate-fanout": "acme-runs"}
