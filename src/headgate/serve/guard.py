@@ -42,7 +42,8 @@ class Guard:
             return Problem.of(
                 421,
                 "host_not_allowed",
-                f"host {', '.join(hosts) or 'missing'} is not served here; use a loopback name, or add it to allowed_hosts",
+                f"host {', '.join(hosts) or 'missing'} is not served here; "
+                "use a loopback name, or add it to allowed_hosts",
             )
         if any(not self._is_origin_allowed(origin, hosts[0]) for origin in origins):
             return Problem.of(

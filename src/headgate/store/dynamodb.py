@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import boto3
-import msgspec
 from botocore.exceptions import BotoCoreError
 
 from headgate.clock import Clock
@@ -27,7 +26,8 @@ from headgate.store.checks import (
     check_transaction,
     check_transaction_bytes,
 )
-from headgate.store.conditions import Condition, describe
+from headgate.store.conditions import Condition
+from headgate.store.conflicts import refused
 from headgate.store.cursors import Cursors
 from headgate.store.dynamodb_batches import BatchWrites
 from headgate.store.dynamodb_calls import CONDITION_FAILED, Calls, Refusal, client_config, require_whole_answers
@@ -39,12 +39,12 @@ from headgate.store.dynamodb_tables import Tables
 from headgate.store.dynamodb_writes import PreparedWrite, WriteRequests, applied_item, is_repeatable
 from headgate.store.names import TableNames
 from headgate.store.schema import Key, Table
-from headgate.store.spill import Spill, has_reference
+from headgate.store.spill import Spill
 from headgate.store.stats import StoreStats
 from headgate.store.tables import ALL_TABLES, HEALTH_CHECK
 from headgate.store.tokens import settle, token_row
 from headgate.store.values import Item
-from headgate.store.writes import Change, ChangeBatch, Check, Delete, Page, Put, Query, StreamStart, Update, Write
+from headgate.store.writes import ChangeBatch, Check, Delete, Page, Put, Query, StreamStart, Update, Write
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -149,7 +149,7 @@ class DynamoStore:
         check_key(table, key)
         self.stats.reads += 1
         item = self._reads.get(table, key, consistent=consistent)
-        return item and self._restored(item)
+        return item and self._spill.restore(item)
 
     def get_raw(self, table: Table, key: Key) -> Item | None:
         """Return the item as stored, references to spilled attributes not followed."""
@@ -166,7 +166,7 @@ class DynamoStore:
         distinct = list(dict.fromkeys(keys))
         self.stats.reads += len(distinct)
         items = self._reads.get_many(table, distinct, consistent=consistent)
-        found = {table.key_of(item): self._restored(item) for item in items}
+        found = {table.key_of(item): self._spill.restore(item) for item in items}
         return [found.get(key) for key in keys]
 
     def query(self, query: Query) -> Page:
@@ -176,7 +176,7 @@ class DynamoStore:
         self.stats.queries += 1
         # One item more than asked for tells whether there is another page.
         items = self._reads.query(query, position, query.limit + 1)
-        page = [self._restored(item) for item in items[: query.limit]]
+        page = [self._spill.restore(item) for item in items[: query.limit]]
         return Page(page, self._cursors.after(query, page[-1]) if len(items) > query.limit else None)
 
     def query_many(self, queries: Sequence[Query]) -> list[Page]:
@@ -213,7 +213,7 @@ class DynamoStore:
         else:
             raise self._conflict([prepared], answer, now)
         self.stats.commits += 1
-        return self._restored(item)
+        return self._spill.restore(item)
 
     def delete(self, table: Table, key: Key, *, condition: Condition | None = None) -> Item | None:
         prepared, now = self._prepared(Delete(table, key, condition))
@@ -276,7 +276,7 @@ class DynamoStore:
             # Nothing to deal with lies between the two. A consumer may well not checkpoint an empty batch, and
             # on a quiet table its position would then name only shards that have long been trimmed.
             self._checkpoints.move(table, consumer, dump_position(after), row)
-        return ChangeBatch([self._with_images(change) for change in changes], dump_position(after))
+        return ChangeBatch([self._spill.restore_change(change) for change in changes], dump_position(after))
 
     def checkpoint(self, table: Table, consumer: str, position: str) -> None:
         self._refuse_if_closed()
@@ -352,34 +352,18 @@ class DynamoStore:
         }
         place = min(failures)
         first, current = prepared[place], failures[place]
-        item = f"table {first.table.name}, item {tuple(first.key)}"
         # A transaction has DynamoDB's token: one that was applied is not refused when it is sent again.
         if refusal.after_doubt and refusal.code == CONDITION_FAILED:
             return OutcomeUnknownError(
-                f"{item}: the connection broke during the write, and the item is not what the write would have left; "
-                "look at the current item and decide again",
+                f"table {first.table.name}, item {tuple(first.key)}: the connection broke during the write, "
+                "and the item is not what the write would have left; look at the current item and decide again",
                 current=current,
             )
-        assert first.condition is not None, "only a condition can refuse"
-        fact = "there is no such item" if current is None else "the item says otherwise"
-        return ConflictError(
-            f"{item}: {describe(first.condition)} does not hold, {fact}; look at the current item and decide again",
-            current=current,
-            write_index=place,
-            failures=failures,
-        )
-
-    def _with_images(self, change: Change) -> Change:
-        old = None if change.old is None else self._restored(change.old)
-        new = None if change.new is None else self._restored(change.new)
-        return msgspec.structs.replace(change, old=old, new=new)
+        return refused(first.table, first.key, first.condition, failures)
 
     def _seen(self, table: Table, attributes: Mapping[str, Any] | None, now: float) -> Item | None:
         item = live(table, attributes, now)
-        return item and self._restored(item)
-
-    def _restored(self, item: Item) -> Item:
-        return self._spill.restore(item) if has_reference(item) else item
+        return item and self._spill.restore(item)
 
     def _about(self, *prepared: PreparedWrite) -> str:
         physical = sorted({self._names.physical(member.table) for member in prepared})

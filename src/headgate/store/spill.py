@@ -23,6 +23,7 @@ from headgate.store.checks import ITEM_BYTES_MAX
 from headgate.store.schema import Key, Table
 from headgate.store.tables import named
 from headgate.store.values import BLOB, Item, canonical_item, dump, load, stored_bytes
+from headgate.store.writes import Change
 
 PREFIX: Final = "spill/"
 CONDEMNED: Final = "spill-condemned/"
@@ -78,7 +79,15 @@ class Spill:
 
     def restore(self, item: Item) -> Item:
         """Return `item` with every spilled attribute back in place. Raises `CorruptionError` if a blob is missing."""
+        if not any(_is_reference(value) for value in item.values()):
+            return item
         return {name: self._read(value[BLOB]) if _is_reference(value) else value for name, value in item.items()}
+
+    def restore_change(self, change: Change) -> Change:
+        """Return `change` with both of its images whole."""
+        old = None if change.old is None else self.restore(change.old)
+        new = None if change.new is None else self.restore(change.new)
+        return msgspec.structs.replace(change, old=old, new=new)
 
     def sweep(self, items: RawItems, *, limit: int = 1000) -> int:
         """Delete up to `limit` blobs that no row has pointed to for more than a day, and return how many.
@@ -127,11 +136,6 @@ class Spill:
         except NotFoundError as exc:
             raise CorruptionError(f"blob {name} is gone, but a row points to it; restore it from a backup") from exc
         return load(_split(name, content)[1].decode())["value"]
-
-
-def has_reference(item: Item) -> bool:
-    """Whether some attribute of a stored item was spilled."""
-    return any(_is_reference(value) for value in item.values())
 
 
 def _condemned_blob(name: str) -> str:

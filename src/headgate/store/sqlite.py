@@ -29,8 +29,8 @@ from headgate.store.conditions import Condition
 from headgate.store.cursors import Cursors
 from headgate.store.names import TableNames
 from headgate.store.schema import Key, Table
-from headgate.store.spill import REFERENCE, Spill, has_reference
-from headgate.store.sqlite_changes import Changes, with_images
+from headgate.store.spill import REFERENCE, Spill
+from headgate.store.sqlite_changes import Changes
 from headgate.store.sqlite_commits import Commits
 from headgate.store.sqlite_errors import translated
 from headgate.store.sqlite_file import DatabaseFile, Synchronous
@@ -135,8 +135,7 @@ class SqliteStore:
             found = self._index_reader.read(statement, parameters)
         else:
             found = self._read(statement, parameters)
-        items = [decoded(rows, body) for (body,) in found[: query.limit]]
-        items = [self._restored(item) for item in items]
+        items = [self._spill.restore(decoded(rows, body)) for (body,) in found[: query.limit]]
         more = len(found) > query.limit
         return Page(items, self._cursors.after(query, items[-1]) if more else None)
 
@@ -205,7 +204,7 @@ class SqliteStore:
         check_stream(table, limit)
         self.stats.reads += 1
         batch = self._changes.read(self, table, self._changes.position(self, table, consumer, start), limit)
-        return ChangeBatch([with_images(change, self._restored) for change in batch.changes], batch.position)
+        return ChangeBatch([self._spill.restore_change(change) for change in batch.changes], batch.position)
 
     def checkpoint(self, table: Table, consumer: str, position: str) -> None:
         check_stream(table)
@@ -249,7 +248,7 @@ class SqliteStore:
             item = self._commits.run(operation.carry_out)
         except ConflictError as exc:
             raise self._with_whole_items(exc) from None
-        return None if item is None else self._restored(item)
+        return None if item is None else self._spill.restore(item)
 
     def _commit_all(self, operations: Sequence[Operation]) -> None:
         self._refuse_if_closed()
@@ -261,7 +260,7 @@ class SqliteStore:
 
     def _with_whole_items(self, conflict: ConflictError) -> ConflictError:
         self.stats.conflicts += 1
-        conflict.failures = {place: item and self._restored(item) for place, item in conflict.failures.items()}
+        conflict.failures = {place: item and self._spill.restore(item) for place, item in conflict.failures.items()}
         conflict.current = conflict.failures[conflict.write_index]
         return conflict
 
@@ -290,9 +289,6 @@ class SqliteStore:
         values = self._spill.fit_update(checked.table, checked.key, dict(checked.set))
         fitted = Update(checked.table, checked.key, values, checked.add, checked.remove, checked.condition)
         return UpdateRow(self._rows[checked.table.name], fitted, self._clock.seconds())
-
-    def _restored(self, item: Item) -> Item:
-        return self._spill.restore(item) if has_reference(item) else item
 
     def _body(self, table: Table, key: Key) -> str | None:
         check_key(table, key)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
-
-import msgspec
 
 from headgate.clock import Clock
 from headgate.errors import InvalidItemError, StreamTrimmedError
@@ -16,7 +14,6 @@ from headgate.store.sqlite_file import CHANGES, META
 from headgate.store.sqlite_operations import APPEND_CHANGE, decoded
 from headgate.store.sqlite_rows import TableRows
 from headgate.store.tables import STREAM_CHECKPOINTS
-from headgate.store.values import Item
 from headgate.store.writes import Change, ChangeBatch, ChangeKind, StreamStart
 
 RETENTION_SECONDS: Final = 24 * 3600
@@ -105,13 +102,6 @@ class Changes:
     def _trimmed_through(self, store: SqlStore, table: Table) -> int:
         found = store.read_sql(f"SELECT value FROM {META} WHERE key = ?", (_trimmed_key(table.name),))
         return int(found[0][0]) if found else 0
-
-
-def with_images(change: Change, restored: Callable[[Item], Item]) -> Change:
-    """Return the change with spilled attributes back in both images."""
-    old = None if change.old is None else restored(change.old)
-    new = None if change.new is None else restored(change.new)
-    return msgspec.structs.replace(change, old=old, new=new)
 
 
 def _delete_expired(connection: sqlite3.Connection, rows: TableRows, now: float, limit: int) -> int:

@@ -11,7 +11,8 @@ import msgspec
 
 from headgate.errors import ConflictError, CorruptionError, InvalidItemError
 from headgate.store.checks import check_size, update_condition
-from headgate.store.conditions import Condition, describe, holds
+from headgate.store.conditions import Condition, holds
+from headgate.store.conflicts import refused
 from headgate.store.schema import Key
 from headgate.store.sqlite_file import CHANGES
 from headgate.store.sqlite_rows import TableRows
@@ -151,9 +152,9 @@ class CheckRow(Operation):
 
 def carry_out_all(connection: sqlite3.Connection, operations: Sequence[Operation]) -> list[Item | None]:
     """Apply all operations, or raise `ConflictError` naming every one that was refused, having written nothing."""
-    refused = {place: operation for place, operation in enumerate(operations) if not operation.admits(connection)}
-    if refused:
-        raise _conflict(refused)
+    losers = {place: operation for place, operation in enumerate(operations) if not operation.admits(connection)}
+    if losers:
+        raise _conflict(losers)
     for operation in operations:
         operation.prepare()
     return [operation.apply(connection) for operation in operations]
@@ -178,17 +179,10 @@ def decoded(rows: TableRows, body: str) -> Item:
         ) from exc
 
 
-def _conflict(refused: dict[int, Operation]) -> ConflictError:
-    place, first = next(iter(refused.items()))
-    assert first.condition is not None, "only a condition can refuse"
-    fact = "there is no such item" if first.current is None else "the item says otherwise"
-    return ConflictError(
-        f"table {first.rows.table.name}, item {tuple(first.key)}: {describe(first.condition)} does not hold, {fact}; "
-        "look at the current item and decide again",
-        current=first.current,
-        write_index=place,
-        failures={position: operation.current for position, operation in refused.items()},
-    )
+def _conflict(places: dict[int, Operation]) -> ConflictError:
+    first = next(iter(places.values()))
+    failures = {place: operation.current for place, operation in places.items()}
+    return refused(first.rows.table, first.key, first.condition, failures)
 
 
 def _updated(current: Item, update: Update) -> Item:

@@ -14,7 +14,7 @@ from headgate.errors import CorruptionError
 from headgate.store.blobs import FolderBlobs
 from headgate.store.checks import ITEM_BYTES_MAX
 from headgate.store.schema import Key, Table
-from headgate.store.spill import PREFIX, SPILL_BYTES_MIN, UPDATE_SPILL_BYTES, Spill, has_reference
+from headgate.store.spill import PREFIX, SPILL_BYTES_MIN, UPDATE_SPILL_BYTES, Spill
 from headgate.store.tables import CONTROL, EVIDENCE_CACHE, PIPELINES, TURNS
 from headgate.store.values import BLOB, Item, stored_bytes
 
@@ -214,11 +214,10 @@ def test_fit_update__small_values__are_left_alone(spill: Spill, blobs: FolderBlo
     assert _names(blobs) == []
 
 
-def test_has_reference__fitted_and_plain_items__are_told_apart(spill: Spill) -> None:
-    item = _item(big="x" * 500 * KB)
+def test_restore__nothing_was_spilled__is_the_very_same_item(spill: Spill) -> None:
+    item = {"PK": "p", "SK": "s", "map": {"$other": 1}}
 
-    assert not has_reference(item)
-    assert has_reference(spill.fit(CONTROL, item))
+    assert spill.restore(item) is item
 
 
 def test_restore__blob_gone__is_corruption(spill: Spill, blobs: FolderBlobs) -> None:
