@@ -14,7 +14,8 @@ all: test  ## everything CI runs
 dev: $(STAMP)  ## create .venv with the program and its tools
 
 $(STAMP): requirements.lock pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || $(PYTHON) -m pip -q install --target $(VENV).boot virtualenv \
+	  && { test -x $(BIN)/pip || PYTHONPATH=$(VENV).boot $(PYTHON) -m virtualenv -q $(VENV); }
 	$(PIP) install --require-hashes -r requirements.lock
 	$(PIP) install --no-build-isolation --no-deps -e .
 	touch $@
@@ -48,8 +49,8 @@ soak: $(STAMP)  ## kill -9 under load for longer (SOAK_SECONDS, default 600)
 
 lock: $(STAMP)  ## resolve the dependencies anew
 	$(PIP) install pip-tools
-	$(BIN)/pip-compile -q --all-extras --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
+	$(BIN)/pip-compile -q --all-extras --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-header --upgrade -o requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV).boot .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -3,6 +3,8 @@
 A later source wins: `headgate.toml`, then `HEADGATE_*` variables, then flags. A name that does not
 exist is refused with the nearest one that does; a value that is not allowed is refused with its key, its
 source and what is allowed. An empty variable counts as not set; `HEADGATE_TEST_*` is left to test suites.
+Kubernetes gives every pod beside a Service named headgate `HEADGATE_SERVICE_HOST`, `HEADGATE_SERVICE_PORT*`,
+`HEADGATE_PORT` with a URL, and `HEADGATE_PORT_*`; those are no settings and are passed over.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ FILE_NAME: Final = "headgate.toml"
 FILE_VARIABLE: Final = "HEADGATE_CONFIG"
 _VARIABLE_PREFIX: Final = "HEADGATE_"
 _TEST_PREFIX: Final = "HEADGATE_TEST_"
+_KUBERNETES: Final = re.compile(r"HEADGATE_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\w+)=.*|HEADGATE_PORT=\w+://.*", re.S)
 
 
 class Address(NamedTuple):
@@ -84,6 +87,12 @@ def _url(text: str) -> str:
     return text
 
 
+def _folder(text: str) -> Path:
+    if not text.strip():
+        raise ValueError(text)
+    return Path(text)
+
+
 def _comma_separated(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
@@ -93,7 +102,7 @@ def _comma_separated(text: str) -> list[str]:
 ListenAddress = Annotated[
     Address, Meta(extra={"allowed": "HOST:PORT, such as 127.0.0.1:8400 or [::1]:8400", "parse": Address.parse})
 ]
-FolderPath = Annotated[Path, Meta(extra={"allowed": "a path", "parse": Path})]
+FolderPath = Annotated[Path, Meta(extra={"allowed": "a path, not empty", "parse": _folder})]
 RedisUrl = Annotated[
     Secret | None, Meta(extra={"allowed": "a URL that starts with redis://, rediss:// or unix://", "parse": _redis_url})
 ]
@@ -107,6 +116,9 @@ Names = Annotated[
     Meta(extra={"allowed": "a table of texts; in the environment, a JSON object", "unpack": msgspec.json.decode}),
 ]
 Switch = Annotated[bool, Meta(extra={"allowed": "true or false"})]
+Namespace = Annotated[
+    str, Meta(pattern=r"^[!-~]{1,100}\Z", extra={"allowed": "1 to 100 ASCII characters without spaces"})
+]
 Seconds = Annotated[float, Meta(ge=1, le=600, extra={"allowed": "a number from 1 to 600"})]
 Entries = Annotated[int, Meta(ge=0, le=10_000_000, extra={"allowed": "a whole number from 0 to 10,000,000"})]
 
@@ -138,6 +150,12 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     entries_max: Annotated[Entries, _about("Items kept in the memory of the process; 0 keeps none.")] = 10_000
     redis_url: Annotated[RedisUrl, _about("Redis shared by several processes. A secret: it is never shown.")] = None
+    namespace: Annotated[
+        Namespace,
+        _about(
+            "Goes, with store.table_prefix, before every key in Redis; installations that share one need their own."
+        ),
+    ] = "headgate:"
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +205,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         sections: dict[str, Any] = {name: kind(**_below(name, values)) for name, kind in _SECTIONS.items()}
         settings = cls(**{key: value for key, value in values.items() if "." not in key}, **sections)
         _check_together(settings)
-        return msgspec.structs.replace(settings, home=settings.home.expanduser().absolute())
+        return msgspec.structs.replace(settings, home=_absolute(settings.home))
 
 
 class Description(NamedTuple):
@@ -254,11 +272,16 @@ def _variable(key: str) -> str:
 def _find_file(environ: Mapping[str, str], file: Path | None) -> Path | None:
     if file is None and environ.get(FILE_VARIABLE):
         file = Path(environ[FILE_VARIABLE])
-    if file is None:
-        return Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
-    if not file.is_file():
+    looked_for = Path(FILE_NAME) if file is None else file
+    try:
+        is_there = looked_for.is_file()
+    except OSError as exc:
+        raise SettingsError(
+            f"settings file {looked_for}: cannot be looked for: {exc.strerror}; correct the permissions of its folder"
+        ) from exc
+    if file is not None and not is_there:
         raise SettingsError(f"settings file {file}: there is no such file; correct --config or {FILE_VARIABLE}")
-    return file
+    return looked_for if is_there else None
 
 
 def _from_file(file: Path | None) -> dict[str, _Given]:
@@ -305,7 +328,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, _Given]:
     found = {}
     for name, value in environ.items():
         ours = name.startswith(_VARIABLE_PREFIX) and not name.startswith(_TEST_PREFIX) and name != FILE_VARIABLE
-        if not ours:
+        if not ours or _KUBERNETES.fullmatch(f"{name}={value}"):
             continue
         _refuse_unknown(name, name, [*keys, FILE_VARIABLE], "the environment")
         if value:
@@ -371,6 +394,13 @@ def _shown(field: msgspec.structs.FieldInfo) -> str:
     return "" if field.default in (None, (), msgspec.NODEFAULT) else str(field.default)
 
 
+def _absolute(home: Path) -> Path:
+    try:
+        return home.expanduser().absolute()
+    except (RuntimeError, OSError) as exc:
+        raise SettingsError(f"home = {home}: does not lead to a folder: {exc}; write it out from /") from exc
+
+
 def _check_together(settings: Settings) -> None:
     """Refuse settings that are fine one by one and wrong together."""
     store = settings.store
@@ -382,6 +412,10 @@ def _check_together(settings: Settings) -> None:
         )
     for key, address in (("http", settings.http), ("grpc", settings.grpc)):
         _check_exposure(settings, key, address)
+    if settings.http.port == settings.grpc.port != 0:
+        raise SettingsError(
+            f"http = {settings.http}, grpc = {settings.grpc}: one port cannot serve both; choose another for one"
+        )
 
 
 def _check_exposure(settings: Settings, key: str, address: Address) -> None:

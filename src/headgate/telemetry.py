@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 
 _CORRELATION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 _SECRET_NAME: Final = re.compile(
-    r"secret|passw|credential|authorization|cookie|(^|[_.-])(tokens?|redis_url|(api|private|access)[_-]?keys?)$",
+    r"secret|passw|pwd|credential|authorization|cookie|session_?token|(^|[_.-])(tokens?|redis_url|(api|private|access)[_-]?keys?)$",
     re.IGNORECASE,
 )
-_URL_PASSWORD: Final = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
+# Up to the last @ of the word: a password may hold a slash or an @ that should have been escaped.
+_URL_PASSWORD: Final = re.compile(r"(://[^/\s:@]*:)(?:[^\s\"'<>]+|[^/\s@]+)@")
+_URL_SECRET: Final = re.compile(r"([?&][\w.-]*(?:passw|pwd|secret|token|signature)[\w.-]*=)[^&#\s]+", re.IGNORECASE)
+# At debug they write out requests whole, and with them what they are signed with.
+_TALKATIVE: Final = ("botocore", "boto3", "urllib3", "s3transfer")
 _HIDDEN: Final = "[redacted]"
 _DEPTH_MAX: Final = 6
 # Also what `close` waits for at most: a collector that is away must not hold up a server that stops.
@@ -60,7 +64,7 @@ def is_correlation_id(text: str) -> bool:
 def configure_logs(*, style: Literal["console", "json"], level: str, stream: TextIO | None = None) -> None:
     """Send the lines of structlog and of the standard `logging` alike to `stream`, in one style, without secrets.
 
-    Without a stream they go to standard error.
+    Without a stream they go to standard error. Debug is for our own lines alone: libraries start at info.
     """
     import structlog
 
@@ -87,7 +91,11 @@ def configure_logs(*, style: Literal["console", "json"], level: str, stream: Tex
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
         )
     )
-    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    least = logging.getLevelNamesMapping()[level.upper()]
+    logging.basicConfig(handlers=[handler], level=max(least, logging.INFO), force=True)
+    logging.getLogger("headgate").setLevel(least)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(max(least, logging.WARNING))
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -231,11 +239,15 @@ def _redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Muta
     return event
 
 
+def _without_url_secrets(text: str) -> str:
+    return _URL_SECRET.sub(rf"\1{_HIDDEN}", _URL_PASSWORD.sub(rf"\1{_HIDDEN}@", text))
+
+
 def _without_secrets(value: object, depth_left: int) -> object:
-    if isinstance(value, BaseException):
-        value = str(value)
+    if isinstance(value, BaseException | bytes):
+        value = str(value) if isinstance(value, BaseException) else repr(value)
     if isinstance(value, str):
-        return _URL_PASSWORD.sub(rf"\1{_HIDDEN}@", value) if "://" in value else value
+        return _without_url_secrets(value) if "://" in value else value
     if depth_left == 0:
         return value if isinstance(value, int | float | None) else _HIDDEN
     if isinstance(value, Mapping):

@@ -94,7 +94,14 @@ def open_cache(settings: Settings, clock: Clock) -> Cache:
         return Cache(clock=clock, entries_max=settings.cache.entries_max)
     with _extra("redis", "redis"):
         from headgate.store.redis_cache import RedisLayer
-    return Cache(clock=clock, shared=RedisLayer(url=url.reveal(), clock=clock), entries_max=settings.cache.entries_max)
+    layer = RedisLayer(url=url.reveal(), clock=clock, namespace=_namespace(settings))
+    return Cache(clock=clock, shared=layer, entries_max=settings.cache.entries_max)
+
+
+def _namespace(settings: Settings) -> str:
+    # A prefix holds no colon, so that no two prefixes can make the same key.
+    prefix = settings.store.table_prefix
+    return f"{settings.cache.namespace}{prefix}:" if prefix else settings.cache.namespace
 
 
 def ping_redis(url: Secret) -> None:
@@ -108,9 +115,14 @@ def ping_redis(url: Secret) -> None:
         client = redis.Redis.from_url(
             url.reveal(), socket_timeout=_REDIS_SECONDS, socket_connect_timeout=_REDIS_SECONDS, retry=once
         )
-    except ValueError:
+        # Only making a connection, which connects to nothing yet, shows an option that does not exist.
+        client.connection_pool.make_connection()
+    except (ValueError, TypeError):
         # Not chained: the parser's message can quote a part of the password.
-        raise SettingsError("cache.redis_url: not a URL; write redis://user:password@host:6379/0") from None
+        raise SettingsError(
+            "cache.redis_url: not a URL of Redis, or with an option that does not exist; "
+            "write redis://user:password@host:6379/0"
+        ) from None
     try:
         client.ping()
     except redis.RedisError as exc:

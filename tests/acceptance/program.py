@@ -31,6 +31,38 @@ def run(*arguments: str | Path, folder: Path, **environ: str) -> subprocess.Comp
     )
 
 
+_AS_NOBODY: Final = """
+import os, sys
+from headgate.cli.main import app, main
+from headgate.cli.session import Session
+# Loads every module while they can still be read.
+app(["doctor", "--json", "--home", sys.argv.pop(1)], obj=Session({}), standalone_mode=False)
+print(flush=True)
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+main()
+"""
+
+
+def run_as_nobody(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run `headgate` as a user who is not root, who may do anything. Others are let into `folder`."""
+    for parent in (folder, *folder.parents):
+        if parent != Path("/") and parent.stat().st_uid == os.geteuid():
+            parent.chmod(parent.stat().st_mode | 0o055)
+    ended = subprocess.run(
+        [sys.executable, "-c", _AS_NOBODY, folder / "none", *arguments],
+        cwd=folder,
+        env=_environ({}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    ended.stdout = ended.stdout.split("\n\n", 1)[1]
+    return ended
+
+
 def until(condition: Callable[[], bool], what: str, seconds_max: float = START_SECONDS_MAX) -> None:
     """Wait for `condition`, and fail with `what` if it does not come true in time."""
     deadline = time.monotonic() + seconds_max

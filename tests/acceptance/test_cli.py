@@ -17,7 +17,7 @@ import pytest
 from headgate.cli import key
 from headgate.clock import SystemClock
 from headgate.store.keyring import Keyring, Purpose
-from tests.acceptance.program import run
+from tests.acceptance.program import run, run_as_nobody
 
 
 @pytest.fixture
@@ -216,3 +216,46 @@ def test_table_create__sqlite__says_there_is_nothing_to_do(tmp_path: Path) -> No
 
     assert ended.returncode == 2
     assert "makes its tables when it is opened" in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["up", "doctor"])
+def test_help__of_a_command__shows_the_defaults(tmp_path: Path, command: str) -> None:
+    said = run(command, "--help", folder=tmp_path).stdout
+
+    assert "[default: headgate.toml, if it is there]" in said
+    assert command != "up" or "[default: 127.0.0.1:8400]" in said
+
+
+@pytest.mark.parametrize("command", ["key", "table"])
+def test_help__of_a_command_below__shows_the_defaults(tmp_path: Path, command: str) -> None:
+    assert "[default: headgate.toml, if it is there]" in run(command, "ls", "--help", folder=tmp_path).stdout
+
+
+def test_key_ls__narrow_terminal__cuts_nothing_off(home: Path, tmp_path: Path) -> None:
+    run("key", "rotate", "token", "--home", home, folder=tmp_path)
+
+    rows = json.loads(run("key", "ls", "--home", home, "--json", folder=tmp_path).stdout)
+    lines = run("key", "ls", "--home", home, folder=tmp_path, COLUMNS="80").stdout.splitlines()
+
+    shown = [[row["purpose"], row["id"], row["created_at"], row["retired_at"] or "active"] for row in rows]
+    assert [line.split() for line in lines] == [["PURPOSE", "ID", "CREATED", "RETIRED"], *shown]
+
+
+@pytest.mark.parametrize("arguments", [["key", "ls"], ["key", "rotate", "token"]])
+def test_key__home_cannot_be_entered__says_so_and_is_no_bug(home: Path, tmp_path: Path, arguments: list[str]) -> None:
+    home.chmod(0)
+
+    ended = run_as_nobody(*arguments, "--home", home, folder=tmp_path)
+
+    home.chmod(0o700)
+    assert ended.returncode == 2
+    assert f"error: {home / 'keys.json'}: cannot be used: Permission denied; " in ended.stderr
+
+
+def test_up__host_that_is_no_name__is_a_setting_and_no_bug(tmp_path: Path) -> None:
+    environ = {"HEADGATE_BEHIND_PROXY": "true", "HEADGATE_ALLOWED_HOSTS": "gate.example"}
+
+    ended = run("up", "--http", "gate..example:0", folder=tmp_path, **environ)
+
+    assert ended.returncode == 2
+    assert "error: http = gate..example:0: this host name is not known here" in ended.stderr

@@ -17,7 +17,7 @@ from headgate.clock import SystemClock
 from headgate.settings import Settings
 from headgate.store.tables import HEALTH_CHECK
 from headgate.wiring import open_store
-from tests.acceptance.program import Server, run
+from tests.acceptance.program import Server, run, run_as_nobody
 from tests.redis_server import RedisServer
 
 
@@ -248,3 +248,63 @@ def test_doctor__dynamodb_is_away__fails_and_makes_no_home(tmp_path: Path) -> No
     assert ended.returncode == 1
     assert findings["dynamodb tables"]["verdict"] == "FAIL"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor__home_cannot_be_entered__fails_and_is_no_bug(home: Path, tmp_path: Path) -> None:
+    home.chmod(0)
+
+    ended = run_as_nobody("doctor", "--json", "--home", home, folder=tmp_path)
+
+    home.chmod(0o700)
+    assert ended.returncode == 1, ended.stderr
+    findings = {finding["check"]: finding for finding in json.loads(ended.stdout)}
+    assert findings["home"]["verdict"] == findings["keys"]["verdict"] == findings["database"]["verdict"] == "FAIL"
+    assert "Permission denied" in findings["keys"]["fact"]
+
+
+def test_doctor__home_below_a_folder_that_cannot_be_entered__fails_and_is_no_bug(home: Path, tmp_path: Path) -> None:
+    home.chmod(0)
+
+    ended = run_as_nobody("doctor", "--json", "--home", home / "inner", folder=tmp_path)
+
+    home.chmod(0o700)
+    assert ended.returncode == 1, ended.stderr
+    findings = {finding["check"]: finding for finding in json.loads(ended.stdout)}
+    assert "Permission denied" in findings["home"]["fact"]
+
+
+def test_doctor__database_cannot_be_written__fails(home: Path, tmp_path: Path) -> None:
+    home.chmod(0o777)
+    (home / "headgate.db").chmod(0o444)
+
+    ended = run_as_nobody("doctor", "--json", "--home", home, folder=tmp_path)
+
+    assert ended.returncode == 1, ended.stderr
+    findings = {finding["check"]: finding for finding in json.loads(ended.stdout)}
+    assert findings["home"]["verdict"] == "OK"
+    assert findings["database"]["fact"] == f"{home / 'headgate.db'} cannot be written"
+
+
+def test_doctor__table_names_are_wrong__the_settings_fail(tmp_path: Path) -> None:
+    ended, findings = _diagnosis(tmp_path, HEADGATE_STORE_TABLE_NAMES='{"headgate-fanouts": "x"}')
+
+    assert ended.returncode == 1
+    assert findings["settings"]["verdict"] == "FAIL"
+    assert "did you mean 'headgate-fanout'?" in findings["settings"]["remedy"]
+
+
+def test_doctor__headgate_runs_behind_a_proxy__its_port_is_ok(tmp_path: Path) -> None:
+    environ = {"HEADGATE_BEHIND_PROXY": "true", "HEADGATE_ALLOWED_HOSTS": "gate.example"}
+    with Server(tmp_path, "--http", "0.0.0.0:0", **environ) as server:
+        _, findings = _diagnosis(tmp_path, **environ, HEADGATE_HTTP=server.url.removeprefix("http://"))
+
+    assert "served by Headgate" in findings["http port"]["fact"]
+
+
+def test_doctor__host_that_is_no_name__fails_and_is_no_bug(tmp_path: Path) -> None:
+    environ = {"HEADGATE_BEHIND_PROXY": "true", "HEADGATE_ALLOWED_HOSTS": "gate.example"}
+
+    ended, findings = _diagnosis(tmp_path, **environ, HEADGATE_HTTP="gate..example:8400")
+
+    assert ended.returncode == 1
+    assert findings["http port"]["fact"] == "gate..example:8400: not a host name"

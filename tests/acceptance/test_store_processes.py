@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -19,8 +20,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(300)
-def test_one_key__64_threads_in_4_processes__versions_gapless_and_no_update_lost(tmp_path: Path) -> None:
-    processes, threads, times = 4, 16, 10
+@pytest.mark.parametrize(("processes", "threads"), [(4, 16), (1, 64), (4, 1)])
+def test_one_key__many_threads_and_processes__versions_gapless_and_no_update_lost(
+    tmp_path: Path, processes: int, threads: int
+) -> None:
+    times = 10
     store = open_sqlite(tmp_path)
     store.put(CONTROL, {"PK": COUNTER.partition, "SK": COUNTER.sort, "version": 0})
 
@@ -72,7 +76,13 @@ def test_wait__another_process_commits__woken_long_before_the_poll(tmp_path: Pat
     store.close()
 
 
-def test_wait__listener_was_killed__writers_clean_up_after_it(tmp_path: Path) -> None:
+def test_wait__listener_was_killed__writers_clean_up_after_it() -> None:
+    # A short path: a socket's address has 107 bytes, and the folder of a test may need more.
+    with TemporaryDirectory(prefix="hg-", dir="/tmp") as folder:
+        listener_was_killed(Path(folder))
+
+
+def listener_was_killed(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from tests.stores import open_sqlite; "
         "store = open_sqlite(Path(sys.argv[1])); store.wait(store.generation(), 0.01); "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import signal
 import socket
@@ -259,6 +260,22 @@ def test_up__request_outlasts_the_deadline__exits_within_it_and_says_so(tmp_path
     assert request.answer.json()["code"] == "draining"
 
 
+def test_up__sigterm_while_very_many_blobs_are_swept__exits_0_within_the_deadline(tmp_path: Path) -> None:
+    folder = tmp_path / ".headgate" / "blobs" / "spill" / "2020010100"
+    folder.mkdir(parents=True)
+    for number in range(40_000):
+        content = b'["observability-health-check",["row-%d",null],"payload"]\n{"value":"x"}' % number
+        (folder / hashlib.sha256(content).hexdigest()).write_bytes(content)
+    with Server(tmp_path, HEADGATE_DRAIN_SECONDS="3") as server:
+        until(lambda: len(list((server.home / "blobs").iterdir())) > 1, "the first blob is condemned")
+        started_at = time.monotonic()
+        server.signal(signal.SIGTERM)
+
+        assert server.exit_code() == 0, server.stderr
+        assert time.monotonic() - started_at < 3
+        assert "Traceback" not in server.stderr
+
+
 @pytest.mark.parametrize(("second", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_up__second_signal__exits_at_once(tmp_path: Path, second: signal.Signals, code: int) -> None:
     with Server(tmp_path) as server, _writers_held_up(server.home):
@@ -291,6 +308,23 @@ def test_up__two_on_one_home__both_serve(tmp_path: Path) -> None:
         assert httpx.get(f"{second.url}/health/deep").status_code == 200
 
 
+def test_up__store_out_of_reach__exits_75_and_never_says_it_is_ready(tmp_path: Path) -> None:
+    environ = {
+        "HEADGATE_STORE_BACKEND": "dynamodb",
+        "HEADGATE_STORE_AWS_REGION": "eu-west-1",
+        "HEADGATE_STORE_AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "HEADGATE_STORE_BLOB_BUCKET": "blobs",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+    }
+
+    ended = run("up", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", folder=tmp_path, **environ)
+
+    assert ended.returncode == 75
+    assert ended.stdout == ""
+    assert "code: store_busy" in ended.stderr
+
+
 @pytest.mark.parametrize("flag", ["--http", "--grpc"])
 def test_up__port_is_taken__exits_2_and_names_port_and_remedy(shared: Server, tmp_path: Path, flag: str) -> None:
     taken = shared.url.removeprefix("http://") if flag == "--http" else shared.grpc
@@ -307,7 +341,8 @@ def test_up__port_is_taken__exits_2_and_names_port_and_remedy(shared: Server, tm
 
 
 def test_up__ipv6__serves_on_brackets(tmp_path: Path) -> None:
-    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").read_text():
+    addresses = Path("/proc/net/if_inet6")
+    if not socket.has_ipv6 or not addresses.exists() or not addresses.read_text():
         ended = run("up", "--http", "[::1]:0", "--grpc", "127.0.0.1:0", folder=tmp_path)
         assert ended.returncode == 2
         assert "http = [::1]:0" in ended.stderr

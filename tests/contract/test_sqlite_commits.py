@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -154,8 +155,9 @@ def test_put__another_program_keeps_the_file_locked__busy_and_later_writes_go_th
     assert store.get(CONTROL, key("b")) == row("b")
 
 
-def test_put__interrupted_while_leading__nothing_written_and_followers_are_served(
-    store: SqliteStore, tmp_path: Path
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+def test_put__main_thread_interrupted_while_waiting__outcome_first_and_others_are_served(
+    store: SqliteStore, tmp_path: Path, raised: type[BaseException]
 ) -> None:
     other = hold_write_lock(tmp_path)
     served = threading.Event()
@@ -165,26 +167,67 @@ def test_put__interrupted_while_leading__nothing_written_and_followers_are_serve
         served.set()
 
     def interrupt_once_queued() -> None:
+        while len(store._commits._queue) < 1:
+            threading.Event().wait(0.001)
         follower.start()
         while len(store._commits._queue) < 2:
             threading.Event().wait(0.001)
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGUSR1)
         other.execute("COMMIT")
 
+    def handle(*_: object) -> None:
+        raise raised
+
+    before = signal.signal(signal.SIGUSR1, handle)
     follower = threading.Thread(target=follow)
     helper = threading.Thread(target=interrupt_once_queued)
     helper.start()
-    with pytest.raises(KeyboardInterrupt):
-        # The signal is handled as soon as the main thread, leading, comes back from waiting for the lock.
-        store.put(CONTROL, row("leader"))
-        threading.Event().wait(10)
+    with pytest.raises(raised):
+        store.put(CONTROL, row("main"))
     helper.join()
     follower.join(10)
     other.close()
+    signal.signal(signal.SIGUSR1, before)
 
     assert served.is_set()
+    assert store.get(CONTROL, key("main")) == row("main")
     assert store.get(CONTROL, key("follower")) == row("follower")
     store.put(CONTROL, row("later"))
+
+
+def test_put__main_thread_interrupted_at_random_moments__the_store_goes_on(store: SqliteStore) -> None:
+    stop = threading.Event()
+
+    def interrupt() -> None:
+        while not stop.wait(0.002):
+            signal.raise_signal(signal.SIGUSR1)
+
+    def handle(*_: object) -> None:
+        if not stop.is_set():
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    interrupted = written = 0
+    give_up_at = time.monotonic() + 2
+    while time.monotonic() < give_up_at:
+        try:
+            store.put(CONTROL, row(str(written)))
+            written += 1
+        except KeyboardInterrupt:
+            interrupted += 1
+    stop.set()
+    interrupter.join()
+    signal.signal(signal.SIGUSR1, before)
+
+    assert interrupted > 10
+    assert written > 10
+    other = threading.Thread(target=store.put, args=(CONTROL, row("after")))
+    other.start()
+    other.join(10)
+    assert not other.is_alive()
+    assert store.get(CONTROL, key("after")) == row("after")
 
 
 def test_submit__many_without_a_thread_each__all_settled_and_conflicts_reported(store: SqliteStore) -> None:
@@ -270,3 +313,37 @@ def test_run__work_fails_in_the_middle_of_writing__none_of_it_is_there_and_the_g
     assert len(failed) == 1
     assert store.get(CONTROL, key("half")) is None
     assert all(store.get(CONTROL, key(str(number))) for number in range(6))
+
+
+def test_submit__done_raises__reported_and_everyone_else_goes_on(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[type[BaseException]] = []
+    monkeypatch.setattr(threading, "excepthook", lambda hook: reported.append(hook.exc_type))
+
+    def broken(_: BaseException | None) -> None:
+        raise RuntimeError("the loop is closed")
+
+    store.submit([Put(CONTROL, row("broken"))], broken)
+    settled = threading.Event()
+    store.submit([Put(CONTROL, row("fine"))], lambda _: settled.set())
+
+    assert settled.wait(10)
+    store.put(CONTROL, row("later"))
+    assert reported == [RuntimeError]
+    assert store.get(CONTROL, key("broken")) == row("broken")
+
+
+def test_close__with_submissions_under_way__each_is_told(tmp_path: Path) -> None:
+    store = open_sqlite(tmp_path)
+    told: list[BaseException | None] = []
+
+    for number in range(300):
+        store.submit([Put(CONTROL, row(str(number)))], told.append)
+    store.close()
+
+    assert len(told) == 300
+    reopened = open_sqlite(tmp_path)
+    found = [reopened.get(CONTROL, key(str(number))) is not None for number in range(300)]
+    assert found.count(True) == told.count(None)
+    reopened.close()

@@ -222,7 +222,7 @@ def test_migrate__older_file_lacks_an_index__rows_written_before_are_found_by_it
     store.put(EXECUTIONS, {"execution_id": "e1", "status": "RUNNING", "started_at": "2026-01-01", "version": 1})
     store.close()
     older = sqlite3.connect(tmp_path / "headgate.db")
-    older.execute('DROP INDEX "headgate-executions.status-index"')
+    older.execute('DROP INDEX "headgate-executions:status-index"')
     older.execute('ALTER TABLE "headgate-executions" DROP COLUMN i_status')
     older.execute("UPDATE \"headgate:meta\" SET value = 'an older catalogue' WHERE key = 'catalogue'")
     older.commit()
@@ -291,3 +291,100 @@ def integrity(folder: Path) -> str:
         return str(connection.execute("PRAGMA integrity_check").fetchone()[0])
     finally:
         connection.close()
+
+
+def test_open__twice_here_while_another_process_comes_and_goes__no_acknowledged_write_is_lost(tmp_path: Path) -> None:
+    # Closing any descriptor of a file drops this process's locks on it; SQLite then takes the file for unused.
+    visitor = """
+        import sys
+        from pathlib import Path
+        from tests.stores import open_sqlite
+        open_sqlite(Path(sys.argv[1])).close()
+    """
+    store = open_sqlite(tmp_path)
+    store.put(CONTROL, {**ROW, "PK": "DEDUP#first"})
+    open_sqlite(tmp_path).close()
+    assert run_python(visitor, str(tmp_path)).returncode == 0
+
+    for number in range(20):
+        store.put(CONTROL, {**ROW, "PK": f"DEDUP#{number}"})
+    assert run_python(visitor, str(tmp_path)).returncode == 0
+    store.close()
+
+    reopened = open_sqlite(tmp_path)
+    assert all(reopened.get(CONTROL, Key(f"DEDUP#{number}", "DEDUP")) for number in [*range(20), "first"])
+    reopened.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_write__file_deleted_or_replaced_under_us__refused_with_the_remedy(tmp_path: Path, replaced: bool) -> None:
+    store = open_sqlite(tmp_path)
+    store.put(CONTROL, ROW)
+    path = tmp_path / "headgate.db"
+    content = path.read_bytes()
+    path.unlink()
+    if replaced:
+        path.write_bytes(content)
+
+    with pytest.raises(StoreClosedError, match="restart this process"):
+        store.put(CONTROL, ROW)
+
+    store.close()
+
+
+def test_migrate__index_with_other_keys_under_the_same_name__made_anew(tmp_path: Path) -> None:
+    store = open_sqlite(tmp_path)
+    store.put(EXECUTIONS, {"execution_id": "e1", "status": "RUNNING", "started_at": "2026-01-01"})
+    store.close()
+    older = sqlite3.connect(tmp_path / "headgate.db")
+    older.execute('DROP INDEX "headgate-executions:status-index"')
+    older.execute('CREATE INDEX "headgate-executions:status-index" ON "headgate-executions" (i_workflow)')
+    older.execute("UPDATE \"headgate:meta\" SET value = 'an older catalogue' WHERE key = 'catalogue'")
+    older.commit()
+    older.close()
+
+    store = open_sqlite(tmp_path)
+
+    page = store.query(Query(table=EXECUTIONS, index="status-index", partition="RUNNING"))
+    assert [item["execution_id"] for item in page.items] == ["e1"]
+    store.close()
+
+
+def test_migrate__another_catalogue_opens_the_file__running_process_is_asked_to_restart(tmp_path: Path) -> None:
+    store = open_sqlite(tmp_path)
+    store.put(CONTROL, ROW)
+    other = sqlite3.connect(tmp_path / "headgate.db")
+    other.execute("UPDATE \"headgate:meta\" SET value = 'another catalogue' WHERE key = 'catalogue'")
+    other.commit()
+    other.close()
+
+    open_sqlite(tmp_path).close()
+
+    with pytest.raises(StoreClosedError, match="restart this process"):
+        store.put(CONTROL, ROW)
+    store.close()
+
+
+def test_fork__parent_killed_and_child_lives_on__others_can_write(tmp_path: Path) -> None:
+    script = """
+        import os, signal, sys, time
+        from pathlib import Path
+        from headgate.store.tables import CONTROL
+        from tests.stores import open_sqlite
+        store = open_sqlite(Path(sys.argv[1]))
+        store._file.lock.acquire()
+        if os.fork() == 0:
+            os.close(1); os.close(2)
+            time.sleep(20)
+            os._exit(0)
+        print("forked", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    ended = run_python(script, str(tmp_path))
+    assert ended.stdout == "forked\n"
+    store = open_sqlite(tmp_path)
+
+    store.put(CONTROL, ROW)
+
+    assert store.get(CONTROL, ROW_KEY) == ROW
+    store.close()

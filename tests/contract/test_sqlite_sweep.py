@@ -144,3 +144,43 @@ def test_changes__newest_start__a_change_between_the_first_two_calls_is_not_miss
 def test_checkpoint__not_a_position__refused(store: SqliteStore) -> None:
     with pytest.raises(InvalidItemError, match="position"):
         store.checkpoint(SIGNAL_STATE, "c", "the end")
+
+
+@pytest.mark.parametrize("position", ["²", "9" * 30, "-1", ""])
+def test_checkpoint__number_that_cannot_be_a_position__refused(store: SqliteStore, position: str) -> None:
+    with pytest.raises(InvalidItemError, match="position"):
+        store.checkpoint(SIGNAL_STATE, "c", position)
+
+
+def test_sweep__many_old_changes__says_that_there_is_more_until_all_are_gone(
+    store: SqliteStore, clock: VirtualClock, tmp_path: Path
+) -> None:
+    put_signals(store, clock, 25, lifetime_seconds=10**6)
+    clock.advance(25 * HOUR)
+
+    assert [store.sweep(limit=10) for _ in range(4)] == [10, 10, 5, 0]
+    assert stored_rows(tmp_path, "headgate:changes") == 0
+
+
+def test_changes__newest_after_everything_was_trimmed__starts_without_complaint(
+    store: SqliteStore, clock: VirtualClock
+) -> None:
+    put_signals(store, clock, 3, lifetime_seconds=10**6)
+    clock.advance(25 * HOUR)
+    store.sweep()
+
+    assert store.changes(SIGNAL_STATE, "fresh", start=StreamStart.NEWEST).changes == []
+    store.put(SIGNAL_STATE, {"PK": "urn:dp:new", "SK": "FRESHNESS"})
+    assert len(store.changes(SIGNAL_STATE, "fresh").changes) == 1
+
+
+def test_changes__older_than_their_retention_and_not_swept_yet__count_as_gone(
+    store: SqliteStore, clock: VirtualClock
+) -> None:
+    store.put(SIGNAL_STATE, {"PK": "urn:dp:a", "SK": "FRESHNESS"})
+    store.checkpoint(SIGNAL_STATE, "sleeper", store.changes(SIGNAL_STATE, "sleeper").position)
+    store.put(SIGNAL_STATE, {"PK": "urn:dp:b", "SK": "FRESHNESS"})
+    clock.advance(25 * HOUR)
+
+    with pytest.raises(StreamTrimmedError):
+        store.changes(SIGNAL_STATE, "sleeper")

@@ -273,3 +273,48 @@ def test_address__any_ip_and_port__survives_being_written_and_read(ip: object, p
     address = Address(str(ip), port)
 
     assert Address.parse(str(address)) == address
+
+
+def test_load__what_kubernetes_adds_for_a_service_named_headgate__is_passed_over() -> None:
+    environ = {
+        "HEADGATE_SERVICE_HOST": "10.0.0.7",
+        "HEADGATE_SERVICE_PORT": "8400",
+        "HEADGATE_SERVICE_PORT_GRPC": "8401",
+        "HEADGATE_PORT": "tcp://10.0.0.7:8400",
+        "HEADGATE_PORT_8400_TCP": "tcp://10.0.0.7:8400",
+        "HEADGATE_PORT_8400_TCP_PROTO": "tcp",
+        "HEADGATE_PORT_8400_TCP_ADDR": "10.0.0.7",
+    }
+
+    assert Settings.load(environ, None, {}) == Settings.load({}, None, {})
+
+
+@pytest.mark.parametrize("variable", ["HEADGATE_PORT", "HEADGATE_SERVICE", "HEADGATE_PORTS"])
+def test_load__a_variable_much_like_those_of_kubernetes__is_refused(variable: str) -> None:
+    assert "there is no such setting" in _refusal({variable: "8400"})
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_load__empty_home__is_refused(empty: str) -> None:
+    assert _refusal(flags={"home": empty}).startswith(f"home (flag --home): {empty!r} is not allowed")
+    assert _refusal(file=_file(f'home = "{empty}"')).startswith("home (headgate.toml line 1): ")
+
+
+def test_load__home_of_nobody__is_refused() -> None:
+    assert _refusal(flags={"home": "~no-such-user/home"}).startswith("home = ~no-such-user/home: ")
+
+
+def test_load__settings_file_that_cannot_be_looked_for__is_refused() -> None:
+    file = Path("x" * 5000)
+
+    assert "cannot be looked for: File name too long" in _refusal(file=file)
+
+
+def test_load__one_port_for_both__is_refused_unless_it_is_any() -> None:
+    assert "one port cannot serve both" in _refusal(flags={"http": "127.0.0.1:8500", "grpc": "localhost:8500"})
+    assert Settings.load({}, None, {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}).grpc.port == 0
+
+
+@pytest.mark.parametrize("namespace", ["two words", "x" * 101, "line\n"])
+def test_load__namespace_that_is_not_one__is_refused(namespace: str) -> None:
+    assert _refusal({"HEADGATE_CACHE_NAMESPACE": namespace}).startswith("cache.namespace (variable ")

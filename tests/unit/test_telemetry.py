@@ -27,11 +27,15 @@ from headgate.telemetry import Metrics, Tracing, configure_logs, correlated, cor
 def stream() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    named = [logging.getLogger(name) for name in ("headgate", "boto3", "botocore", "s3transfer", "urllib3")]
+    levels = [logger.level for logger in named]
     try:
         yield io.StringIO()
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
+        for logger, before in zip(named, levels, strict=True):
+            logger.setLevel(before)
         structlog.reset_defaults()
 
 
@@ -89,11 +93,21 @@ def test_logs__secrets_in_names_nested_values_and_urls__are_hidden(stream: io.St
         redis=Secret("hunter2"),
         error=ValueError("redis://:hunter2@cache refused"),
         tokens_used=12,
+        pwd="hunter2",
+        sessionToken="hunter2",
+        slash="redis://:a/hunter2@cache",
+        sign="redis://user:a@hunter2@cache and more",
+        quoted="redis://user:a'hunter2@cache",
+        query="redis://cache/0?db=1&password=hunter2&x=1",
+        signed="https://s3/x?X-Amz-Security-Token=hunter2",
+        raw=b"redis://:hunter2@cache",
     )
 
     text = stream.getvalue()
     assert "hunter2" not in text
     assert "example.org/path" in text
+    assert "and more" in text
+    assert "&x=1" in text
     assert "12" in text
 
 
@@ -263,3 +277,26 @@ def test_metrics__store_counters_and_version__are_read_when_asked_for() -> None:
     assert "headgate_store_throttles_total 0.0" in text
     assert 'headgate_info{version="1.2.3"} 1.0' in text
     assert "process_resident_memory_bytes" in text
+
+
+def test_logs__debug__is_for_our_own_lines_and_not_for_what_libraries_send(stream: io.StringIO) -> None:
+    configure_logs(style="json", level="debug", stream=stream)
+
+    structlog.get_logger("headgate.test").debug("ours")
+    logging.getLogger("botocore.auth").debug("x-amz-security-token:hunter2")
+    logging.getLogger("botocore.auth").info("x-amz-security-token:hunter2")
+    logging.getLogger("some.library").debug("hunter2")
+    logging.getLogger("some.library").info("a library")
+    logging.getLogger("botocore").warning("a warning")
+
+    assert [line["event"] for line in _lines(stream)] == ["ours", "a library", "a warning"]
+
+
+def test_logs__error__silences_warnings_of_libraries_too(stream: io.StringIO) -> None:
+    configure_logs(style="json", level="error", stream=stream)
+
+    logging.getLogger("botocore").warning("chatter")
+    logging.getLogger("some.library").warning("chatter")
+    structlog.get_logger("headgate.test").warning("chatter")
+
+    assert stream.getvalue() == ""

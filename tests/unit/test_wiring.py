@@ -6,6 +6,8 @@ import json
 import stat
 import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ import pytest
 from headgate.clock import SystemClock
 from headgate.errors import SettingsError, TransientError
 from headgate.settings import CacheSettings, Secret, Settings, StoreSettings
+from headgate.store.cache import Cache, Cached, Layer, Loaded
+from headgate.store.cache_keys import dataset_config
 from headgate.store.tables import HEALTH_CHECK
 from headgate.wiring import open_cache, open_store, ping_redis
 from tests.redis_server import RedisServer
@@ -135,3 +139,53 @@ def test_ping_redis__not_a_url__hides_the_password() -> None:
         ping_redis(Secret("redis://:hunter2@host:port/0"))
 
     assert "hunter2" not in f"{caught.value} {caught.value.__cause__}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"table_prefix": "prod-"}, {"table_prefix": "staging-"}),
+        ({"table_prefix": ""}, {"table_prefix": "staging-"}),
+        ({"namespace": "prod:"}, {"namespace": "staging:"}),
+    ],
+)
+def test_open_cache__two_installations_on_one_redis__do_not_see_each_other(
+    tmp_path: Path, first: dict[str, str], second: dict[str, str]
+) -> None:
+    variables = {"table_prefix": "HEADGATE_STORE_TABLE_PREFIX", "namespace": "HEADGATE_CACHE_NAMESPACE"}
+
+    def read(cache: Cache, urn: str, owner: str) -> Cached[dict[str, str]]:
+        return cache.get(dataset_config(urn), lambda: Loaded({"owner": owner}, 7), dict)
+
+    def opened(url: str, given: dict[str, str]) -> Cache:
+        environ = {variables[name]: value for name, value in given.items()}
+        environ |= {"HEADGATE_CACHE_REDIS_URL": url, "HEADGATE_CACHE_ENTRIES_MAX": "0"}
+        cache = open_cache(Settings.load(environ, None, {}), SystemClock())
+        deadline = time.monotonic() + 10
+        # Redis is not believed before its invalidations are heard.
+        while read(cache, "urn:dp:warm-up", "anyone").layer is not Layer.L2:
+            assert time.monotonic() < deadline, "Redis has not answered within 10 s"
+            time.sleep(0.01)
+        return cache
+
+    with (
+        RedisServer.start(tmp_path) as server,
+        closing(opened(server.url, first)) as one,
+        closing(opened(server.url, second)) as other,
+    ):
+        read(one, "urn:dp:orders", "one")
+
+        assert read(one, "urn:dp:orders", "one again").value == {"owner": "one"}
+        assert read(other, "urn:dp:orders", "other").value == {"owner": "other"}
+
+
+def test_redis_url__option_that_does_not_exist__is_refused_without_the_password() -> None:
+    url = Secret("redis://:hunter2@127.0.0.1:9/0?colour=red")
+
+    for use in (
+        lambda: ping_redis(url),
+        lambda: open_cache(Settings(cache=CacheSettings(redis_url=url)), SystemClock()),
+    ):
+        with pytest.raises(SettingsError, match="option that does not exist") as caught:
+            use()
+        assert "hunter2" not in caught.value.message

@@ -11,7 +11,7 @@ import platform
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from headgate.serve.health import DISK_FREE_BYTES_MIN
 from headgate.settings import Address, Settings
 from headgate.store import sqlite_doctor
 from headgate.store.keyring import Keyring, Purpose
+from headgate.store.names import TableNames
 
 _WAL_BYTES_MAX: Final = 256 * 1024 * 1024
 _ANSWER_SECONDS: Final = 2.0
@@ -57,6 +58,7 @@ def diagnose(load: Callable[[], Settings]) -> list[Finding]:
     findings = [_check_python(), _check_sqlite()]
     try:
         settings = load()
+        TableNames(settings.store.table_prefix, settings.store.table_names)
     except HeadgateError as exc:
         return [*findings, _failed("settings", exc.message)]
     findings.append(Finding("settings", Verdict.OK, f"loaded; home is {settings.home}"))
@@ -64,19 +66,29 @@ def diagnose(load: Callable[[], Settings]) -> list[Finding]:
 
 
 def _checks_of(settings: Settings) -> Iterator[Finding]:
-    yield _check_home(settings.home)
-    yield _check_space(_existing(settings.home))
-    yield _check_filesystem(_existing(settings.home))
-    yield _check_locks(_existing(settings.home))
-    yield _check_keys(wiring.keys_path(settings))
+    home = settings.home
+    yield from _looked_at("home", lambda: [_check_home(home)])
+    yield from _looked_at("free space", lambda: [_check_space(_existing(home))])
+    yield from _looked_at("filesystem", lambda: [_check_filesystem(_existing(home))])
+    yield from _looked_at("file locks", lambda: [_check_locks(_existing(home))])
+    yield from _looked_at("keys", lambda: [_check_keys(wiring.keys_path(settings))])
     if settings.store.backend == "sqlite":
-        yield from _check_database(wiring.database_path(settings))
+        yield from _looked_at("database", lambda: _check_database(wiring.database_path(settings)))
     else:
         yield from _check_tables(settings)
     yield _check_port("http", settings.http, _headgate_answers)
     yield _check_port("grpc", settings.grpc, _grpc_health_answers)
     if settings.cache.redis_url is not None:
         yield _check_redis(settings)
+
+
+def _looked_at(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """Yield what `look` finds, or that the filesystem did not let it look."""
+    try:
+        yield from look()
+    except OSError as exc:
+        remedy = "give this user access to it, or name another home with --home"
+        yield Finding(check, Verdict.FAIL, f"{exc.filename}: cannot be looked at: {exc.strerror}", remedy)
 
 
 def _failed(check: str, message: str) -> Finding:
@@ -194,6 +206,9 @@ def _check_database(path: Path) -> Iterator[Finding]:
     if not path.exists() or path.stat().st_size == 0:
         yield Finding("database", Verdict.OK, f"{path.name} is not there yet; 'headgate up' makes it")
         return
+    if not os.access(path, os.W_OK):
+        yield Finding("database", Verdict.FAIL, f"{path} cannot be written", "make it writable for this user")
+        return
     try:
         facts = sqlite_doctor.inspect(path)
     except HeadgateError as exc:
@@ -233,6 +248,8 @@ def _check_port(name: str, address: Address, answers: Callable[[Address], str | 
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
+    except UnicodeError:
+        return Finding(check, Verdict.FAIL, f"{address}: not a host name", f"correct --{name} HOST:PORT")
     except OSError as exc:
         if exc.errno != errno.EADDRINUSE:
             return Finding(check, Verdict.FAIL, f"{address}: {exc.strerror}", f"correct --{name} HOST:PORT")
@@ -247,7 +264,8 @@ def _check_port(name: str, address: Address, answers: Callable[[Address], str | 
 def _headgate_answers(address: Address) -> str | None:
     connection = http.client.HTTPConnection(address.host, address.port, timeout=_ANSWER_SECONDS)
     try:
-        connection.request("GET", "/")
+        # Under a name that every server of ours answers to: its address need not be one, such as 0.0.0.0.
+        connection.request("GET", "/", headers={"Host": "localhost"})
         answer = msgspec.json.decode(connection.getresponse().read(65536))
     except (OSError, http.client.HTTPException, msgspec.DecodeError):
         return None

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from headgate.store.keyring import Keyring
 
 app = typer.Typer(
-    help="List and rotate the keys that sign cursors and tokens and encrypt fields.", no_args_is_help=True
+    help="List and rotate the keys that sign cursors and tokens and encrypt fields.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -28,13 +30,12 @@ def ls(context: typer.Context, home: Home = None, config: Config = None, as_json
     if as_json:
         echo_json(keys)
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("PURPOSE", "ID", "CREATED", "RETIRED", box=None, pad_edge=False)
-    for row in keys:
-        table.add_row(row["purpose"], row["id"], row["created_at"], row["retired_at"] or "active")
-    Console().print(table)
+    # Not with rich: in a narrow terminal it cuts the times off.
+    lines = [("PURPOSE", "ID", "CREATED", "RETIRED")]
+    lines += [(row["purpose"], row["id"], row["created_at"], row["retired_at"] or "active") for row in keys]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        typer.echo("  ".join(map(str.ljust, line, widths)).rstrip())
 
 
 @app.command("rotate")
@@ -50,7 +51,7 @@ def rotate(
     from headgate.store.keyring import Purpose
 
     path = _path(context, config, home)
-    with _alone(path.parent):
+    with _access(path), _alone(path.parent):
         before = _open(path)
         after = before.rotated(Purpose(purpose), SystemClock())
         after.save(path)
@@ -66,7 +67,9 @@ def _path(context: typer.Context, config: Path | None, home: str | None) -> Path
     from headgate.wiring import keys_path
 
     path = keys_path(session_of(context).settings(config, home=home))
-    if not path.exists():
+    with _access(path):
+        is_there = path.exists()
+    if not is_there:
         raise NotFoundError(
             f"{path}: there are no keys yet; 'headgate up' makes them, or name another home with --home"
         )
@@ -77,7 +80,8 @@ def _open(path: Path) -> Keyring:
     from headgate.clock import SystemClock
     from headgate.store.keyring import Keyring
 
-    return Keyring.open(path, SystemClock())
+    with _access(path):
+        return Keyring.open(path, SystemClock())
 
 
 def _rows(keyring: Keyring) -> list[dict[str, Any]]:
@@ -88,6 +92,19 @@ def _rows(keyring: Keyring) -> list[dict[str, Any]]:
         for purpose in Purpose
         for key in keyring.keys(purpose)
     ]
+
+
+@contextmanager
+def _access(path: Path) -> Iterator[None]:
+    """Turn what the filesystem refuses into an error that names the file."""
+    from headgate.errors import SettingsError
+
+    try:
+        yield
+    except OSError as exc:
+        raise SettingsError(
+            f"{path}: cannot be used: {exc.strerror}; give this user access to it, or name another home with --home"
+        ) from exc
 
 
 @contextmanager

@@ -18,6 +18,8 @@ app = typer.Typer(
     help="A control plane for data pipelines: nothing flows until it is safe.",
     no_args_is_help=True,
     add_completion=False,
+    # As markup, "[default: …]" in a help text would vanish.
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -12,7 +12,7 @@ from headgate.errors import UserError
 if TYPE_CHECKING:
     from headgate.settings import Settings
 
-app = typer.Typer(help="The tables that hold everything.", no_args_is_help=True)
+app = typer.Typer(help="The tables that hold everything.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("ls")

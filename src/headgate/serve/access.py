@@ -17,6 +17,8 @@ from headgate.serve.problem import Problem, send_problem
 from headgate.telemetry import Tracing, correlated, is_correlation_id
 
 CORRELATION_HEADER: Final = b"x-correlation-id"
+# A browser must not take what we say is JSON for a script or a page.
+_NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # Machines ask these every few seconds; at the usual level their lines would bury the others.
 _QUIET: Final = ("/health", "/metrics")
@@ -64,7 +66,8 @@ class Access:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (CORRELATION_HEADER, identifier.encode("latin-1"))]
+                marks = [(CORRELATION_HEADER, identifier.encode("latin-1")), _NO_SNIFFING]
+                message["headers"] = [*message["headers"], *marks]
             await send(message)
 
         try:

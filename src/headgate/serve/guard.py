@@ -2,7 +2,8 @@
 
 A page that a user happens to visit can make the browser call loopback addresses. It cannot choose the
 `Host` and `Origin` that the browser sends, so both are checked; without the former check, a name that the
-page's owner points at 127.0.0.1 would pass for us.
+page's owner points at 127.0.0.1 would pass for us. Images, scripts and links send no `Origin`; they are told
+by `Sec-Fetch-Site`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ class Guard:
                 403,
                 "origin_not_allowed",
                 f"a page from {', '.join(origins)} may not call this server; add its host to allowed_hosts",
+            )
+        if not origins and "cross-site" in _header(scope, b"sec-fetch-site"):
+            return Problem.of(
+                403,
+                "origin_not_allowed",
+                "a page from another site may not call this server; open the address by itself",
             )
         if any(length.isdigit() and int(length) > BODY_BYTES_MAX for length in _header(scope, b"content-length")):
             return Problem.of(413, "content_too_large", f"the body is larger than {BODY_BYTES_MAX:,} bytes; send less")

@@ -119,6 +119,8 @@ class Health:
 
 def _check_sweeper(sweeper: Sweeper) -> Check:
     name = f"sweep of {sweeper.what}"
+    if sweeper.last_error is None and not sweeper.has_run:
+        return Check(name, Status.OK, "has not run yet")
     if sweeper.last_error is None:
         return Check(name, Status.OK, "the last one worked" if sweeper.failures == 0 else "works again")
     return Check(name, Status.DEGRADED, f"the last one failed, {sweeper.failures} in all: {sweeper.last_error}")

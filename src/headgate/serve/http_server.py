@@ -79,7 +79,7 @@ def _listen(address: Address) -> socket.socket:
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as exc:
+    except (OSError, UnicodeError) as exc:
         raise SettingsError(f"http = {address}: this host name is not known here; correct --http HOST:PORT") from exc
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

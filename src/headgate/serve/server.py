@@ -18,7 +18,7 @@ from headgate.serve.http_server import HttpServer
 from headgate.serve.meters import CacheCollector, ServerCollector
 from headgate.serve.pool import WorkPool
 from headgate.serve.stop import Stop
-from headgate.serve.sweeper import Sweeper
+from headgate.serve.sweeper import STOP_SECONDS_MAX, Sweeper
 from headgate.settings import Settings
 from headgate.store.cache import Cache
 from headgate.telemetry import Metrics, Tracing
@@ -29,6 +29,7 @@ ROWS_SWEPT_EVERY_SECONDS: Final = 60.0
 BLOBS_SWEPT_EVERY_SECONDS: Final = 3600.0
 # The rest of the deadline is for closing the store and exporting the last spans after the last answer.
 _GRACE_SHARE: Final = 0.7
+_SWEEP_SHARE: Final = 0.1
 _log = structlog.get_logger(__name__)
 
 
@@ -52,6 +53,8 @@ def run(
     try:
         opened = open_store(settings, clock)
         with closing(opened.store), closing(open_cache(settings, clock)) as cache:
+            # Some backends open without asking anyone, and a server whose store is out of reach is not ready.
+            opened.store.check_health()
             server = Server(settings, opened, cache, http, version=version, clock=clock, tracing=tracing, routes=routes)
             with closing(server), asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(server.serve(stop, announce))
@@ -119,26 +122,30 @@ class Server:
         waiting = asyncio.create_task(stopping.wait())
         await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
+        for sweeper in self._sweepers:
+            sweeper.request_stop()
         _log.info("draining", action="server.drain", grace_seconds=grace_seconds)
         await asyncio.gather(self._http.drain(), grpc.drain(grace_seconds))
 
     def close(self) -> None:
-        """Stop the threads. Blocks until what they are doing is done."""
+        """Stop the threads. Blocks until what they are doing is done, but for a sweep not for long."""
         for sweeper in self._sweepers:
-            sweeper.stop()
+            sweeper.request_stop()
+        for sweeper in self._sweepers:
+            sweeper.stop(min(STOP_SECONDS_MAX, self._settings.drain_seconds * _SWEEP_SHARE))
         self._pool.close()
 
 
 def _sweepers(opened: OpenedStore) -> list[Sweeper]:
     store, spill = opened.store, opened.spill
-    return [
-        Sweeper("expired rows", lambda limit: store.sweep(limit=limit), interval_seconds=ROWS_SWEPT_EVERY_SECONDS),
-        Sweeper(
-            "unreferenced blobs",
-            lambda limit: spill.sweep(store, limit=limit),
-            interval_seconds=BLOBS_SWEPT_EVERY_SECONDS,
-        ),
-    ]
+    rows = Sweeper("expired rows", lambda limit: store.sweep(limit=limit), interval_seconds=ROWS_SWEPT_EVERY_SECONDS)
+    blobs: Sweeper = Sweeper(
+        "unreferenced blobs",
+        # There may be very many, and a server that stops must not look at all of them first.
+        lambda limit: spill.sweep(store, limit=limit, stop=lambda: blobs.is_stopping),
+        interval_seconds=BLOBS_SWEPT_EVERY_SECONDS,
+    )
+    return [rows, blobs]
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

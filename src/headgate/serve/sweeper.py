@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 BATCH_MAX: Final = 1000
+STOP_SECONDS_MAX: Final = 2.0
 _log = structlog.get_logger(__name__)
 
 
@@ -23,6 +24,7 @@ class Sweeper:
         self.deleted = 0
         self.failures = 0
         self.last_error: str | None = None
+        self.has_run = False
         self._sweep = sweep
         self._interval_seconds = interval_seconds
         self._stopping = threading.Event()
@@ -31,11 +33,22 @@ class Sweeper:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """Return once the sweep that is under way, if there is one, has ended."""
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def request_stop(self) -> None:
+        """Let the sweep that is under way be the last, and do not wait for it."""
+        self._stopping.set()
+
+    def stop(self, timeout_seconds: float = STOP_SECONDS_MAX) -> None:
+        """Return once the sweep that is under way, if there is one, has ended, or the time is up.
+
+        A sweep that takes longer ends with the process: whatever it has not deleted, a later one does.
+        """
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -46,10 +59,14 @@ class Sweeper:
         try:
             deleted = self._sweep(BATCH_MAX)
         except Exception as exc:  # noqa: BLE001 - the top of a thread: what fails now may work at the next turn
+            if self.is_stopping:
+                # The store was closed under a sweep that nobody waits for any more.
+                return 0
             self.failures += 1
             self.last_error = f"{type(exc).__name__}: {exc}"
             _log.error("sweep failed", action="sweep", what=self.what, exc_info=exc)
             return 0
         self.deleted += deleted
         self.last_error = None
+        self.has_run = True
         return deleted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from headgate.store.port import Store
@@ -36,7 +37,8 @@ class LoopWrites:
         self._settled.append((future, error))
         if not self._wake_is_due:
             self._wake_is_due = True
-            self._loop.call_soon_threadsafe(self._settle)
+            with suppress(RuntimeError):  # The loop is closed: nobody waits for the answer any more.
+                self._loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
         self._wake_is_due = False

@@ -42,8 +42,9 @@ class FolderBlobs:
         path = self._path(name)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with draft.open("xb") as file:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Payloads may be confidential: for the owner alone, whatever the folder around them allows.
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())

@@ -41,7 +41,7 @@ def check_index_attributes(table: Table, attributes: Item) -> None:
             _check_key_part(table, KeyAttribute(name, kind), attributes[name])
     if table.ttl_attribute is not None:
         ttl = attributes.get(table.ttl_attribute)
-        if ttl is not None and type(ttl) is not int:
+        if ttl is not None and not (type(ttl) is int and abs(ttl) <= KEY_NUMBER_MAX):
             raise InvalidItemError(
                 f"table {table.name}: {table.ttl_attribute!r} is {ttl!r}; "
                 "it must be whole seconds since 1970, or left out"
@@ -82,9 +82,11 @@ def checked_update(update: Update, *, in_token_transaction: bool) -> Update:
             "or a transaction with a token; otherwise a retry could count twice"
         )
     amounts = {name: canonical_number(amount, name) for name, amount in update.add.items()}
-    for name, amount in amounts.items():
-        if type(amount) is float and (name in table.index_attributes or name == table.ttl_attribute):
-            raise InvalidItemError(f"table {table.name}: {name!r} holds whole numbers; {amount} cannot be added")
+    for name in amounts:
+        if name in table.index_attributes or name == table.ttl_attribute:
+            raise InvalidItemError(
+                f"table {table.name}: {name!r} is a key of an index or the TTL; set it, do not add to it"
+            )
     return Update(table, update.key, values, amounts, tuple(update.remove), update.condition)
 
 
@@ -193,7 +195,7 @@ def check_query(query: Query) -> None:
 
 def _check_key_part(table: Table, attribute: KeyAttribute, value: object) -> None:
     if attribute.kind is KeyKind.STRING:
-        if type(value) is str and value and is_text(value):
+        if isinstance(value, str) and value and is_text(value):
             bytes_max = table.key_bytes_max[attribute.name]
             if len(value) * 4 > bytes_max and len(value.encode()) > bytes_max:
                 raise InvalidItemError(

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from headgate.errors import InvalidItemError
-from headgate.store.values import canonical_number, is_text, same
+from headgate.store.values import canonical_number, is_text, plain_number, plain_text, same
 
 VERSION: Final = "version"
 VALUE_BYTES_MAX: Final = 2048
@@ -273,7 +273,9 @@ def _operand(attribute: str, value: Operand) -> Operand:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int | float):
-        return canonical_number(value, attribute)
+        return canonical_number(plain_number(value), attribute)
+    if isinstance(value, str):
+        value = plain_text(value)
     if not isinstance(value, str | bytes):
         raise InvalidItemError(f"condition on {attribute!r}: compare with text, a number, a bool, bytes or None")
     if isinstance(value, str) and not is_text(value):

@@ -152,11 +152,12 @@ class DynamoStore:
         return item and self._spill.restore(item)
 
     def get_raw(self, table: Table, key: Key) -> Item | None:
-        """Return the item as stored, references to spilled attributes not followed."""
+        """Return the item as stored, expired or not, references to spilled attributes not followed."""
         self._refuse_if_closed()
         check_key(table, key)
         self.stats.reads += 1
-        return self._reads.get(table, key, consistent=True)
+        attributes = self._reads.attributes(table, key, consistent=True)
+        return None if attributes is None else from_attributes(attributes)
 
     def get_many(self, table: Table, keys: Sequence[Key], *, consistent: bool = False) -> list[Item | None]:
         self._refuse_if_closed()

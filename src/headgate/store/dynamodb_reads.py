@@ -33,11 +33,18 @@ class ItemReads:
         self._clock = clock
 
     def get(self, table: Table, key: Key, *, consistent: bool, backoff: Backoff | None = None) -> Item | None:
-        """Return one item, or None."""
+        """Return one live item, or None."""
+        attributes = self.attributes(table, key, consistent=consistent, backoff=backoff)
+        return live(table, attributes, self._clock.seconds())
+
+    def attributes(
+        self, table: Table, key: Key, *, consistent: bool, backoff: Backoff | None = None
+    ) -> Mapping[str, Mapping[str, Any]] | None:
+        """Return one item in DynamoDB's form, expired or not, or None."""
         physical = self._names.physical(table)
         request = {"TableName": physical, "Key": to_key(table, key), "ConsistentRead": consistent}
         answer = self._calls.read(self._client.get_item, request, f"table {physical}", backoff)
-        return live(table, answer.get("Item"), self._clock.seconds())
+        return answer.get("Item")
 
     def get_many(self, table: Table, keys: Sequence[Key], *, consistent: bool) -> Iterator[Item]:
         """Yield those items that are there, in no order. `keys` are distinct."""

@@ -50,7 +50,6 @@ class FileLock:
         with self._guard:
             self._is_wanted = True
             if not self._is_waiting:
-                self._is_waiting = True
                 self._send_thread()
         try:
             granted = self._granted.acquire(timeout=self._wait_seconds_max)
@@ -66,6 +65,10 @@ class FileLock:
     def release(self) -> None:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
+    def forget(self) -> None:
+        """Let go in a forked child, which shares the lock with its parent and would keep it from being freed."""
+        os.close(self._descriptor)
+
     def close(self) -> None:
         """Let go of the file, at the latest when the wait that is under way ends."""
         with self._guard:
@@ -79,8 +82,10 @@ class FileLock:
 
     def _send_thread(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._wait_in_turn, name="headgate-file-lock", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._wait_in_turn, name="headgate-file-lock", daemon=True)
+            thread.start()
+            self._thread = thread
+        self._is_waiting = True
         self._ask.release()
 
     def _stop_wanting(self) -> bool:

@@ -7,6 +7,7 @@ keys still verify and decrypt until they are dropped, so rotating never breaks w
 from __future__ import annotations
 
 import base64
+import contextlib
 import enum
 import hashlib
 import hmac
@@ -57,7 +58,9 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Keyring:
     """Signs and verifies, encrypts and decrypts. The newest key of a purpose is the active one."""
 
-    def __init__(self, keys: dict[Purpose, list[SecretKey]]) -> None:
+    def __init__(self, keys: dict[Purpose, list[SecretKey]], path: Path | None = None) -> None:
+        """Take the keys, and the file they came from if there is one: it is read again when a key is missing."""
+        self._path = path
         self._keys = keys
         self._secrets = {
             (purpose, key.id): base64.b64decode(key.secret) for purpose, held in keys.items() for key in held
@@ -95,7 +98,7 @@ class Keyring:
             raise ForeignFileError(f"{path}: keyring format {file.format} or a purpose without keys; restore a backup")
         if any(not _is_secret(key.secret) for held in file.keys.values() for key in held):
             raise CorruptionError(f"{path}: a key of the keyring is damaged; restore it from a backup")
-        return cls(file.keys)
+        return cls(file.keys, path)
 
     def rotated(self, purpose: Purpose, clock: Clock) -> Keyring:
         """Return a keyring in which a new key is active for `purpose` and the present one is retired."""
@@ -160,7 +163,7 @@ class Keyring:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         key_id, _, body = sealed.partition(".")
-        secret = self._secrets.get((Purpose.FIELD, key_id))
+        secret = self._secret(Purpose.FIELD, key_id)
         if secret is None:
             raise SignatureError(f"field was encrypted with key {key_id[:12]!r}, which this keyring does not hold")
         try:
@@ -168,6 +171,15 @@ class Keyring:
             return AESGCM(secret).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], context.encode())
         except (InvalidTag, ValueError) as exc:
             raise SignatureError("field was altered, or belongs to another item") from exc
+
+    def _secret(self, purpose: Purpose, key_id: str) -> bytes | None:
+        """Return a key's secret, reading the file again for one that another process has made since."""
+        if (purpose, key_id) not in self._secrets and self._path is not None:
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                file = msgspec.json.decode(self._path.read_bytes(), type=_File)
+                for held_for, held in file.keys.items():
+                    self._secrets |= {(held_for, key.id): base64.b64decode(key.secret) for key in held}
+        return self._secrets.get((purpose, key_id))
 
     def _signature(self, purpose: Purpose, key_id: str, payload: bytes) -> bytes:
         message = purpose.encode() + b"\0" + payload

@@ -31,9 +31,12 @@ class TableNames:
                 raise SettingsError(
                     f"store.table_names: {physical!r} is not 3 to 255 letters, digits, '_', '-' and '.'"
                 )
-            if physical in taken:
-                raise SettingsError(f"store.table_names: {name!r} and {taken[physical]!r} would both be {physical!r}")
-            taken[physical] = name
+            # SQLite does not tell upper from lower case, and keeps a prefix for itself.
+            if physical.lower().startswith("sqlite_"):
+                raise SettingsError(f"store.table_names: {physical!r} must not start with 'sqlite_'; choose another")
+            other = taken.setdefault(physical.lower(), name)
+            if other != name:
+                raise SettingsError(f"store.table_names: {name!r} and {other!r} would both be {physical!r}")
 
     def physical(self, table: Table) -> str:
         """Return the name of `table` in the backend."""

@@ -67,8 +67,8 @@ class Store(Protocol):
     def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
         """Apply all of `writes` or none, as `transact` does, without keeping the caller's thread.
 
-        `done` is called once, from a thread of the store, with None when the writes are durable or with the
-        error. It must not block. Bad input is raised here and now.
+        `done` is called once, from whichever thread commits, with None when the writes are durable or with the
+        error. It must neither block nor raise. Bad input is raised here and now.
         """
 
     def batch_write(self, writes: Sequence[Put | Delete]) -> None:

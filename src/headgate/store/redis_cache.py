@@ -157,9 +157,14 @@ class RedisLayer:
                 # A second attempt would double the bound; the breaker decides when to try again.
                 retry=Retry(NoBackoff(), 0),
             )
-        except ValueError:
+            # Only making a connection, which connects to nothing yet, shows an option that does not exist.
+            self._client.connection_pool.make_connection()
+        except (ValueError, TypeError):
             # Not chained: the parser's message can quote a part of the password.
-            raise SettingsError("the URL of Redis is not valid; write redis://user:password@host:6379/0") from None
+            raise SettingsError(
+                "the URL of Redis is not valid, or has an option that does not exist; "
+                "write redis://user:password@host:6379/0"
+            ) from None
         self._clock = clock
         self._namespace = namespace
         self._channel = f"{namespace}invalidations"

@@ -10,10 +10,12 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectionError,
     FlexibleChecksumError,
     HTTPClientError,
     IncompleteReadError,
 )
+from botocore.parsers import ResponseParserError
 
 from headgate.errors import HeadgateError, NotFoundError, StoreBusyError, StoreIOError, ThrottledError
 from headgate.store.blobs import check_blob_name
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX: Final = 5
 _THROTTLES: Final = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"})
 _BROKEN_OFF: Final = (HTTPClientError, IncompleteReadError, FlexibleChecksumError)
+# botocore has tried these often enough by itself.
+_UNREACHED: Final = (ConnectionError, ResponseParserError)
+_Failure = ClientError | BotoCoreError | ResponseParserError
+_FAILURES: Final = (ClientError, BotoCoreError, ResponseParserError)
 
 
 class S3Blobs:
@@ -60,7 +66,7 @@ class S3Blobs:
         key = self._key(name)
         try:
             self._client.put_object(Bucket=self._bucket, Key=key, Body=content)
-        except (ClientError, BotoCoreError) as exc:
+        except _FAILURES as exc:
             raise self._translated(exc, f"blob {name}", "written to") from exc
 
     def get(self, name: str) -> bytes:
@@ -69,7 +75,7 @@ class S3Blobs:
         while True:
             try:
                 return self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
-            except (ClientError, BotoCoreError) as exc:
+            except _FAILURES as exc:
                 # botocore retries the request, but not the reading of a body that breaks off.
                 if not isinstance(exc, _BROKEN_OFF) or attempt == ATTEMPTS_MAX:
                     raise self._translated(exc, f"blob {name}", "read from") from exc
@@ -83,14 +89,14 @@ class S3Blobs:
             for page in pages:
                 for entry in page.get("Contents", []):
                     yield entry["Key"].removeprefix(self._prefix)
-        except (ClientError, BotoCoreError) as exc:
+        except _FAILURES as exc:
             raise self._translated(exc, f"blobs {prefix}…", "listed in") from exc
 
     def delete(self, name: str) -> None:
         key = self._key(name)
         try:
             self._client.delete_object(Bucket=self._bucket, Key=key)
-        except (ClientError, BotoCoreError) as exc:
+        except _FAILURES as exc:
             raise self._translated(exc, f"blob {name}", "deleted from") from exc
 
     def close(self) -> None:
@@ -101,9 +107,9 @@ class S3Blobs:
         check_blob_name(name)
         return self._prefix + name
 
-    def _translated(self, exc: ClientError | BotoCoreError, what: str, done: str) -> HeadgateError:
+    def _translated(self, exc: _Failure, what: str, done: str) -> HeadgateError:
         fact = f"{what}: cannot be {done} bucket {self._bucket}"
-        if isinstance(exc, _BROKEN_OFF):
+        if isinstance(exc, _BROKEN_OFF + _UNREACHED):
             return StoreBusyError(f"{fact}: no whole answer from S3 ({type(exc).__name__}); check network and endpoint")
         if not isinstance(exc, ClientError):
             return StoreIOError(f"{fact}: {exc}; check the credentials")

@@ -10,14 +10,14 @@ blob, nothing ever will; only images in a change stream may still do so for a da
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from headgate.clock import Clock
-from headgate.errors import CorruptionError, NotFoundError
+from headgate.errors import CorruptionError, InvalidItemError, NotFoundError
 from headgate.store.blobs import Blobs
 from headgate.store.checks import ITEM_BYTES_MAX
 from headgate.store.schema import Key, Table
@@ -43,7 +43,7 @@ class RawItems(Protocol):
     """What the sweep needs of a store: items as stored, references not followed."""
 
     def get_raw(self, table: Table, key: Key) -> Item | None:
-        """Return the stored form of a live item, read consistently."""
+        """Return the stored form of an item, also of one that has expired and is still there, read consistently."""
 
 
 class _Header(msgspec.Struct, frozen=True, array_like=True):
@@ -89,34 +89,50 @@ class Spill:
         new = None if change.new is None else self.restore(change.new)
         return msgspec.structs.replace(change, old=old, new=new)
 
-    def sweep(self, items: RawItems, *, limit: int = 1000) -> int:
+    def sweep(self, items: RawItems, *, limit: int = 1000, stop: Callable[[], bool] | None = None) -> int:
         """Delete up to `limit` blobs that no row has pointed to for more than a day, and return how many.
 
-        A blob without a row is condemned first, by a marker that says since when, and deleted by a later sweep.
+        A blob without a row is condemned first, by a marker that says since when, and deleted by a later sweep if
+        there is still none. `stop` is asked between blobs; once it says yes, the rest is left for another time.
         """
         deleted = 0
         condemned = set()
         for marker in self._blobs.list(CONDEMNED):
             _, since, name = marker.split("/")
-            condemned.add(_condemned_blob(name))
-            if deleted < limit and since < _hour(self._clock.seconds() - _KEPT_SECONDS):
-                self._blobs.delete(_condemned_blob(name))
-                self._blobs.delete(marker)
+            blob = _condemned_blob(name)
+            condemned.add(blob)
+            if (
+                deleted >= limit
+                or since >= _hour(self._clock.seconds() - _KEPT_SECONDS)
+                or (stop is not None and stop())
+            ):
+                continue
+            # Looked at again, for a writer whose clock was wrong, or who slept, may have pointed to it since.
+            if not self._is_referenced(items, blob):
+                self._blobs.delete(blob)
                 deleted += 1
+            self._blobs.delete(marker)
+        self._condemn(items, condemned, stop)
+        return deleted
+
+    def _condemn(self, items: RawItems, condemned: set[str], stop: Callable[[], bool] | None) -> None:
         for name in self._blobs.list(PREFIX):
-            if name.split("/")[1] >= _hour(self._clock.seconds() - _SETTLED_SECONDS):
+            is_young = name.split("/")[1] >= _hour(self._clock.seconds() - _SETTLED_SECONDS)
+            if is_young or (stop is not None and stop()):
                 break
             if name not in condemned and not self._is_referenced(items, name):
                 self._blobs.put(self._marker(name), b"")
-        return deleted
 
     def _is_referenced(self, items: RawItems, name: str) -> bool:
         try:
             header, _ = _split(name, self._blobs.get(name))
+            item = items.get_raw(named(header.table), header.key)
         except NotFoundError:
             # Another sweep was quicker.
             return False
-        item = items.get_raw(named(header.table), header.key)
+        except (CorruptionError, InvalidItemError, msgspec.DecodeError):
+            # Damaged, or of a table that this build does not know: not ours to judge, and no reason to stop.
+            return True
         return item is not None and any(_is_reference(value) and value[BLOB] == name for value in item.values())
 
     def _marker(self, name: str) -> str:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Final
 
 from headgate.clock import Clock
-from headgate.errors import ConflictError, StoreClosedError
+from headgate.errors import ConflictError, HeadgateError, StoreClosedError
 from headgate.store.checks import (
     check_batch,
     check_key,
@@ -44,6 +44,7 @@ from headgate.store.sqlite_operations import (
     carry_out_all,
     decoded,
     live_item,
+    surely_within,
 )
 from headgate.store.sqlite_rows import TableRows
 from headgate.store.stats import StoreStats
@@ -83,7 +84,7 @@ class SqliteStore:
         self._commits = Commits(file, self._wakeups, self.stats)
         self._changes = Changes(rows, clock)
         self._closed: str | None = None
-        os.register_at_fork(after_in_child=_if_alive(weakref.WeakMethod(self._carried_over_fork)))
+        _OPEN_STORES.add(self)
 
     @classmethod
     def open(
@@ -118,8 +119,9 @@ class SqliteStore:
         return self._spill.restore(item) if item is not None and REFERENCE in body else item
 
     def get_raw(self, table: Table, key: Key) -> Item | None:
-        """Return the item as stored, references to spilled attributes not followed."""
-        return live_item(self._rows[table.name], self._body(table, key), self._clock.seconds())
+        """Return the item as stored, expired or not, references to spilled attributes not followed."""
+        body = self._body(table, key)
+        return None if body is None else decoded(self._rows[table.name], body)
 
     def get_many(self, table: Table, keys: Sequence[Key], *, consistent: bool = False) -> list[Item | None]:
         return [self.get(table, key, consistent=consistent) for key in keys]
@@ -187,7 +189,11 @@ class SqliteStore:
         work = operations[0].carry_out if len(operations) == 1 else lambda c: carry_out_all(c, operations)
 
         def settle(error: BaseException | None) -> None:
-            done(self._with_whole_items(error) if isinstance(error, ConflictError) else error)
+            try:
+                told = self._with_whole_items(error) if isinstance(error, ConflictError) else error
+            except HeadgateError as exc:
+                told = exc
+            done(told)
 
         self._commits.submit(work, settle)
 
@@ -216,7 +222,7 @@ class SqliteStore:
 
     def generation(self) -> int:
         self._refuse_if_closed()
-        return self._wakeups.generation
+        return self._wakeups.generation()
 
     def wait(self, generation: int, timeout_seconds: float) -> int:
         self._refuse_if_closed()
@@ -233,8 +239,8 @@ class SqliteStore:
         if self._closed is not None:
             return
         self._closed = "the store was closed; open it again"
-        self._wakeups.close()
         self._commits.close()
+        self._wakeups.close()
         while self._readers:
             self._readers.pop().close()
         if self._index_reader is not None:
@@ -278,7 +284,7 @@ class SqliteStore:
     def _put_row(self, put: Put) -> PutRow:
         item, special = checked_item(put.table, put.item)
         body = dump(item, special=special)
-        if len(body) > BODY_SURELY_FITS:
+        if not surely_within(body, BODY_SURELY_FITS):
             item = self._spill.fit(put.table, item)
             check_size(put.table, item)
             body = dump(item, special=True)
@@ -309,15 +315,20 @@ class SqliteStore:
         except sqlite3.Error as exc:
             raise translated(exc, self._file.path) from exc
         finally:
-            self._readers.append(connection)
+            if self._closed is None:
+                self._readers.append(connection)
+            else:
+                connection.close()
 
     def _refuse_if_closed(self) -> None:
         if self._closed is not None:
             raise StoreClosedError(f"{self._file.path}: {self._closed}")
 
-    def _carried_over_fork(self) -> None:
-        # SQLite's locks do not survive a fork, and the file lock would be held by two processes at once.
-        self._closed = "the store was opened before a fork; open it in the new process"
+    def carried_over_fork(self) -> None:
+        """Let go in a forked child: SQLite's locks do not survive a fork, and the file lock would have two owners."""
+        if self._closed is None:
+            self._closed = "the store was opened before a fork; open it in the new process"
+            self._file.lock.forget()
 
 
 class _LaggingReader:
@@ -345,10 +356,12 @@ class _LaggingReader:
             self._connection.close()
 
 
-def _if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> Callable[[], None]:
-    def call() -> None:
-        alive = method()
-        if alive is not None:
-            alive()
+_OPEN_STORES: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
-    return call
+
+def _forget_in_child() -> None:
+    for store in list(_OPEN_STORES):
+        store.carried_over_fork()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
@@ -17,6 +18,7 @@ from headgate.store.tables import STREAM_CHECKPOINTS
 from headgate.store.writes import Change, ChangeBatch, ChangeKind, StreamStart
 
 RETENTION_SECONDS: Final = 24 * 3600
+_POSITION: Final = re.compile(r"[0-9]{1,18}")
 
 
 class SqlStore(Store, Protocol):
@@ -40,42 +42,49 @@ class Changes:
             return int(row["position"])
         if start is StreamStart.OLDEST:
             return self._trimmed_through(store, table)
-        newest: int = store.read_sql(f"SELECT coalesce(max(seq), 0) FROM {CHANGES}", ())[0][0]
+        # The highest number ever given out, also when every change since then has been trimmed.
+        found = store.read_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (CHANGES.strip('"'),))
+        newest: int = found[0][0] if found else 0
         # Remembered at once: otherwise what is committed between this call and the next would be skipped.
         self.checkpoint(store, table, consumer, str(newest))
         return newest
 
     def read(self, store: SqlStore, table: Table, position: int, limit: int) -> ChangeBatch:
         """Return the changes after `position`. Raises `StreamTrimmedError` if some of them are gone."""
-        trimmed = self._trimmed_through(store, table)
-        if position < trimmed:
-            raise StreamTrimmedError(
-                f"stream of {table.name}: changes {position + 1} to {trimmed} are gone, they are kept for "
-                f"{RETENTION_SECONDS // 3600} hours; rebuild from the table and checkpoint {trimmed}"
-            )
         found = store.read_sql(
             f"SELECT seq, kind, old, new, at_seconds, expired FROM {CHANGES} "
             "WHERE source = ? AND seq > ? ORDER BY seq LIMIT ?",
             (table.name, position, limit),
         )
+        # Asked afterwards: a sweep between the two reads is then noticed. What is past its retention counts as gone
+        # although it was not swept yet, for blobs it points to may be.
+        trimmed = self._trimmed_through(store, table)
+        too_old = [
+            seq for seq, _, _, _, at_seconds, _ in found if at_seconds <= self._clock.seconds() - RETENTION_SECONDS
+        ]
+        if position < max([trimmed, *too_old]):
+            gone = max([trimmed, *too_old])
+            raise StreamTrimmedError(
+                f"stream of {table.name}: changes {position + 1} to {gone} are gone, they are kept for "
+                f"{RETENTION_SECONDS // 3600} hours; rebuild from the table and checkpoint {gone}"
+            )
         changes = [self._change(table, *row) for row in found]
         return ChangeBatch(changes, changes[-1].id if changes else str(position))
 
     def checkpoint(self, store: SqlStore, table: Table, consumer: str, position: str) -> None:
         """Remember how far the consumer has come."""
-        if not position.isdigit():
+        if not _POSITION.fullmatch(position):
             raise InvalidItemError(f"stream of {table.name}: {position!r} is not a position that `changes` gave out")
         store.put(STREAM_CHECKPOINTS, {"consumer": consumer, "stream": table.name, "position": position})
 
     def sweep(self, connection: sqlite3.Connection, limit: int) -> int:
-        """Delete up to `limit` expired rows and as many changes past their retention; return how many rows."""
+        """Delete up to `limit` expired rows, and as many changes past their retention; return the larger count."""
         now = self._clock.seconds()
         deleted = 0
         for rows in self._rows.values():
             if rows.table.ttl_attribute is not None and deleted < limit:
                 deleted += _delete_expired(connection, rows, now, limit - deleted)
-        self._trim(connection, now - RETENTION_SECONDS, limit)
-        return deleted
+        return max(deleted, self._trim(connection, now - RETENTION_SECONDS, limit))
 
     def _change(
         self, table: Table, seq: int, kind: str, old: str | None, new: str | None, at_seconds: float, expired: int
@@ -89,15 +98,21 @@ class Changes:
             str(seq), table, ChangeKind(kind), table.key_of(image), old_item, new_item, at_seconds, bool(expired)
         )
 
-    def _trim(self, connection: sqlite3.Connection, before_seconds: float, limit: int) -> None:
-        old = connection.execute(
-            f"SELECT source, max(seq) FROM (SELECT source, seq, at_seconds FROM {CHANGES} ORDER BY seq LIMIT ?) "
-            "WHERE at_seconds <= ? GROUP BY source",
-            (limit, before_seconds),
+    def _trim(self, connection: sqlite3.Connection, before_seconds: float, limit: int) -> int:
+        """Forget up to `limit` old changes, from the beginning of the log, and return how many."""
+        oldest = connection.execute(
+            f"SELECT seq, source, at_seconds FROM {CHANGES} ORDER BY seq LIMIT ?", (limit,)
         ).fetchall()
-        for source, through in old:
-            connection.execute(f"DELETE FROM {CHANGES} WHERE source = ? AND seq <= ?", (source, through))
-            connection.execute(f"INSERT OR REPLACE INTO {META} VALUES (?, ?)", (_trimmed_key(source), through))
+        # Numbers are in the order of commits, and times need not be: what precedes an old change is old as well.
+        count = max(
+            (place for place, (_, _, at_seconds) in enumerate(oldest, 1) if at_seconds <= before_seconds), default=0
+        )
+        through = {source: seq for seq, source, _ in oldest[:count]}
+        if count:
+            connection.execute(f"DELETE FROM {CHANGES} WHERE seq <= ?", (oldest[count - 1][0],))
+        marks = [(_trimmed_key(source), seq) for source, seq in through.items()]
+        connection.executemany(f"INSERT OR REPLACE INTO {META} VALUES (?, ?)", marks)
+        return count
 
     def _trimmed_through(self, store: SqlStore, table: Table) -> int:
         found = store.read_sql(f"SELECT value FROM {META} WHERE key = ?", (_trimmed_key(table.name),))

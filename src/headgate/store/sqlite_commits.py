@@ -6,11 +6,12 @@ disk, serves many. Between processes the file lock gives each its turn. See ADR-
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
@@ -26,21 +27,28 @@ T = TypeVar("T")
 GROUP_MIN: Final = 32
 GROUP_SECONDS_MAX: Final = 0.005
 
+_MAIN_THREAD: Final = threading.main_thread().ident
+
 
 class Request(Generic[T]):
-    """One transaction on its way to the disk."""
+    """One transaction on its way to the disk.
 
-    __slots__ = ("done", "error", "result", "settle", "wake", "work")
+    Whoever waits for it is woken by `wake`; `leads` says whether that thread can take the lead. Without a thread
+    that waits, `settle` is told the outcome.
+    """
+
+    __slots__ = ("done", "error", "leads", "result", "settle", "wake", "work")
 
     def __init__(
         self, work: Callable[[sqlite3.Connection], T], settle: Callable[[BaseException | None], None] | None = None
     ) -> None:
         self.work = work
+        self.settle = settle
         self.result: T | None = None
         self.error: BaseException | None = None
         self.done = False
-        self.wake: threading.Lock | None = None  # How to wake the thread that waits for it, or
-        self.settle = settle  # whom to tell, if no thread does.
+        self.wake: threading.Lock | None = None
+        self.leads = False
 
 
 class Commits:
@@ -48,6 +56,9 @@ class Commits:
 
     Work is given the writing connection inside a transaction. It either raises a `HeadgateError` before
     its first write, which fails it alone, or writes everything it has to write.
+
+    The main thread never leads: a signal handler may raise in it between any two instructions, and a leader
+    that is gone would stop everyone. A committer thread leads for it, and for what was submitted.
     """
 
     def __init__(self, file: DatabaseFile, wakeups: Wakeups, stats: StoreStats) -> None:
@@ -62,16 +73,17 @@ class Commits:
         self._closed = False
         self._starting = threading.Lock()
         self._committer: threading.Thread | None = None
-        self._lead_passed = threading.Lock()
-        self._lead_passed.acquire()
+        self._bell: SimpleQueue[None] = SimpleQueue()
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Return what `work` returned, once it is durable, or raise what it raised."""
         request = Request(work)
-        if self._leading.acquire(blocking=False):
+        if threading.get_ident() == _MAIN_THREAD:
+            self._wait_without_leading(request)
+        elif self._leading.acquire(blocking=False):
             # At the head, so that whoever leads is always served by the group it commits.
             self._queue.appendleft(request)
-            self._lead(request)
+            self._lead()
         else:
             self._queue_up(request)
         if request.error is not None:
@@ -80,110 +92,136 @@ class Commits:
 
     def submit(self, work: Callable[[sqlite3.Connection], Any], settle: Callable[[BaseException | None], None]) -> None:
         """Have `work` committed without waiting; `settle` is told how it went, from the thread that committed."""
-        self._start_committer()
-        self._queue.append(Request(work, settle))
-        if self._leading.acquire(blocking=False):
-            self._lead_passed.release()
+        self._call_committer(Request(work, settle))
 
     def close(self) -> None:
-        """Wait for whoever is committing, then refuse everyone else."""
+        """Finish what was accepted, then refuse everyone else."""
+        with suppress(HeadgateError):
+            while self._queue and not self._closed:
+                # A commit of nothing, which takes along whoever has queued.
+                self.run(lambda _: None)
         with self._leading:
             if self._closed:
                 return
             self._closed = True
             self._connection.close()
-            if self._committer is not None:
-                self._lead_passed.release()
+        self._bell.put(None)
         if self._committer is not None:
             self._committer.join()
+        self._refuse_late_comers()
+
+    def _call_committer(self, request: Request[Any]) -> None:
+        self._start_committer()
+        self._queue.append(request)
+        # Whoever leads now looks at the queue once more after letting go.
+        if not self._leading.locked():
+            self._bell.put(None)
+        if self._closed:
+            self._refuse_late_comers()
 
     def _start_committer(self) -> None:
         if self._committer is None:
             with self._starting:
                 if self._committer is None:
-                    self._committer = threading.Thread(
-                        target=self._lead_when_passed, name="headgate-commits", daemon=True
-                    )
-                    self._committer.start()
+                    thread = threading.Thread(target=self._lead_when_called, name="headgate-commits", daemon=True)
+                    thread.start()
+                    self._committer = thread
 
-    def _lead_when_passed(self) -> None:
+    def _lead_when_called(self) -> None:
         """Lead whenever the next in the queue has no thread of its own to do it."""
-        while True:
-            self._lead_passed.acquire()
-            if self._closed:
-                return
-            self._lead(None)
+        while not self._closed:
+            self._bell.get()
+            if self._queue and self._leading.acquire(blocking=False):
+                self._lead()
+
+    def _refuse_late_comers(self) -> None:
+        """Answer those who queued up when the store was being closed."""
+        while self._queue and self._leading.acquire(blocking=False):
+            self._pass_on([])
+
+    def _wait_without_leading(self, request: Request[Any]) -> None:
+        request.wake = threading.Lock()
+        request.wake.acquire()
+        self._call_committer(request)
+        self._wait(request)
 
     def _queue_up(self, request: Request[Any]) -> None:
         request.wake = threading.Lock()
         request.wake.acquire()
+        request.leads = True
         self._queue.append(request)
         # The leader may have looked at the queue for the last time just before: then nobody would wake us.
         if self._leading.acquire(blocking=False):
-            self._lead(request)
+            self._lead()
+        self._wait(request)
+
+    def _wait(self, request: Request[Any]) -> None:
+        assert request.wake is not None
         interrupt: BaseException | None = None
         while not request.done:
             try:
                 request.wake.acquire()
-            except KeyboardInterrupt as exc:
-                # The outcome is milliseconds away, and whoever stops waiting could be the one to lead next.
+            except BaseException as exc:  # noqa: BLE001 - raised by a signal handler, and raised again below
+                # The outcome is milliseconds away, and the caller should know it.
                 interrupt = exc
                 continue
             if not request.done:
                 # Woken without an answer: the last leader has passed the lead on to us.
-                self._lead(request)
+                self._lead()
         if interrupt is not None:
             raise interrupt
 
-    def _lead(self, own: Request[Any] | None) -> None:
+    def _lead(self) -> None:
         """Commit one group, then pass the lead on. The caller holds `_leading`, and it is let go here."""
         group: list[Request[Any]] = []
         try:
             self._commit_group(group)
-        except HeadgateError as exc:
+        except Exception as exc:  # noqa: BLE001 - raised again, in every thread that waits
             # The database let nobody in, so everyone who waits for it hears the same.
-            group.extend(self._queue)
-            self._queue.clear()
-            for request in group:
-                request.error = exc
-                request.done = True
-        except BaseException:
-            self._step_down(own, group)
-            raise
+            self._refuse_queue(group, exc)
         finally:
             self._pass_on(group)
-
-    def _step_down(self, own: Request[Any] | None, group: list[Request[Any]]) -> None:
-        """Leave to the next leader what is not committed, after an interrupt in this thread."""
-        unserved = [request for request in group if not request.done and request is not own]
-        group[:] = [request for request in group if request.done]
-        for request in reversed(unserved):
-            request.error = None
-            self._queue.appendleft(request)
-        if own is not None:
-            with contextlib.suppress(ValueError):
-                self._queue.remove(own)
 
     def _pass_on(self, group: list[Request[Any]]) -> None:
         self._wake_served()
         self._served = group
         while True:
-            if self._queue:
+            if self._closed:
+                closed = StoreClosedError(f"{self._file.path}: the store was closed; open it again")
+                self._refuse_queue(self._served, closed)
+            elif self._queue and self._queue[0].leads and self._queue[0].wake is not None:
                 # The heir wakes this group, at the moment it has no use for the interpreter itself.
-                (self._queue[0].wake or self._lead_passed).release()
+                self._queue[0].wake.release()
                 return
             self._wake_served()
             self._leading.release()
+            if self._queue and not self._closed and not self._queue[0].leads:
+                self._bell.put(None)
+                return
             if not self._queue or not self._leading.acquire(blocking=False):
                 return
 
+    def _refuse_queue(self, group: list[Request[Any]], error: Exception) -> None:
+        """Give everyone who has no answer yet this one, and add them to `group`."""
+        # One by one, because others may be queueing up at this moment.
+        while self._queue:
+            group.append(self._queue.popleft())
+        for request in group:
+            if not request.done:
+                request.error = error
+                request.done = True
+
     def _wake_served(self) -> None:
-        for request in self._served:
+        served, self._served = self._served, []
+        for request in served:
             if request.wake is not None:
                 request.wake.release()
             elif request.settle is not None:
-                request.settle(request.error)
-        self._served = []
+                try:
+                    request.settle(request.error)
+                except Exception as exc:  # noqa: BLE001 - a caller's mistake must not stop everyone's commits
+                    thread = threading.current_thread()
+                    threading.excepthook(threading.ExceptHookArgs((type(exc), exc, exc.__traceback__, thread)))
 
     def _commit_group(self, group: list[Request[Any]]) -> None:
         if self._closed:
@@ -205,8 +243,6 @@ class Commits:
             self._retry_singly(group)
         finally:
             self._file.lock.release()
-        for request in group:
-            request.done = True
         self._wakeups.committed()
 
     def _commit_queue(self, group: list[Request[Any]]) -> None:
@@ -217,15 +253,14 @@ class Commits:
             # applied; the commit leaves it to them for as long as the disk takes.
             self._wake_served()
             self._connection.execute("COMMIT")
-        except Exception:
-            self._roll_back()
-            raise
         except BaseException:
-            # An interrupt in this thread. Whether it came before or after the commit, the connection knows.
-            for request in group:
-                request.done = not self._connection.in_transaction
             self._roll_back()
             raise
+        self._settle(group)
+
+    def _settle(self, group: list[Request[Any]]) -> None:
+        for request in group:
+            request.done = True
         self._stats.commits += 1
 
     def _apply_queue(self, group: list[Request[Any]]) -> None:
@@ -262,9 +297,10 @@ class Commits:
             except Exception as exc:  # noqa: BLE001 - it is raised again, in the thread whose work it was
                 self._roll_back()
                 request.error = exc
-            self._stats.commits += 1
+            self._settle([request])
 
     def _begin(self) -> None:
+        self._file.check_in_place()
         self._connection.execute("BEGIN IMMEDIATE")
         if self._schema_version() != self._schema:
             self._roll_back()

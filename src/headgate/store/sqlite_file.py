@@ -6,13 +6,12 @@ import enum
 import hashlib
 import os
 import sqlite3
-import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from headgate.errors import ForeignFileError, NewerStoreError, ReadOnlyStoreError, StoreIOError
+from headgate.errors import ForeignFileError, NewerStoreError, ReadOnlyStoreError, StoreClosedError, StoreIOError
 from headgate.store.file_lock import FileLock
 from headgate.store.sqlite_errors import translated
 from headgate.store.sqlite_rows import TableRows
@@ -21,7 +20,6 @@ APPLICATION_ID: Final = 0x48474154  # "HGAT"; `file` and sqlite3's .dbinfo show 
 FORMAT: Final = 1
 META: Final = '"headgate:meta"'
 CHANGES: Final = '"headgate:changes"'
-_MAGIC: Final = b"SQLite format 3\0"
 _BUSY_SECONDS: Final = 5.0
 
 
@@ -48,12 +46,13 @@ class DatabaseFile:
         """
         self.path = path
         self._synchronous = synchronous
-        _check_header(path)
+        _check_owner(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.lock = FileLock(path.with_name(f"{path.name}.lock"))
-            # SQLite would let others read a file it creates; its -wal and -shm take over the mode of this one.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            with suppress(FileExistsError):
+                # SQLite would let others read a file it creates; its -wal and -shm take over the mode of this one.
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except PermissionError as exc:
             raise ReadOnlyStoreError(
                 f"{path}: the folder cannot be written; make it writable or name another home"
@@ -62,6 +61,7 @@ class DatabaseFile:
             raise StoreIOError(f"{path}: cannot be opened: {exc.strerror}; name another home") from exc
         try:
             self._migrate(tables)
+            self._identity = _identity(path)
         except BaseException:
             self.lock.close()
             raise
@@ -77,6 +77,13 @@ class DatabaseFile:
         except sqlite3.Error as exc:
             raise translated(exc, self.path) from exc
         return connection
+
+    def check_in_place(self) -> None:
+        """Refuse to go on writing to a file that has been deleted or replaced: nobody would ever find it again."""
+        if _identity(self.path) != self._identity:
+            raise StoreClosedError(
+                f"{self.path}: the database was moved, deleted or replaced while it was open; restart this process"
+            )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -112,23 +119,39 @@ class DatabaseFile:
                 connection.close()
 
 
-def _check_header(path: Path) -> None:
-    """Refuse a file that is not ours before SQLite opens it, so that not a byte of it is touched."""
+def _identity(path: Path) -> tuple[int, int]:
     try:
-        with path.open("rb") as file:
-            header = file.read(100)
+        found = os.stat(path)  # noqa: PTH116 - on the path of every commit
+    except OSError:
+        return (0, 0)
+    return (found.st_dev, found.st_ino)
+
+
+def _check_owner(path: Path) -> None:
+    """Refuse a file that is not ours, without a chance of changing it.
+
+    SQLite itself looks, read-only: opening the file ourselves and closing it again would drop the locks that
+    another store in this process has on it, and the newest header may be in the write-ahead log.
+    """
+    try:
+        size = path.stat().st_size
     except FileNotFoundError:
         return
-    except IsADirectoryError as exc:
-        raise ForeignFileError(f"{path}: is a folder, not a Headgate database; name another home") from exc
-    except PermissionError as exc:
-        raise ReadOnlyStoreError(f"{path}: cannot be read; make it readable for this user") from exc
-    if not header:
+    except OSError as exc:
+        raise ReadOnlyStoreError(f"{path}: cannot be looked at: {exc.strerror}; make its folder accessible") from exc
+    if path.is_dir():
+        raise ForeignFileError(f"{path}: is a folder, not a Headgate database; name another home")
+    if size == 0:
         return
-    if len(header) < 100 or not header.startswith(_MAGIC):
-        raise ForeignFileError(f"{path}: not a Headgate database; move the file away or name another home")
-    (user_version,) = struct.unpack(">i", header[60:64])
-    (application_id,) = struct.unpack(">I", header[68:72])
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
+        try:
+            (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+            (user_version,) = connection.execute("PRAGMA user_version").fetchone()
+        finally:
+            connection.close()
+    except sqlite3.Error as exc:
+        raise translated(exc, path) from exc
     if application_id != APPLICATION_ID:
         raise ForeignFileError(f"{path}: a database of another program; move it away or name another home")
     if user_version > FORMAT:
@@ -148,8 +171,21 @@ def _bring_up_to_date(connection: sqlite3.Connection, tables: Sequence[TableRows
     for rows in tables:
         connection.execute(rows.create_table)
         _add_missing_columns(connection, rows)
-        for statement in rows.create_indexes.values():
-            connection.execute(statement)
+        for name, statement in rows.create_indexes.items():
+            _create_index(connection, name, statement)
+    # Processes of another build must stop, for they would not fill the columns of today's indexes; they notice
+    # by SQLite's schema counter, which this moves even when nothing else in the schema has changed.
+    connection.execute('CREATE TABLE "headgate:build" (x)')
+    connection.execute('DROP TABLE "headgate:build"')
+
+
+def _create_index(connection: sqlite3.Connection, name: str, statement: str) -> None:
+    found = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'index' AND name = ?", (name,)).fetchone()
+    if found is not None and found[0] == statement:
+        return
+    if found is not None:
+        connection.execute(f'DROP INDEX "{name}"')
+    connection.execute(statement)
 
 
 def _add_missing_columns(connection: sqlite3.Connection, rows: TableRows) -> None:

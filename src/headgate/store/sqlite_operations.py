@@ -27,6 +27,11 @@ BODY_SURELY_SMALL: Final = 20_000
 APPEND_CHANGE: Final = f"INSERT INTO {CHANGES} (source, kind, old, new, at_seconds, expired) VALUES (?, ?, ?, ?, ?, ?)"
 
 
+def surely_within(body: str, bytes_max: int) -> bool:
+    """Whether a body has at most so many bytes, told without encoding it; when in doubt, no."""
+    return (len(body) if body.isascii() else 4 * len(body)) <= bytes_max
+
+
 class Operation(ABC):
     """One write of one row. `now` is the moment its caller made it, and decides what has expired."""
 
@@ -94,7 +99,7 @@ class PutRow(Operation):
     def bytes_written(self) -> int:
         body: str = self._row[-1]
         # Far from the limit of a transaction a bound will do, and costs nothing.
-        return 2 * len(body) if len(body) <= BODY_SURELY_SMALL else stored_bytes(load(body))
+        return 2 * BODY_SURELY_SMALL if surely_within(body, BODY_SURELY_SMALL) else stored_bytes(load(body))
 
 
 class UpdateRow(Operation):
@@ -115,7 +120,7 @@ class UpdateRow(Operation):
         touched = {**self._update.set, **self._update.add}
         special = '"$' in self._body or not all(name[0] != "$" and is_plain(self._new[name]) for name in touched)
         self._new_body = dump(self._new, special=special)
-        if len(self._new_body) > BODY_SURELY_FITS:
+        if not surely_within(self._new_body, BODY_SURELY_FITS):
             check_size(self.rows.table, self._new)
 
     def apply(self, connection: sqlite3.Connection) -> Item:

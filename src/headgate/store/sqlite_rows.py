@@ -69,14 +69,17 @@ class TableRows:
         for index in self.table.indexes:
             columns = [self._columns[attribute.name] for attribute in index.attributes()]
             present = [column for column in columns if column not in self._keys]
-            found[f"{self._physical}.{index.name}"] = (columns, present)
+            found[self._index_name(index.name)] = (columns, present)
         if self.table.ttl_attribute is not None:
-            found[f"{self._physical}.expires"] = (["expires"], ["expires"])
+            found[self._index_name("expires")] = (["expires"], ["expires"])
         return {
-            name: f"CREATE INDEX IF NOT EXISTS {_quoted(name)} ON {self.name} ({', '.join(columns)}) "
-            f"WHERE {' AND '.join(f'{column} IS NOT NULL' for column in present)}"
+            name: f"CREATE INDEX {_quoted(name)} ON {self.name} ({', '.join(columns)})" + _where_present(present)
             for name, (columns, present) in found.items()
         }
+
+    def _index_name(self, name: str) -> str:
+        # A colon cannot be in the name of a table, so no index is ever called like one.
+        return f"{self._physical}:{name}"
 
     @cached_property
     def _where_key(self) -> str:
@@ -133,7 +136,7 @@ class TableRows:
         if self.table.ttl_attribute is not None:
             where.append("(expires IS NULL OR expires > ?)")
         by = ", ".join(f"{column} DESC" if descending else column for column in order)
-        hint = "" if index is None else f" INDEXED BY {_quoted(f'{self._physical}.{index}')}"
+        hint = "" if index is None else f" INDEXED BY {_quoted(self._index_name(index))}"
         return f"SELECT body FROM {self.name}{hint} WHERE {' AND '.join(where)} ORDER BY {by} LIMIT ?"
 
     def _order(self, index: str | None) -> list[str]:
@@ -150,6 +153,10 @@ class TableRows:
             return "pk", ("sk" if self.table.sort is not None else None)
         keyed = self.table.index(index)
         return self._columns[keyed.partition.name], (None if keyed.sort is None else self._columns[keyed.sort.name])
+
+
+def _where_present(columns: list[str]) -> str:
+    return f" WHERE {' AND '.join(f'{column} IS NOT NULL' for column in columns)}" if columns else ""
 
 
 def _bounds(sort: Sort) -> tuple[str, list[Any]]:

@@ -72,6 +72,18 @@ def is_text(value: str) -> bool:
     return True
 
 
+def plain_text(value: str) -> str:
+    """Return text without the trimmings of a subclass, such as a member of a `StrEnum`."""
+    return value if type(value) is str else str.__str__(value)
+
+
+def plain_number(value: float) -> int | float:
+    """Return a number without the trimmings of a subclass, such as a member of an `IntEnum`."""
+    if type(value) is int or type(value) is float or isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, int) else float(value)
+
+
 def is_plain(value: object) -> bool:
     """Whether a canonical value is its own JSON form, with nothing inside that might need a tag."""
     kind = type(value)
@@ -183,9 +195,9 @@ def _canonical(value: Any, path: str, depth: int, special: list[str]) -> Any:  #
         case None | bool():
             return value
         case str():
-            return _checked_text(value, path)
+            return _checked_text(plain_text(value), path)
         case int() | float():
-            number = canonical_number(value, path)
+            number = canonical_number(plain_number(value), path)
             if type(number) is int and not -_WORD < number < _WORD:
                 special.append(path)
             return number
@@ -226,9 +238,9 @@ def _canonical_set(value: set[Any] | frozenset[Any], path: str) -> frozenset[Any
             f"attribute {path!r}: a set holds only text, only numbers or only bytes, not {sorted(kinds)}"
         )
     if kinds == {"number"}:
-        return frozenset(canonical_number(element, path) for element in value)
+        return frozenset(canonical_number(plain_number(element), path) for element in value)
     if kinds == {"text"}:
-        return frozenset(_checked_text(element, path) for element in value)
+        return frozenset(_checked_text(plain_text(element), path) for element in value)
     return frozenset(value)
 
 

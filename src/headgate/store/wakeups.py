@@ -18,11 +18,13 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from time import time_ns
 from typing import Final
 
 # The kernel keeps socket addresses in 108 bytes, the final NUL included.
 _ADDRESS_BYTES_MAX: Final = 107
 _POLL_SECONDS: Final = 1.0
+_SETTLED_NS: Final = 100_000_000
 
 
 class Wakeups:
@@ -36,21 +38,26 @@ class Wakeups:
         self._waiters = 0
         self._closed = False
         self._listener: threading.Thread | None = None
-        self._inbox: socket.socket | None = None
         self._address = ""
         self._peers: list[str] = []
         self._peers_as_of = -1
         self._outbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 
-    @property
     def generation(self) -> int:
+        """Return the present generation, and listen from now on for what takes it further."""
+        with self._changed:
+            self._start_listening()
         return self._generation
 
     def committed(self) -> None:
         """Wake everyone who waits, here and elsewhere. Called after a commit, by one thread at a time."""
         self._advance()
-        for peer in self._current_peers():
-            self._poke(peer)
+        try:
+            for peer in self._current_peers():
+                self._poke(peer)
+        except OSError:
+            # The write is durable, and its caller must hear that. Who was not poked finds out by looking.
+            self._peers_as_of = -1
 
     def wait(self, generation: int, timeout_seconds: float) -> int:
         """Return the generation once it is past `generation`, or at the time-out."""
@@ -69,7 +76,8 @@ class Wakeups:
             self._closed = True
             self._changed.notify_all()
         if self._listener is not None:
-            self._poke(self._address)
+            if self._address:
+                self._poke(self._address)
             self._listener.join()
         self._outbox.close()
 
@@ -89,6 +97,8 @@ class Wakeups:
         except (ConnectionRefusedError, FileNotFoundError):
             # The process behind it is gone and could not clean up.
             Path(address).unlink(missing_ok=True)
+        except PermissionError:
+            return  # Another user's process; it looks for itself.
 
     def _current_peers(self) -> list[str]:
         try:
@@ -98,38 +108,56 @@ class Wakeups:
         if as_of != self._peers_as_of:
             addresses = (str(self._folder / name) for name in os.listdir(self._folder))  # noqa: PTH208
             self._peers = [address for address in addresses if address != self._address]
-            self._peers_as_of = as_of
+            # The kernel's clock ticks in milliseconds: another socket may appear under the very same time.
+            is_settled = time_ns() - as_of > _SETTLED_NS
+            self._peers_as_of = as_of if is_settled else -1
         return self._peers
 
     def _start_listening(self) -> None:
         if self._listener is not None or self._closed:
             return
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._address = str(self._folder / f"{os.getpid()}-{secrets.token_hex(4)}")
-        self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        self._inbox.bind(self._address)
-        self._peers_as_of = -1
-        self._listener = threading.Thread(
-            target=self._listen, args=(self._inbox,), name="headgate-wakeups", daemon=True
-        )
-        self._listener.start()
-
-    def _listen(self, inbox: socket.socket) -> None:
+        # The counter is read here and now: what is committed before the thread runs is then seen as a change.
         connection = self._connect()
+        seen = _data_version(connection)
+        inbox = self._open_inbox()
+        self._peers_as_of = -1
+        listener = threading.Thread(
+            target=self._listen, args=(inbox, connection, seen), name="headgate-wakeups", daemon=True
+        )
+        listener.start()
+        self._listener = listener
+
+    def _open_inbox(self) -> socket.socket | None:
+        """Return a socket that others can poke, or None if none can be had here: then looking must do."""
+        inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        address = str(self._folder / f"{os.getpid()}-{secrets.token_hex(4)}")
         try:
-            seen = _data_version(connection)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            inbox.bind(address)
+        except OSError:
+            inbox.close()
+            return None
+        self._address = address
+        return inbox
+
+    def _listen(self, inbox: socket.socket | None, connection: sqlite3.Connection, seen: int | None) -> None:
+        poll = select.poll()
+        if inbox is not None:
+            poll.register(inbox, select.POLLIN)
+        try:
             while not self._closed:
-                ready, _, _ = select.select([inbox], [], [], _POLL_SECONDS)
-                if ready:
+                is_poked = bool(poll.poll(_POLL_SECONDS * 1000))
+                if is_poked and inbox is not None:
                     _drain(inbox)
                 version = _data_version(connection)
-                if ready or version != seen:
+                if is_poked or version is None or version != seen:
                     self._advance()
                 seen = version
         finally:
             connection.close()
-            inbox.close()
-            Path(self._address).unlink(missing_ok=True)
+            if inbox is not None:
+                inbox.close()
+                Path(self._address).unlink(missing_ok=True)
 
 
 def _folder(database: Path) -> Path:
@@ -147,6 +175,10 @@ def _drain(inbox: socket.socket) -> None:
             continue
 
 
-def _data_version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+def _data_version(connection: sqlite3.Connection) -> int | None:
+    """Return SQLite's own counter of other connections' commits, or None if it cannot be read now."""
+    try:
+        version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+    except sqlite3.Error:
+        return None
     return version

@@ -86,3 +86,32 @@ def test_body__declared_longer_than_the_limit__is_413_on_every_route(application
 
 def test_body__exactly_the_limit__passes_the_guard(application: Application) -> None:
     assert application.ask("POST", "/", content=b"x" * BODY_BYTES_MAX).status_code == 405
+
+
+def test_cross_site__without_an_origin__is_403(application: Application) -> None:
+    answer = application.ask("GET", "/", headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"})
+
+    assert answer.status_code == 403
+    assert answer.json()["code"] == "origin_not_allowed"
+
+
+@pytest.mark.parametrize("site", ["none", "same-origin", "same-site"])
+def test_cross_site__it_is_not__is_served(application: Application, site: str) -> None:
+    assert application.ask("GET", "/", headers={"Sec-Fetch-Site": site}).status_code == 200
+
+
+def test_cross_site__from_an_allowed_origin__is_served(application: Application) -> None:
+    application.allowed_hosts = ["gate.example"]
+    headers = {"Sec-Fetch-Site": "cross-site", "Origin": "https://gate.example"}
+
+    assert application.ask("GET", "/", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(("headers", "status"), [({}, 200), ({"Origin": "http://evil.example"}, 403)])
+def test_answer__any__may_not_be_taken_for_something_else(
+    application: Application, headers: dict[str, str], status: int
+) -> None:
+    answer = application.ask("GET", "/", headers=headers)
+
+    assert answer.status_code == status
+    assert answer.headers["x-content-type-options"] == "nosniff"

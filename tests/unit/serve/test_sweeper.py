@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+from headgate.errors import StoreClosedError
 from headgate.serve.health import Check, Health, Status
+from headgate.serve.server import _sweepers
 from headgate.serve.sweeper import BATCH_MAX, Sweeper
 from headgate.wiring import OpenedStore
 from tests.unit.serve.conftest import Application
@@ -116,3 +120,55 @@ def test_probe__two_servers_at_once__neither_takes_the_other_for_a_lost_write(
         thread.join()
 
     assert failed == []
+
+
+def test_stop__a_sweep_takes_long__does_not_wait_for_it_and_does_not_complain_afterwards() -> None:
+    under_way, release = threading.Event(), threading.Event()
+
+    def sweep(_limit: int) -> int:
+        under_way.set()
+        release.wait(60)
+        raise StoreClosedError("the store was closed")
+
+    sweeper = Sweeper("rows", sweep, interval_seconds=3600)
+    sweeper.start()
+    assert under_way.wait(10)
+    started_at = time.monotonic()
+    sweeper.stop(0.05)
+    took_seconds = time.monotonic() - started_at
+    release.set()
+    sweeper.stop()
+
+    assert took_seconds < 5
+    assert sweeper.failures == 0
+
+
+def test_stop__blobs_are_swept__the_sweep_ends_between_two_of_them(opened: OpenedStore, tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "blobs" / "spill" / "2020010100"
+    folder.mkdir(parents=True)
+    for number in range(3000):
+        content = b'["observability-health-check",["row-%d",null],"payload"]\n{"value":"x"}' % number
+        (folder / hashlib.sha256(content).hexdigest()).write_bytes(content)
+    _, blobs = _sweepers(opened)
+
+    def condemned() -> int:
+        return sum(path.is_file() for path in (tmp_path / "home" / "blobs").rglob("*")) - 3000
+
+    blobs.start()
+    _until(lambda: condemned() > 0)
+    blobs.stop()
+
+    assert blobs.last_error is None
+    assert 0 < condemned() < 3000
+
+
+def test_health__first_sweep_has_not_ended__says_so(application: Application) -> None:
+    before = application.ask("GET", "/health").json()
+    application.sweeper.start()
+    _until(lambda: application.sweeper.has_run)
+    application.sweeper.stop()
+    after = application.ask("GET", "/health").json()
+
+    assert before["status"] == after["status"] == "ok"
+    assert before["checks"][1]["fact"] == "has not run yet"
+    assert after["checks"][1]["fact"] == "the last one worked"

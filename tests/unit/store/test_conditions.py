@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from typing import Any
 
@@ -282,3 +283,15 @@ def test_pins_version__no_condition__is_false() -> None:
 )
 def test_describe__a_condition__reads_as_a_phrase(condition: Condition, phrase: str) -> None:
     assert describe(condition) == phrase
+
+
+class _State(enum.StrEnum):
+    RUNNING = "RUNNING"
+
+
+def test_compare__member_of_an_enum__is_the_text_it_stands_for() -> None:
+    item = {"state": "RUNNING"}
+
+    assert holds(equals("state", _State.RUNNING), item)
+    assert holds(one_of("state", _State.RUNNING), item)
+    assert not holds(differs("state", _State.RUNNING), item)
