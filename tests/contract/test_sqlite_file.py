@@ -328,6 +328,8 @@ def test_write__file_deleted_or_replaced_under_us__refused_with_the_remedy(tmp_p
 
     with pytest.raises(StoreClosedError, match="restart this process"):
         store.put(CONTROL, ROW)
+    with pytest.raises(StoreClosedError, match="restart this process"):
+        store.check_health()
 
     store.close()
 

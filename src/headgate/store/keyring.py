@@ -140,7 +140,7 @@ class Keyring:
             given = _bytes(signature)
         except (ValueError, AttributeError, UnicodeError) as exc:
             raise SignatureError(f"{purpose} is not in the form it was given out in") from exc
-        if (purpose, key_id) not in self._secrets:
+        if self._secret(purpose, key_id) is None:
             raise SignatureError(
                 f"{purpose} was signed with key {key_id[:12]!r}, which is no longer kept; ask for a new one"
             )

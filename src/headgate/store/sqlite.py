@@ -234,6 +234,7 @@ class SqliteStore:
 
     def check_health(self) -> None:
         self._read("SELECT count(*) FROM sqlite_master", ())
+        self._file.check_in_place()
 
     def close(self) -> None:
         if self._closed is not None:

@@ -193,11 +193,13 @@ class Commits:
                 # The heir wakes this group, at the moment it has no use for the interpreter itself.
                 self._queue[0].wake.release()
                 return
-            self._wake_served()
-            self._leading.release()
-            if self._queue and not self._closed and not self._queue[0].leads:
+            elif self._queue:
+                # So does the committer, or whoever is quicker to lead: the queue is not empty, so someone will.
+                self._leading.release()
                 self._bell.put(None)
                 return
+            self._wake_served()
+            self._leading.release()
             if not self._queue or not self._leading.acquire(blocking=False):
                 return
 

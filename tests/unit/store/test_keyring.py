@@ -379,3 +379,22 @@ def test_open__by_many_processes_at_once__gives_all_of_them_one_keyring(path: Pa
 
     assert [keyring.verify(Purpose.TOKEN, token) for token in signed] == [b"payload"] * count
     assert [entry.name for entry in path.parent.iterdir()] == ["keys.json"]
+
+
+def test_verify_and_decrypt__rotated_by_another_process__the_new_keys_are_found(path: Path) -> None:
+    running = Keyring.open(path, CLOCK)
+    rotated = Keyring.open(path, CLOCK).rotated(Purpose.CURSOR, CLOCK).rotated(Purpose.FIELD, CLOCK)
+    rotated.save(path)
+
+    signed, sealed = rotated.sign(Purpose.CURSOR, b"page 2"), rotated.encrypt(b"secret", context="c")
+
+    assert running.verify(Purpose.CURSOR, signed) == b"page 2"
+    assert running.decrypt(sealed, context="c") == b"secret"
+
+
+def test_verify__unknown_key_and_the_file_is_gone__is_refused(path: Path) -> None:
+    running = Keyring.open(path, CLOCK)
+    path.unlink()
+
+    with pytest.raises(SignatureError):
+        running.verify(Purpose.CURSOR, Keyring.generate(CLOCK).sign(Purpose.CURSOR, b"x"))
