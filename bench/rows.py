@@ -26,9 +26,9 @@ TABLE = TIMERS
 ROWS = TableRows(TABLE, TABLE.name)
 
 
-def item(number: int) -> dict[str, Any]:
-    """Return an item of a usual size, under a key that falls anywhere in the table."""
-    place = hashlib.blake2b(str(number).encode(), digest_size=12).hexdigest()
+def item(number: int, *, ordered: bool = False) -> dict[str, Any]:
+    """Return an item of a usual size, under a key that falls anywhere in the table or, `ordered`, at its end."""
+    place = f"{number:024d}" if ordered else hashlib.blake2b(str(number).encode(), digest_size=12).hexdigest()
     return {
         "timer_id": f"timer_{place}",
         "due_pk": f"TIMERS#{number % 8}",
@@ -44,9 +44,9 @@ def item(number: int) -> dict[str, Any]:
     }
 
 
-def row(number: int) -> tuple[Any, ...]:
+def row(number: int, *, ordered: bool = False) -> tuple[Any, ...]:
     """Return the same item as the row that the store makes of it."""
-    made = item(number)
+    made = item(number, ordered=ordered)
     return ROWS.row(made, dump(made, special=False))
 
 

@@ -19,7 +19,10 @@ BATCHES, BATCH = 10, 500
 def run() -> list[Figure]:
     # In a thread, as requests and workers are served: the main thread has its commits made by another one.
     with ThreadPoolExecutor(1) as thread, open_store() as store, open_raw() as raw:
-        return [thread.submit(measure, store, raw).result() for measure in (_batch, _write, _read)]
+        figures = [thread.submit(measure, store, raw).result() for measure in (_batch, _write, _read)]
+    with open_store() as store, open_raw() as raw:
+        figures.append(_write(store, raw, caller="the main thread", goal=None))
+    return figures
 
 
 def _read(store: SqliteStore, raw: sqlite3.Connection) -> Figure:
@@ -45,7 +48,9 @@ def _read(store: SqliteStore, raw: sqlite3.Connection) -> Figure:
     )
 
 
-def _write(store: SqliteStore, raw: sqlite3.Connection) -> Figure:
+def _write(
+    store: SqliteStore, raw: sqlite3.Connection, *, caller: str = "a thread", goal: float | None = 0.60
+) -> Figure:
     rows = [row(number) for number in range(1_000_000, 1_000_000 + WRITES * 9)]
     items = [item(number) for number in range(1_000_000, 1_000_000 + WRITES * 9)]
 
@@ -63,10 +68,10 @@ def _write(store: SqliteStore, raw: sqlite3.Connection) -> Figure:
 
     before = (store.stats.writes, store.stats.commits)
     return ratio(
-        "durable write / raw WAL/FULL commit",
+        f"durable write from {caller} / raw WAL/FULL commit",
         yardstick=bare,
         subject=ours,
-        goal=0.60,
+        goal=goal,
         counted=lambda: f"{store.stats.writes - before[0]} writes, {store.stats.commits - before[1]} commits",
     )
 
