@@ -35,6 +35,16 @@ def run_python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
     )  # fmt: skip
 
 
+def as_another_catalogue_left_it(folder: Path, *statements: str) -> None:
+    """Change the schema as another build would have it, and say that another catalogue opened the file last."""
+    connection = sqlite3.connect(folder / "headgate.db")
+    for statement in statements:
+        connection.execute(statement)
+    connection.execute("UPDATE \"headgate:meta\" SET value = 'another catalogue' WHERE key = 'catalogue'")
+    connection.commit()
+    connection.close()
+
+
 def test_open__foreign_text_file__refused_and_untouched(tmp_path: Path) -> None:
     path = tmp_path / "headgate.db"
     path.write_text("these are somebody's notes, not a database\n" * 10)
@@ -221,12 +231,11 @@ def test_migrate__older_file_lacks_an_index__rows_written_before_are_found_by_it
     store = open_sqlite(tmp_path)
     store.put(EXECUTIONS, {"execution_id": "e1", "status": "RUNNING", "started_at": "2026-01-01", "version": 1})
     store.close()
-    older = sqlite3.connect(tmp_path / "headgate.db")
-    older.execute('DROP INDEX "headgate-executions:status-index"')
-    older.execute('ALTER TABLE "headgate-executions" DROP COLUMN i_status')
-    older.execute("UPDATE \"headgate:meta\" SET value = 'an older catalogue' WHERE key = 'catalogue'")
-    older.commit()
-    older.close()
+    as_another_catalogue_left_it(
+        tmp_path,
+        'DROP INDEX "headgate-executions:status-index"',
+        'ALTER TABLE "headgate-executions" DROP COLUMN i_status',
+    )
 
     store = open_sqlite(tmp_path)
 
@@ -338,12 +347,11 @@ def test_migrate__index_with_other_keys_under_the_same_name__made_anew(tmp_path:
     store = open_sqlite(tmp_path)
     store.put(EXECUTIONS, {"execution_id": "e1", "status": "RUNNING", "started_at": "2026-01-01"})
     store.close()
-    older = sqlite3.connect(tmp_path / "headgate.db")
-    older.execute('DROP INDEX "headgate-executions:status-index"')
-    older.execute('CREATE INDEX "headgate-executions:status-index" ON "headgate-executions" (i_workflow)')
-    older.execute("UPDATE \"headgate:meta\" SET value = 'an older catalogue' WHERE key = 'catalogue'")
-    older.commit()
-    older.close()
+    as_another_catalogue_left_it(
+        tmp_path,
+        'DROP INDEX "headgate-executions:status-index"',
+        'CREATE INDEX "headgate-executions:status-index" ON "headgate-executions" (i_workflow)',
+    )
 
     store = open_sqlite(tmp_path)
 
@@ -355,10 +363,7 @@ def test_migrate__index_with_other_keys_under_the_same_name__made_anew(tmp_path:
 def test_migrate__another_catalogue_opens_the_file__running_process_is_asked_to_restart(tmp_path: Path) -> None:
     store = open_sqlite(tmp_path)
     store.put(CONTROL, ROW)
-    other = sqlite3.connect(tmp_path / "headgate.db")
-    other.execute("UPDATE \"headgate:meta\" SET value = 'another catalogue' WHERE key = 'catalogue'")
-    other.commit()
-    other.close()
+    as_another_catalogue_left_it(tmp_path)
 
     open_sqlite(tmp_path).close()
 

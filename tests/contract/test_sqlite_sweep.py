@@ -184,3 +184,15 @@ def test_changes__older_than_their_retention_and_not_swept_yet__count_as_gone(
 
     with pytest.raises(StreamTrimmedError):
         store.changes(SIGNAL_STATE, "sleeper")
+
+
+def test_changes__new_consumer_while_old_changes_wait_for_the_sweep__starts_after_them(
+    store: SqliteStore, clock: VirtualClock
+) -> None:
+    put_signals(store, clock, 3, lifetime_seconds=10**6)
+    clock.advance(25 * HOUR)
+    store.put(SIGNAL_STATE, {"PK": "urn:dp:new", "SK": "FRESHNESS"})
+
+    changes = store.changes(SIGNAL_STATE, "newcomer").changes
+
+    assert [change.key.partition for change in changes] == ["urn:dp:new"]

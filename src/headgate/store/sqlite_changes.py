@@ -41,7 +41,7 @@ class Changes:
         if row is not None:
             return int(row["position"])
         if start is StreamStart.OLDEST:
-            return self._trimmed_through(store, table)
+            return self._past_retention_through(store, table)
         # The highest number ever given out, also when every change since then has been trimmed.
         found = store.read_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (CHANGES.strip('"'),))
         newest: int = found[0][0] if found else 0
@@ -58,12 +58,10 @@ class Changes:
         )
         # Asked afterwards: a sweep between the two reads is then noticed. What is past its retention counts as gone
         # although it was not swept yet, for blobs it points to may be.
-        trimmed = self._trimmed_through(store, table)
-        too_old = [
-            seq for seq, _, _, _, at_seconds, _ in found if at_seconds <= self._clock.seconds() - RETENTION_SECONDS
-        ]
-        if position < max([trimmed, *too_old]):
-            gone = max([trimmed, *too_old])
+        before_seconds = self._clock.seconds() - RETENTION_SECONDS
+        too_old = [seq for seq, _, _, _, at_seconds, _ in found if at_seconds <= before_seconds]
+        gone = max([self._trimmed_through(store, table), *too_old])
+        if position < gone:
             raise StreamTrimmedError(
                 f"stream of {table.name}: changes {position + 1} to {gone} are gone, they are kept for "
                 f"{RETENTION_SECONDS // 3600} hours; rebuild from the table and checkpoint {gone}"
@@ -113,6 +111,13 @@ class Changes:
         marks = [(_trimmed_key(source), seq) for source, seq in through.items()]
         connection.executemany(f"INSERT OR REPLACE INTO {META} VALUES (?, ?)", marks)
         return count
+
+    def _past_retention_through(self, store: SqlStore, table: Table) -> int:
+        """Return the last change that a new consumer has no claim to, whether it was swept already or not."""
+        before_seconds = self._clock.seconds() - RETENTION_SECONDS
+        statement = f"SELECT coalesce(max(seq), 0) FROM {CHANGES} WHERE source = ? AND at_seconds <= ?"
+        found = store.read_sql(statement, (table.name, before_seconds))
+        return max(self._trimmed_through(store, table), int(found[0][0]))
 
     def _trimmed_through(self, store: SqlStore, table: Table) -> int:
         found = store.read_sql(f"SELECT value FROM {META} WHERE key = ?", (_trimmed_key(table.name),))

@@ -234,11 +234,9 @@ class Commits:
             self._file.lock.acquire()
         try:
             self._commit_queue(group)
-        except sqlite3.Error as exc:
-            if not group:
+        except Exception as exc:
+            if not group and isinstance(exc, sqlite3.Error):
                 raise translated(exc, self._file.path) from exc
-            self._retry_singly(group)
-        except Exception:
             if not group:
                 raise
             # Whatever one piece of work raises must fail that one alone.
