@@ -1,11 +1,18 @@
-"""Sixty-four writers at once, as callers of an event loop and as threads that wait."""
+"""Sixty-four writers at once, as callers of an event loop and as threads that wait.
+
+Two yardsticks: one caller that commits 32 rows at a time, and the same 64 writers handing ready-made rows to a bare
+group commit. The second shows how much is lost to handing work between threads before a store does anything.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 from bench.measure import Figure, ratio
 from bench.rows import ROWS, TABLE, item, open_raw, open_store, row
@@ -31,6 +38,9 @@ def run() -> list[Figure]:
     for name, subject, ordered, goal in cases:
         with open_store() as store, open_raw() as raw:
             figures.append(_figure(name, subject, store, raw, ordered=ordered, goal=goal))
+    for ordered in (False, True):
+        with open_store() as store, open_raw() as raw:
+            figures.append(_against_bare_group_commit(store, raw, ordered=ordered))
     return figures
 
 
@@ -67,6 +77,64 @@ def _figure(
     )
 
 
+def _against_bare_group_commit(store: SqliteStore, raw: sqlite3.Connection, *, ordered: bool) -> Figure:
+    rows = [row(number, ordered=ordered) for number in range(WRITES * 9)]
+    puts = [Put(TABLE, item(number, ordered=ordered)) for number in range(WRITES * 9)]
+
+    def bare(number: int) -> int:
+        _bare_threads(raw, rows[number * WRITES : (number + 1) * WRITES])
+        return WRITES
+
+    def ours(number: int) -> int:
+        _in_threads(store, puts[number * WRITES : (number + 1) * WRITES])
+        return WRITES
+
+    return ratio(
+        f"64 threads, {'ordered' if ordered else 'scattered'} keys / bare group commit of 64 threads",
+        yardstick=bare,
+        subject=ours,
+        goal=0.60,
+        counted=lambda: f"{store.stats.writes} writes, {store.stats.commits} commits",
+    )
+
+
+def _bare_threads(raw: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
+    """Write ready-made rows by 64 threads, whoever is free committing for up to 32 who wait. No checks, no port."""
+    queue: deque[tuple[tuple[Any, ...], threading.Lock, list[bool]]] = deque()
+    leading = threading.Lock()
+
+    def lead() -> None:
+        group: list[tuple[threading.Lock, list[bool]]] = []
+        raw.execute("BEGIN IMMEDIATE")
+        while queue and len(group) < PER_COMMIT:
+            values, wake, done = queue.popleft()
+            group.append((wake, done))
+            raw.execute(ROWS.upsert, values)
+        raw.execute("COMMIT")
+        heir = queue[0][1] if queue else None
+        leading.release()
+        for wake, done in group:
+            done[0] = True
+            with suppress(RuntimeError):  # Not waiting any more: it led, or was promoted before.
+                wake.release()
+        if heir is not None:
+            with suppress(RuntimeError):
+                heir.release()
+
+    def writer(place: int) -> None:
+        for values in rows[place::WRITERS]:
+            wake, done = threading.Lock(), [False]
+            wake.acquire()
+            queue.append((values, wake, done))
+            while not done[0]:
+                if leading.acquire(blocking=False):
+                    lead()
+                elif not done[0]:
+                    wake.acquire(timeout=0.05)
+
+    _run_threads(writer)
+
+
 def _in_loop(store: SqliteStore, puts: list[Put]) -> None:
     async def everyone() -> None:
         writes = LoopWrites(store, asyncio.get_running_loop())
@@ -85,6 +153,10 @@ def _in_threads(store: SqliteStore, puts: list[Put]) -> None:
         for put in puts[place::WRITERS]:
             store.put(put.table, put.item)
 
+    _run_threads(writer)
+
+
+def _run_threads(writer: Callable[[int], None]) -> None:
     threads = [threading.Thread(target=writer, args=(place,)) for place in range(WRITERS)]
     for thread in threads:
         thread.start()
