@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check -q
 JOBS ?= 2
 
-.PHONY: all dev demo test lint check docs bench soak lock clean services
+.PHONY: all dev demo test lint check docs bench peers soak lock clean services
 .DEFAULT_GOAL := all
 
 all: test  ## everything CI runs
@@ -44,8 +44,11 @@ docs: $(STAMP)  ## write docs/reference anew from the code
 bench: $(STAMP)  ## speed, each figure as a ratio to a yardstick of the same run
 	$(BIN)/python -m bench
 
+peers: $(STAMP)  ## durable execution beside DBOS, Restate and Temporal, which it installs into .venv-peers
+	$(BIN)/python -m bench.peers
+
 soak: $(STAMP)  ## kill -9 under load for longer (SOAK_SECONDS, default 600)
-	HEADGATE_TEST_SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest tests/acceptance/test_store_crash.py
+	HEADGATE_TEST_SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest tests/acceptance/test_store_crash.py tests/acceptance/test_durable_processes.py
 
 lock: $(STAMP)  ## resolve the dependencies anew
 	$(PIP) install pip-tools
@@ -53,4 +56,4 @@ lock: $(STAMP)  ## resolve the dependencies anew
 	  --no-emit-trusted-host --no-header --upgrade -o requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) $(VENV).boot .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV).boot $(VENV)-peers .headgate .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import concurrent, processes, scale, single, startup
+from bench import concurrent, durable, processes, scale, single, startup
 from bench.measure import Figure, show
 
 GROUPS = {
@@ -13,6 +13,7 @@ GROUPS = {
     "processes": processes.run,
     "scale": scale.run,
     "startup": startup.run,
+    "durable": durable.run,
 }
 
 

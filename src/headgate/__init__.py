@@ -1,9 +1,161 @@
-"""Headgate: a control plane for data pipelines. Nothing flows until it is safe."""
+"""Headgate: a control plane for data pipelines. Nothing flows until it is safe.
 
-__all__ = ("__version__",)
+What users import: `import headgate as hg`. Names are loaded when they are first used, so that importing the package
+costs next to nothing.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from headgate import testing as testing
+    from headgate.durable.activity_context import activity, complete_later, heartbeat
+    from headgate.durable.app import App
+    from headgate.durable.client import Client
+    from headgate.durable.definitions import Limit
+    from headgate.durable.emitting import emit
+    from headgate.durable.events import Event
+    from headgate.durable.failures import (
+        ActivityFailure,
+        ActivityTimeout,
+        Cancelled,
+        ChildFailure,
+        ExecutionFailure,
+        Failure,
+        NonRetryable,
+    )
+    from headgate.durable.handle import Handle
+    from headgate.durable.history import ParentClose, Status
+    from headgate.durable.http import Cors
+    from headgate.durable.http_messages import HttpError, Request, Response
+    from headgate.durable.retry import Retry
+    from headgate.durable.starts import Reuse
+    from headgate.durable.subscriptions import Filter
+    from headgate.durable.workflow import (
+        continue_as_new,
+        info,
+        log,
+        now,
+        on_query,
+        on_signal,
+        on_update,
+        patched,
+        random,
+        set_tags,
+        side_effect,
+        signal,
+        sleep,
+        sleep_until,
+        uuid,
+        wait_condition,
+        wait_signal,
+    )
+    from headgate.wiring import connect
+
+_HOMES = {
+    "activity_context": ("activity", "complete_later", "heartbeat"),
+    "app": ("App",),
+    "client": ("Client",),
+    "definitions": ("Limit",),
+    "emitting": ("emit",),
+    "events": ("Event",),
+    "failures": (
+        "ActivityFailure",
+        "ActivityTimeout",
+        "Cancelled",
+        "ChildFailure",
+        "ExecutionFailure",
+        "Failure",
+        "NonRetryable",
+    ),
+    "handle": ("Handle",),
+    "history": ("ParentClose", "Status"),
+    "http": ("Cors",),
+    "http_messages": ("HttpError", "Request", "Response"),
+    "retry": ("Retry",),
+    "starts": ("Reuse",),
+    "subscriptions": ("Filter",),
+    "workflow": (
+        "continue_as_new",
+        "info",
+        "log",
+        "now",
+        "on_query",
+        "on_signal",
+        "on_update",
+        "patched",
+        "random",
+        "set_tags",
+        "side_effect",
+        "signal",
+        "sleep",
+        "sleep_until",
+        "uuid",
+        "wait_condition",
+        "wait_signal",
+    ),
+}
+_MODULES = {name: f"headgate.durable.{home}" for home, names in _HOMES.items() for name in names}
+_MODULES["connect"] = "headgate.wiring"
+
+__all__ = (
+    "ActivityFailure",
+    "ActivityTimeout",
+    "App",
+    "Cancelled",
+    "ChildFailure",
+    "Client",
+    "Cors",
+    "Event",
+    "ExecutionFailure",
+    "Failure",
+    "Filter",
+    "Handle",
+    "HttpError",
+    "Limit",
+    "NonRetryable",
+    "ParentClose",
+    "Request",
+    "Response",
+    "Retry",
+    "Reuse",
+    "Status",
+    "__version__",
+    "activity",
+    "complete_later",
+    "connect",
+    "continue_as_new",
+    "emit",
+    "heartbeat",
+    "info",
+    "log",
+    "now",
+    "on_query",
+    "on_signal",
+    "on_update",
+    "patched",
+    "random",
+    "set_tags",
+    "side_effect",
+    "signal",
+    "sleep",
+    "sleep_until",
+    "testing",
+    "uuid",
+    "wait_condition",
+    "wait_signal",
+)
 
 
-def __getattr__(name: str) -> str:
+def __getattr__(name: str) -> "Any":  # noqa: ANN401 - whatever the name stands for
+    from importlib import import_module
+
+    if name in _MODULES:
+        found = getattr(import_module(_MODULES[name]), name)
+        globals()[name] = found
+        return found
+    if name == "testing":
+        return import_module("headgate.testing")
     # Reading package metadata takes longer than importing this package, and few who import it ask.
     if name == "__version__":
         from importlib.metadata import version

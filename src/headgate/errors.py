@@ -9,10 +9,20 @@ HeadgateError
 │   ├── CursorError             a page cursor was altered, or belongs to another query
 │   ├── SignatureError          a signed token was altered, or its key is gone
 │   ├── ForeignFileError        the file or folder belongs to another program
+│   ├── InvalidIdError          an id has a form that is not allowed
+│   ├── InvalidPayloadError     a value cannot be stored as JSON, or is not what the code expects
+│   ├── PayloadTooLargeError    a value is larger than is accepted
+│   ├── InvalidScheduleError    a cron expression, time zone or policy is not understood
+│   ├── DefinitionError         a workflow, activity, subscription or route cannot be declared so
+│   ├── WorkflowViolationError  workflow code did what only an activity may do
 │   └── NotFoundError           the thing named does not exist        404  NOT_FOUND
+│       └── UnknownWorkflowError    no app that is loaded here has this workflow
 ├── ConflictError           re-read, then decide         409  ABORTED              exit 3
 │   ├── OutcomeUnknownError     a write may or may not have been applied
-│   └── TokenReusedError        one idempotency token, two different requests
+│   ├── TokenReusedError        one idempotency token, two different requests
+│   ├── AlreadyStartedError     an execution of this id exists, and its input differs
+│   ├── ExecutionClosedError    the execution has ended, or waits for someone to look at it
+│   └── StaleClaimError         the activity is no longer this worker's: its lease ran out, or it was cancelled
 ├── TransientError          retry with backoff           503  UNAVAILABLE          exit 75
 │   ├── ServerBusyError         the server has more to do than it will soon get to
 │   ├── StoreBusyError          the store did not let us in before the deadline
@@ -24,7 +34,9 @@ HeadgateError
     ├── StoreIOError            the operating system or the backend refused
     ├── NewerStoreError         the state was written by a newer Headgate
     ├── StoreClosedError        the store was closed, or carried over a fork
-    └── StreamTrimmedError      a consumer slept past the stream's retention
+    ├── StreamTrimmedError      a consumer slept past the stream's retention
+    ├── DeterminismError        workflow code does not do what its history says it did
+    └── BadOutputError          an app answered a request with what cannot be sent, or is not what it declared
 """
 
 from __future__ import annotations
@@ -98,6 +110,43 @@ class ForeignFileError(UserError):
     code = "foreign_file"
 
 
+class InvalidIdError(UserError):
+    """An id has a form that is not allowed."""
+
+    code = "bad_id"
+
+
+class InvalidPayloadError(UserError):
+    """A value cannot be stored as JSON, or is not what the code that reads it expects."""
+
+    code = "bad_payload"
+
+
+class PayloadTooLargeError(UserError):
+    """A value is larger than is accepted."""
+
+    code = "payload_too_large"
+    http_status = 413
+
+
+class InvalidScheduleError(UserError):
+    """A cron expression, a time zone or a policy is not understood."""
+
+    code = "bad_schedule"
+
+
+class DefinitionError(UserError):
+    """A workflow, activity, subscription or route cannot be declared like this."""
+
+    code = "bad_definition"
+
+
+class WorkflowViolationError(UserError):
+    """Workflow code did what only an activity may do: real I/O, threads, or a wait for the real clock."""
+
+    code = "workflow_violation"
+
+
 class NotFoundError(UserError):
     """The thing named does not exist."""
 
@@ -105,6 +154,12 @@ class NotFoundError(UserError):
     http_status = 404
     grpc_status = "NOT_FOUND"
     exit_code = 4
+
+
+class UnknownWorkflowError(NotFoundError):
+    """No app that is loaded here has a workflow of this name."""
+
+    code = "unknown_workflow"
 
 
 class ConflictError(HeadgateError):
@@ -144,6 +199,24 @@ class TokenReusedError(ConflictError):
     """An idempotency token was used before for a different request. Nothing was written."""
 
     code = "token_reused"
+
+
+class AlreadyStartedError(ConflictError):
+    """An execution of this id exists already, and may not be taken for the one that was asked for."""
+
+    code = "already_started"
+
+
+class ExecutionClosedError(ConflictError):
+    """The execution has ended, and takes no more messages."""
+
+    code = "execution_closed"
+
+
+class StaleClaimError(ConflictError):
+    """The activity is no longer this worker's: its lease ran out, it was cancelled, or its execution has ended."""
+
+    code = "stale_claim"
 
 
 class TransientError(HeadgateError):
@@ -225,3 +298,15 @@ class StreamTrimmedError(FatalError):
     """A consumer's checkpoint is older than the oldest change that is kept: changes were missed."""
 
     code = "stream_trimmed"
+
+
+class DeterminismError(FatalError):
+    """Workflow code does not do what its history says it did. The execution waits until the code is mended."""
+
+    code = "nondeterministic"
+
+
+class BadOutputError(FatalError):
+    """The app answered with something that cannot be sent, or that is not what it declared."""
+
+    code = "bad_output"

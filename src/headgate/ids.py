@@ -13,6 +13,8 @@ from headgate.errors import UserError
 # Crockford's base 32, as ULIDs use it: no I, L, O, U, and its order is the order of the characters.
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _VALUE: Final = {character: value for value, character in enumerate(_ALPHABET)}
+_PAIRS: Final = [first + second for first in _ALPHABET for second in _ALPHABET]
+_SHIFTS: Final = tuple(range(120, -1, -10))
 _PREFIX: Final = re.compile(r"[a-z][a-z0-9]{0,15}")
 _RANDOM_BITS: Final = 80
 _RANDOM_MAX: Final = (1 << _RANDOM_BITS) - 1
@@ -67,4 +69,5 @@ def made_at_ms(identifier: str) -> int:
 
 
 def _encode(number: int) -> str:
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+    # Two characters at a time: ids are made several times for each step of a workflow.
+    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])

@@ -120,6 +120,7 @@ Namespace = Annotated[
     str, Meta(pattern=r"^[!-~]{1,100}\Z", extra={"allowed": "1 to 100 ASCII characters without spaces"})
 ]
 Seconds = Annotated[float, Meta(ge=1, le=600, extra={"allowed": "a number from 1 to 600"})]
+Threads = Annotated[int, Meta(ge=1, le=1000, extra={"allowed": "a whole number from 1 to 1,000"})]
 Entries = Annotated[int, Meta(ge=0, le=10_000_000, extra={"allowed": "a whole number from 0 to 10,000,000"})]
 
 
@@ -177,6 +178,15 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     service_name: Annotated[str, Meta(min_length=1), _about("How this service is called in traces.")] = "headgate"
 
 
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How executions are advanced and activities run."""
+
+    threads_max: Annotated[Threads, _about("Activities, other than async ones, that run at a time.")] = 64
+    lease_seconds: Annotated[
+        Seconds, _about("After how long without a sign of life a worker's activities are taken over by others.")
+    ] = 10.0
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one process."""
 
@@ -192,6 +202,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheSettings = CacheSettings()
     log: LogSettings = LogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    worker: WorkerSettings = WorkerSettings()
 
     @classmethod
     def load(cls, environ: Mapping[str, str], file: Path | None, flags: Mapping[str, object]) -> Settings:
@@ -241,6 +252,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "cache": CacheSettings,
     "log": LogSettings,
     "telemetry": TelemetrySettings,
+    "worker": WorkerSettings,
 }
 
 

@@ -6,12 +6,16 @@ DynamoDB never loads SQLite.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from headgate.clock import Clock
+from headgate.clock import Clock, SystemClock
+from headgate.durable.app import App
+from headgate.durable.service import Service
 from headgate.errors import SettingsError, TransientError
 from headgate.settings import Secret, Settings
 from headgate.store.blobs import Blobs, FolderBlobs
@@ -46,6 +50,7 @@ class OpenedStore(NamedTuple):
     store: CountingStore
     keyring: Keyring
     spill: Spill
+    blobs: Blobs
 
 
 def open_store(settings: Settings, clock: Clock) -> OpenedStore:
@@ -61,10 +66,59 @@ def open_store(settings: Settings, clock: Clock) -> OpenedStore:
             f"home {settings.home}: cannot be created: {exc.strerror}; name another with --home"
         ) from exc
     keyring = Keyring.open(settings.home / KEYS, clock)
-    spill = Spill(_open_blobs(settings), clock)
+    blobs = _open_blobs(settings)
+    spill = Spill(blobs, clock)
     names = TableNames(settings.store.table_prefix, settings.store.table_names)
     open_backend = _open_sqlite if settings.store.backend == "sqlite" else _open_dynamodb
-    return OpenedStore(open_backend(settings, names, clock, Cursors(keyring), spill), keyring, spill)
+    return OpenedStore(open_backend(settings, names, clock, Cursors(keyring), spill), keyring, spill, blobs)
+
+
+def load_app(reference: str) -> App:
+    """Return the app that `module:name` names, importing its module from the current folder or an installed package.
+
+    Raises `SettingsError` if there is no such module or name, or if it is not an app. What the module itself raises
+    is raised as it is: it is the user's own code.
+    """
+    module_name, _, name = reference.partition(":")
+    if not module_name or not name:
+        raise SettingsError(f"--app {reference!r}: write module:name, such as orders:app")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not module_name.startswith(exc.name):
+            raise
+        raise SettingsError(f"--app {reference!r}: there is no module {exc.name!r} in {Path.cwd()}") from exc
+    found = getattr(module, name, None)
+    if not isinstance(found, App):
+        raise SettingsError(f"--app {reference!r}: {name} is not an hg.App in {module.__file__}")
+    return found
+
+
+def open_service(app: App, opened: OpenedStore, clock: Clock) -> Service:
+    """Return the durable execution of an app on an open store."""
+    return Service(app, opened.store, clock, opened.keyring, opened.blobs)
+
+
+@contextmanager
+def connect(app: App, *, home: Path | str = ".headgate", work: bool = True) -> Iterator[Service]:
+    """Run an app inside of this process, on the store in `home`.
+
+    With `work`, executions are advanced and activities run here, until the block ends; otherwise they are only started
+    and asked, and someone else does the work.
+    """
+    clock = SystemClock()
+    opened = open_store(Settings.load({}, None, {"home": str(home)}), clock)
+    with closing(opened.store):
+        service = open_service(app, opened, clock)
+        if work:
+            service.start()
+        try:
+            yield service
+        finally:
+            service.stop()
+            app.bind(None, None)
 
 
 def check_dynamodb_tables(settings: Settings, clock: Clock) -> list[str]:

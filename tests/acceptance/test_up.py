@@ -97,6 +97,7 @@ def test_up__fresh_folder__is_ready_with_a_home_of_its_own(tmp_path: Path) -> No
             "headgate.db",
             "headgate.db.lock",
             "keys.json",
+            "server.json",
         ]
 
 
@@ -131,7 +132,7 @@ def test_up__grpc_health__is_serving(shared: Server) -> None:
         ("PUT", "/health", {}, 405, "method_not_allowed"),
         ("GET", "/", {"Host": "evil.example"}, 421, "host_not_allowed"),
         ("GET", "/", {"Origin": "http://evil.example"}, 403, "origin_not_allowed"),
-        ("POST", "/", {"Content-Length": "1048577"}, 413, "content_too_large"),
+        ("POST", "/", {"Content-Length": "8388609"}, 413, "content_too_large"),
     ],
 )
 def test_up__any_error__is_the_same_kind_of_problem(

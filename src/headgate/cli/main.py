@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli import doctor, key, table, up
+from headgate.cli import doctor, event, execution, key, schedule, table, up, worker, workflow
 from headgate.cli.session import Json, Session, echo_json, session_of
 from headgate.errors import FatalError, HeadgateError
 
@@ -24,7 +24,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("up")(up.up)
+app.command("worker")(worker.worker)
+app.command("workers")(workflow.workers_ls)
 app.command("doctor")(doctor.doctor)
+app.add_typer(workflow.app, name="workflow")
+app.add_typer(execution.app, name="execution")
+app.add_typer(event.app, name="event")
+app.add_typer(schedule.app, name="schedule")
 app.add_typer(key.app, name="key")
 app.add_typer(table.app, name="table")
 

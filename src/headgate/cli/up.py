@@ -18,6 +18,9 @@ def up(
     grpc: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where to serve gRPC. [default: 127.0.0.1:8401]")
     ] = None,
+    app: Annotated[
+        str | None, typer.Option(metavar="MODULE:APP", help="Serve this app and run its workflows and activities.")
+    ] = None,
     config: Config = None,
     behind_proxy: Annotated[
         bool | None,
@@ -26,7 +29,7 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Serve HTTP and gRPC until a signal asks to stop.
+    """Serve HTTP and gRPC, and run an app's workflows, until a signal asks to stop.
 
     When everything listens, one line on standard output says where. Logs go to standard error. SIGTERM and
     SIGINT finish what is under way first; a second one does not.
@@ -35,9 +38,11 @@ def up(
     from headgate.clock import SystemClock
     from headgate.serve import server
     from headgate.telemetry import Tracing, configure_logs
+    from headgate.wiring import load_app
 
     settings = session_of(context).settings(config, home=home, http=http, grpc=grpc, behind_proxy=behind_proxy)
     configure_logs(style=settings.log.format, level=settings.log.level)
+    loaded = None if app is None else load_app(app)
     traces = settings.telemetry
     tracing = (
         Tracing.start(service_name=traces.service_name, otlp_endpoint=traces.otlp_endpoint)
@@ -45,6 +50,6 @@ def up(
         else Tracing()
     )
     try:
-        server.run(settings, version=__version__, clock=SystemClock(), tracing=tracing, announce=typer.echo)
+        server.run(settings, version=__version__, clock=SystemClock(), tracing=tracing, announce=typer.echo, app=loaded)
     finally:
         tracing.close()

@@ -8,7 +8,7 @@ by `Sec-Fetch-Site`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -18,15 +18,24 @@ from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 from headgate.serve.problem import Problem, send_problem
 from headgate.settings import is_loopback
 
-BODY_BYTES_MAX: Final = 1024 * 1024
+# Room for the largest payload that is accepted, and what is around it.
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 class Guard:
     """An ASGI application that lets acceptable requests through to the one behind it."""
 
-    def __init__(self, app: ASGIApp, *, allowed_hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        allowed_hosts: Iterable[str] = (),
+        admits: Callable[[Scope, str], bool] = lambda _scope, _origin: False,
+    ) -> None:
         self._app = app
         self._allowed = frozenset(host.lower() for host in allowed_hosts)
+        # Pages of these origins may call what the app declares for them, and nothing else.
+        self._admits = admits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         problem = self._refusal(scope) if scope["type"] == ScopeType.HTTP else None
@@ -46,7 +55,7 @@ class Guard:
                 f"host {', '.join(hosts) or 'missing'} is not served here; "
                 "use a loopback name, or add it to allowed_hosts",
             )
-        if any(not self._is_origin_allowed(origin, hosts[0]) for origin in origins):
+        if any(not self._is_origin_allowed(o, hosts[0]) and not self._admits(scope, o) for o in origins):
             return Problem.of(
                 403,
                 "origin_not_allowed",

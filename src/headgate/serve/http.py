@@ -10,7 +10,7 @@ from litestar.datastructures import ResponseHeader
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig, ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.types import ASGIApp, ControllerRouterHandler
+from litestar.types import ASGIApp, ControllerRouterHandler, Scope
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from headgate.clock import Clock
@@ -38,6 +38,7 @@ def build_http(
     clock: Clock,
     allowed_hosts: Sequence[str] = (),
     routes: Sequence[ControllerRouterHandler] = (),
+    admits: Callable[[Scope, str], bool] = lambda _scope, _origin: False,
 ) -> ASGIApp:
     """Return the whole application: `routes` besides its own, behind the guard, each request watched over."""
     app = Litestar(
@@ -49,7 +50,8 @@ def build_http(
         request_max_body_size=BODY_BYTES_MAX,
         logging_config=None,
     )
-    return Access(Guard(app, allowed_hosts=allowed_hosts), tracing=tracing, registry=metrics.registry, clock=clock)
+    guarded = Guard(app, allowed_hosts=allowed_hosts, admits=admits)
+    return Access(guarded, tracing=tracing, registry=metrics.registry, clock=clock)
 
 
 def _index(version: str) -> ControllerRouterHandler:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
 import structlog
-from litestar.types import ControllerRouterHandler
 
 from headgate.clock import Clock
+from headgate.durable.app import App
+from headgate.durable.service import Service
+from headgate.serve.api import api_routes
 from headgate.serve.grpc_server import GrpcServer
 from headgate.serve.health import Health, Phase
 from headgate.serve.http import build_http
@@ -19,10 +21,11 @@ from headgate.serve.meters import CacheCollector, ServerCollector
 from headgate.serve.pool import WorkPool
 from headgate.serve.stop import Stop
 from headgate.serve.sweeper import STOP_SECONDS_MAX, Sweeper
+from headgate.serve.user_routes import admits_origin, user_routes
 from headgate.settings import Settings
 from headgate.store.cache import Cache
 from headgate.telemetry import Metrics, Tracing
-from headgate.wiring import OpenedStore, open_cache, open_store
+from headgate.wiring import OpenedStore, open_cache, open_service, open_store
 
 ROWS_SWEPT_EVERY_SECONDS: Final = 60.0
 # Looking for unreferenced blobs means looking at every old blob, and a day late is early enough.
@@ -30,6 +33,7 @@ BLOBS_SWEPT_EVERY_SECONDS: Final = 3600.0
 # The rest of the deadline is for closing the store and exporting the last spans after the last answer.
 _GRACE_SHARE: Final = 0.7
 _SWEEP_SHARE: Final = 0.1
+ADDRESS_FILE: Final = "server.json"
 _log = structlog.get_logger(__name__)
 
 
@@ -40,12 +44,13 @@ def run(
     clock: Clock,
     tracing: Tracing,
     announce: Callable[[str], None],
-    routes: Sequence[ControllerRouterHandler] = (),
+    app: App | None = None,
 ) -> None:
     """Serve until a signal asks to stop, and return once everything is finished and let go.
 
-    `announce` is given one line when everything listens. Raises `SettingsError` if a port cannot be had, and
-    whatever opening the store raises.
+    `announce` is given one line when everything listens. With an `app`, its routes are served, its workflows
+    advanced and its activities run; without one, executions of others can be looked at. Raises `SettingsError`
+    if a port cannot be had, and whatever opening the store raises.
     """
     stop = Stop(deadline_seconds=settings.drain_seconds)
     stop.install()
@@ -55,7 +60,8 @@ def run(
         with closing(opened.store), closing(open_cache(settings, clock)) as cache:
             # Some backends open without asking anyone, and a server whose store is out of reach is not ready.
             opened.store.check_health()
-            server = Server(settings, opened, cache, http, version=version, clock=clock, tracing=tracing, routes=routes)
+            service = open_service(app if app is not None else App("headgate"), opened, clock)
+            server = Server(settings, opened, cache, http, service, version=version, clock=clock, tracing=tracing)
             with closing(server), asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(server.serve(stop, announce))
     finally:
@@ -72,13 +78,14 @@ class Server:
         opened: OpenedStore,
         cache: Cache,
         http: HttpServer,
+        service: Service,
         *,
         version: str,
         clock: Clock,
         tracing: Tracing,
-        routes: Sequence[ControllerRouterHandler] = (),
     ) -> None:
         self._settings = settings
+        self._service = service
         self._http = http
         self._pool = WorkPool()
         self._sweepers = _sweepers(opened)
@@ -96,7 +103,11 @@ class Server:
             tracing=tracing,
             clock=clock,
             allowed_hosts=settings.allowed_hosts,
-            routes=routes,
+            routes=[
+                *api_routes(service, self._pool, stopping=self._is_stopping),
+                *user_routes(service.app, self._pool),
+            ],
+            admits=admits_origin(service.app),
         )
 
     async def serve(self, stop: Stop, announce: Callable[[str], None]) -> None:
@@ -109,8 +120,10 @@ class Server:
         await grpc.start()
         for sweeper in self._sweepers:
             sweeper.start()
+        await asyncio.to_thread(self._start_service, stop)
         self._health.phase = Phase.SERVING
         await grpc.set_serving()
+        self._write_address()
         announce(f"headgate ready  http=http://{self._http.address}  grpc={grpc.address}  home={self._settings.home}")
 
         def drain_soon() -> None:
@@ -125,7 +138,25 @@ class Server:
         for sweeper in self._sweepers:
             sweeper.request_stop()
         _log.info("draining", action="server.drain", grace_seconds=grace_seconds)
-        await asyncio.gather(self._http.drain(), grpc.drain(grace_seconds))
+        await asyncio.gather(
+            self._http.drain(), grpc.drain(grace_seconds), asyncio.to_thread(self._service.stop, grace_seconds)
+        )
+
+    def _is_stopping(self) -> bool:
+        return self._health.phase is Phase.DRAINING
+
+    def _start_service(self, stop: Stop) -> None:
+        if self._service.app.workflows or self._service.app.activity_names():
+            worker = self._settings.worker
+            self._service.start(
+                threads_max=worker.threads_max,
+                lease_seconds=worker.lease_seconds,
+                on_fatal=lambda _error: stop.request(),
+            )
+
+    def _write_address(self) -> None:
+        """Say in the home folder where this server is, for the commands that talk to it."""
+        (self._settings.home / ADDRESS_FILE).write_text(f'{{"http": "http://{self._http.address}"}}\n')
 
     def close(self) -> None:
         """Stop the threads. Blocks until what they are doing is done, but for a sweep not for long."""

@@ -31,6 +31,10 @@ class Stop:
         if self.requested:
             callback()
 
+    def request(self) -> None:
+        """Ask for an orderly end from within, as a signal does from outside."""
+        os.kill(os.getpid(), signal.SIGTERM)
+
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.requested:
             os._exit(128 + number)

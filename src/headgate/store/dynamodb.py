@@ -14,6 +14,7 @@ from botocore.exceptions import BotoCoreError
 from headgate.clock import Clock
 from headgate.errors import (
     ConflictError,
+    HeadgateError,
     OutcomeUnknownError,
     StoreClosedError,
     StoreIOError,
@@ -238,6 +239,18 @@ class DynamoStore:
         except ConflictError as exc:
             settle(exc, row, len(writes))
 
+    def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
+        prepared = [self._prepared_transaction(writes, None) for writes in transactions]
+        outcomes: list[HeadgateError | None] = []
+        for pieces, now in prepared:
+            try:
+                self._transact(pieces, now)
+            except ConflictError as exc:
+                outcomes.append(exc)
+            else:
+                outcomes.append(None)
+        return outcomes
+
     def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
         prepared, now = self._prepared_transaction(writes, None)
 
@@ -285,11 +298,13 @@ class DynamoStore:
         load_position(table, position)
         self._checkpoints.set(table, consumer, position)
 
-    def generation(self) -> int:
+    def generation(self, *, others: bool = False) -> int:
+        del others  # Nobody tells us what was committed, here or elsewhere.
         self._refuse_if_closed()
         return 0
 
-    def wait(self, generation: int, timeout_seconds: float) -> int:
+    def wait(self, generation: int, timeout_seconds: float, *, others: bool = False) -> int:
+        del others
         self._refuse_if_closed()
         self._clock.sleep(max(0.0, min(timeout_seconds, WAIT_SECONDS_MAX)))
         return generation + 1

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from headgate.errors import HeadgateError
 from headgate.store.conditions import Condition
 from headgate.store.schema import Key, Table
 from headgate.store.values import Item
@@ -64,6 +65,13 @@ class Store(Protocol):
         call under the same token raises `TokenReusedError`.
         """
 
+    def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
+        """Apply several transactions in their order, each all or nothing by itself, with one wait for the disk.
+
+        Returns for each the error that refused it, or None. A later one sees what an earlier one wrote. Raises as
+        `transact` does for bad input, before any is applied; what else it raises leaves open which were applied.
+        """
+
     def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
         """Apply all of `writes` or none, as `transact` does, without keeping the caller's thread.
 
@@ -86,13 +94,14 @@ class Store(Protocol):
     def checkpoint(self, table: Table, consumer: str, position: str) -> None:
         """Remember that the consumer has dealt with everything up to `position`."""
 
-    def generation(self) -> int:
+    def generation(self, *, others: bool = False) -> int:
         """Return a number to give to `wait`. Read it before looking for work, so that no commit is missed."""
 
-    def wait(self, generation: int, timeout_seconds: float) -> int:
+    def wait(self, generation: int, timeout_seconds: float, *, others: bool = False) -> int:
         """Return once something was committed after `generation` was read, by any process, or at the time-out.
 
-        A return is a hint to look, not a promise that there is something to find.
+        With `others`, what this process commits does not count, as far as the backend can tell. A return is a hint to
+        look, not a promise that there is something to find.
         """
 
     def sweep(self, *, limit: int = 1000) -> int:

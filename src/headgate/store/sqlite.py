@@ -42,6 +42,7 @@ from headgate.store.sqlite_operations import (
     PutRow,
     UpdateRow,
     carry_out_all,
+    carry_out_each,
     decoded,
     live_item,
     surely_within,
@@ -179,6 +180,19 @@ class SqliteStore:
         except ConflictError as exc:
             settle(exc, row, len(operations))
 
+    def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
+        pieces = []
+        for writes in transactions:
+            check_transaction(writes, None)
+            operations = [self._operation(write) for write in writes]
+            check_transaction_bytes(operation.bytes_written() for operation in operations)
+            pieces.append(operations)
+        self._refuse_if_closed()
+        self.stats.transactions += len(pieces)
+        self.stats.writes += sum(len(operations) for operations in pieces)
+        outcomes = self._commits.run(lambda connection: carry_out_each(connection, pieces))
+        return [self._with_whole_items(o) if isinstance(o, ConflictError) else o for o in outcomes]
+
     def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
         check_transaction(writes, None)
         self._refuse_if_closed()
@@ -220,13 +234,13 @@ class SqliteStore:
         """Return all rows of a statement that reads, for the parts of this backend that keep tables of their own."""
         return self._read(statement, parameters)
 
-    def generation(self) -> int:
+    def generation(self, *, others: bool = False) -> int:
         self._refuse_if_closed()
-        return self._wakeups.generation()
+        return self._wakeups.generation(others=others)
 
-    def wait(self, generation: int, timeout_seconds: float) -> int:
+    def wait(self, generation: int, timeout_seconds: float, *, others: bool = False) -> int:
         self._refuse_if_closed()
-        return self._wakeups.wait(generation, timeout_seconds)
+        return self._wakeups.wait(generation, timeout_seconds, others=others)
 
     def sweep(self, *, limit: int = 1000) -> int:
         self._refuse_if_closed()

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.errors import ConflictError, CorruptionError, InvalidItemError
+from headgate.errors import ConflictError, CorruptionError, HeadgateError, InvalidItemError
 from headgate.store.checks import check_size, update_condition
 from headgate.store.conditions import Condition, holds
 from headgate.store.conflicts import refused
@@ -163,6 +163,22 @@ def carry_out_all(connection: sqlite3.Connection, operations: Sequence[Operation
     for operation in operations:
         operation.prepare()
     return [operation.apply(connection) for operation in operations]
+
+
+def carry_out_each(
+    connection: sqlite3.Connection, transactions: Sequence[Sequence[Operation]]
+) -> list[HeadgateError | None]:
+    """Apply transactions one after the other, and return for each what refused it, if anything did."""
+    outcomes: list[HeadgateError | None] = []
+    for operations in transactions:
+        try:
+            carry_out_all(connection, operations)
+        except HeadgateError as exc:
+            # Raised before its first write, so that what the others wrote can stay.
+            outcomes.append(exc)
+        else:
+            outcomes.append(None)
+    return outcomes
 
 
 def live_item(rows: TableRows, body: str | None, now: float) -> Item | None:

@@ -273,10 +273,17 @@ TURNS: Final = Table(
 )
 INBOXES: Final = Table(
     "headgate-inboxes",
-    "Messages that an execution has not consumed yet",
+    "Messages that an execution has not consumed yet, ids of signals it was sent, answers to updates",
     KeyAttribute("execution_id"),
     KeyAttribute("message_id"),
-    entities=(Entity("message", "{execution_id}", "{message_id}"),),
+    # Sparse: only messages carry it, so that whoever drives executions finds those with mail.
+    (Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("at_ms", KeyKind.NUMBER)),),
+    ttl_attribute="ttl",
+    entities=(
+        Entity("message", "{execution_id}", "M#{at_ms:013d}#{unique}"),
+        Entity("signal id", "{execution_id}", "S#{signal_id}"),
+        Entity("answer to an update", "{execution_id}", "U#{update_id}"),
+    ),
 )
 ACTIVITIES: Final = Table(
     "headgate-activities",
@@ -289,7 +296,10 @@ ACTIVITIES: Final = Table(
         Index("execution-index", KeyAttribute("execution_id"), KeyAttribute("seq", KeyKind.NUMBER)),
     ),
     ttl_attribute="ttl",
-    entities=(Entity("activity", "{execution_id}#{seq}"),),
+    entities=(
+        Entity("activity", "{execution_id}#{run}#{seq:06d}"),
+        Entity("delivery of an event", "{subscription}#{event_id}"),
+    ),
 )
 TIMERS: Final = Table(
     "headgate-timers",
@@ -301,16 +311,25 @@ TIMERS: Final = Table(
 )
 SUBSCRIPTIONS: Final = Table(
     "headgate-subscriptions",
-    "Subscriptions to events, their deliveries under way, and their dead letters",
+    "Subscriptions to events, and the deliveries that failed for good",
     KeyAttribute("subscription"),
     _SK,
-    (_DUE,),
+    (Index("kind-index", KeyAttribute("kind"), _SK),),
     ttl_attribute="ttl",
     entities=(
         Entity("subscription", "{subscription}", "META"),
-        Entity("delivery", "{subscription}", "DELIVERY#{event_id}"),
         Entity("dead letter", "{subscription}", "DEAD#{event_id}"),
+        Entity("replay of events", "{subscription}", "REPLAY#{replay_id}"),
     ),
+)
+EVENTS: Final = Table(
+    "headgate-events",
+    "What was emitted on the bus, by day",
+    KeyAttribute("day"),
+    KeyAttribute("event_id"),
+    (Index("type-index", KeyAttribute("type"), KeyAttribute("event_id")),),
+    ttl_attribute="ttl",
+    entities=(Entity("event", "{yyyymmdd}", "{event_id}"),),
 )
 
 # Shared by all parts.
@@ -373,6 +392,7 @@ CONTROL: Final = Table(
         Entity("quota", "QUOTA#{subject}", "{bucket}"),
         Entity("lineage spec", "LSPEC#{producer_id}", "SPEC#{spec_id}"),
         Entity("baseline", "BASELINE#{dataset_urn}", "{metric}"),
+        Entity("deliveries still to be made", "DELIVERIES#{event_id}", "REST", {"due_pk": "DELIVERIES"}),
         Entity("incident context", "CONTEXT#{incident_id}", "CONTEXT"),
     ),
 )
@@ -390,7 +410,7 @@ ALL_TABLES: Final[tuple[Table, ...]] = (
     DATASET_WRITERS, DATASET_READERS, COLUMN_WRITERS, COLUMN_READERS,
     SIGNAL_HISTORY, OUTBOX, AUDIT, HEALTH_CHECK,
     FANOUT,
-    EXECUTIONS, TURNS, INBOXES, ACTIVITIES, TIMERS, SUBSCRIPTIONS,
+    EXECUTIONS, TURNS, INBOXES, ACTIVITIES, TIMERS, SUBSCRIPTIONS, EVENTS,
     IDEMPOTENCY, API_KEYS, WORKERS, SCHEDULES, DEFINITIONS, CONTROL, STREAM_CHECKPOINTS,
 )  # fmt: skip
 

@@ -28,13 +28,17 @@ _SETTLED_NS: Final = 100_000_000
 
 
 class Wakeups:
-    """A generation number that grows with every commit, here or in another process."""
+    """A generation number that grows with every commit, here or in another process.
+
+    A second one grows only with what others have committed, and at most once a second with our own.
+    """
 
     def __init__(self, database: Path, connect: Callable[[], sqlite3.Connection]) -> None:
         self._folder = _folder(database)
         self._connect = connect
         self._changed = threading.Condition()
         self._generation = 0
+        self._others = 0
         self._waiters = 0
         self._closed = False
         self._listener: threading.Thread | None = None
@@ -43,11 +47,12 @@ class Wakeups:
         self._peers_as_of = -1
         self._outbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 
-    def generation(self) -> int:
+    def generation(self, *, others: bool = False) -> int:
         """Return the present generation, and listen from now on for what takes it further."""
-        with self._changed:
-            self._start_listening()
-        return self._generation
+        if self._listener is None:
+            with self._changed:
+                self._start_listening()
+        return self._others if others else self._generation
 
     def committed(self) -> None:
         """Wake everyone who waits, here and elsewhere. Called after a commit, by one thread at a time."""
@@ -59,10 +64,13 @@ class Wakeups:
             # The write is durable, and its caller must hear that. Who was not poked finds out by looking.
             self._peers_as_of = -1
 
-    def wait(self, generation: int, timeout_seconds: float) -> int:
+    def wait(self, generation: int, timeout_seconds: float, *, others: bool = False) -> int:
         """Return the generation once it is past `generation`, or at the time-out."""
         with self._changed:
             self._start_listening()
+            if others:
+                self._changed.wait_for(lambda: self._others != generation or self._closed, timeout_seconds)
+                return self._others
             self._waiters += 1
             try:
                 self._changed.wait_for(lambda: self._generation != generation or self._closed, timeout_seconds)
@@ -88,6 +96,12 @@ class Wakeups:
         if self._waiters:
             with self._changed:
                 self._changed.notify_all()
+
+    def _others_committed(self) -> None:
+        with self._changed:
+            self._generation += 1
+            self._others += 1
+            self._changed.notify_all()
 
     def _poke(self, address: str) -> None:
         try:
@@ -151,7 +165,7 @@ class Wakeups:
                     _drain(inbox)
                 version = _data_version(connection)
                 if is_poked or version is None or version != seen:
-                    self._advance()
+                    self._others_committed()
                 seen = version
         finally:
             connection.close()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from headgate.store.schema import Key, Table
 from headgate.store.tables import EXECUTIONS, INBOXES, SIGNAL_STATE, TURNS
 from headgate.store.writes import Query, Range, Sort, Update
 
-NO_TTL = INBOXES
+NO_TTL = msgspec.structs.replace(INBOXES, ttl_attribute=None)
 WITH_TTL = TURNS
 NOW = 1000.9
 

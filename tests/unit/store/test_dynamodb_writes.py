@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headgate.clock import VirtualClock
 from headgate.store import conditions as c
+from headgate.store import tables
 from headgate.store.blobs import FolderBlobs
 from headgate.store.dynamodb_calls import CONDITION_FAILED, Refusal
 from headgate.store.dynamodb_items import to_attributes
@@ -13,11 +15,11 @@ from headgate.store.dynamodb_writes import PreparedWrite, WriteRequests, applied
 from headgate.store.names import TableNames
 from headgate.store.schema import Key
 from headgate.store.spill import Spill
-from headgate.store.tables import INBOXES
 from headgate.store.values import Item
 from headgate.store.writes import Delete, Put, Update, Write
 
 KEY = Key("e", "m")
+INBOXES = msgspec.structs.replace(tables.INBOXES, ttl_attribute=None)
 ROW = {"execution_id": "e", "message_id": "m"}
 
 

@@ -1,0 +1,229 @@
+"""A running server, asked over HTTP: where it is, what it answers, and its problems as errors of ours."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import quote, urlsplit
+
+import typer
+
+from headgate.cli.session import session_of
+from headgate.errors import (
+    ConflictError,
+    FatalError,
+    HeadgateError,
+    InvalidPayloadError,
+    NotFoundError,
+    SettingsError,
+    TransientError,
+    UserError,
+)
+
+if TYPE_CHECKING:
+    import httpx
+    from msgspec import Raw
+
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        help="The server to ask. [default: HEADGATE_SERVER, or the one that serves the home]",
+        show_default=False,
+    ),
+]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="NAME:VALUE", help="A tag; may be given repeatedly.")]
+
+ADDRESS_FILE: Final = "server.json"
+_ANSWER_SECONDS: Final = 90.0
+_FAMILIES: Final[Mapping[int, type[HeadgateError]]] = {
+    404: NotFoundError,
+    409: ConflictError,
+    412: ConflictError,
+    429: TransientError,
+    503: TransientError,
+}
+# An address that stands for all of a machine's is none that can be asked.
+_ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+
+
+class Api:
+    """The API of one server."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+
+    def get(self, path: str, **query: Any) -> Any:  # noqa: ANN401 - JSON
+        """Return what is at a path. Arguments that are None are left out."""
+        return self.request("GET", path, query=query)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401
+        """Send a body, of which members that are None are left out, and return the answer."""
+        return self.request("POST", path, body=body or {})
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - JSON
+        """Return the answer as plain JSON values. Raises the `HeadgateError` that the server's problem stands for."""
+        import msgspec
+
+        content = None if body is None else msgspec.json.encode(_without_none(body))
+        with self._client() as client:
+            answer = client.request(
+                method,
+                path,
+                params=_without_none(query or {}),
+                content=content,
+                headers={"content-type": "application/json"} if content is not None else None,
+            )
+            return _answer(answer)
+
+    def follow(self, path: str, *, after: str | None = None, **query: Any) -> Iterator[tuple[str, str, Any]]:  # noqa: ANN401
+        """Yield the events of a stream until it ends: their names, ids and data."""
+        import msgspec
+
+        headers = {} if after is None else {"last-event-id": after}
+        with (
+            self._client() as client,
+            client.stream("GET", path, params=_without_none(query), headers=headers) as answer,
+        ):
+            if answer.is_error:
+                answer.read()
+                _answer(answer)
+            fields: dict[str, str] = {}
+            for line in answer.iter_lines():
+                name, _, value = line.partition(": ")
+                if line:
+                    fields[name] = value
+                    continue
+                if "data" in fields:
+                    yield fields.get("event", "message"), fields.get("id", ""), msgspec.json.decode(fields["data"])
+                fields = {}
+
+    @contextmanager
+    def _client(self) -> Iterator[httpx.Client]:
+        import httpx
+
+        from headgate.settings import is_loopback
+
+        host = urlsplit(self._url).hostname or ""
+        # A proxy is for what is elsewhere.
+        trusts_proxies = not is_loopback(f"[{host}]" if ":" in host else host)
+        try:
+            with httpx.Client(
+                base_url=f"{self._url}/api/v1", timeout=_ANSWER_SECONDS, trust_env=trusts_proxies
+            ) as made:
+                yield made
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as exc:
+            raise SettingsError(f"--server {self._url}: not an address such as http://127.0.0.1:8400") from exc
+        except httpx.ConnectError as exc:
+            raise TransientError(
+                f"{self._url}: no server answers; start one with 'headgate up', or name it with --server"
+            ) from exc
+        except httpx.TransportError as exc:
+            raise TransientError(f"{self._url}: the connection broke off ({type(exc).__name__}); try again") from exc
+
+
+def api_of(context: typer.Context, server: str | None, home: str | None, config: Path | None) -> Api:
+    """Return the server that was named, or else the one that serves the home."""
+    session = session_of(context)
+    named = server or session.environ.get("HEADGATE_SERVER")
+    if named:
+        return Api(named)
+    settings = session.settings(config, home=home)
+    return Api(_served(settings.home) or f"http://{settings.http}")
+
+
+def _served(home: Path) -> str | None:
+    """Return the address that the server of this home has left there."""
+    import msgspec
+
+    path = home / ADDRESS_FILE
+    try:
+        url: str = msgspec.json.decode(path.read_bytes(), type=dict[str, str])["http"]
+        parts = urlsplit(url)
+        host = _ANY_HOST.get(parts.hostname or "")
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, KeyError, ValueError) as exc:
+        raise SettingsError(f"{path}: it does not say where the server is; name it with --server") from exc
+    return url if host is None else f"{parts.scheme}://{host}:{parts.port}"
+
+
+def at(*segments: str) -> str:
+    """Return the path of these segments, in which a slash is part of an id."""
+    return "".join(f"/{quote(segment, safe='')}" for segment in segments)
+
+
+def read_json(text: str | None, what: str) -> Raw | None:
+    """Return the JSON that an argument gives: itself, `@file`, or `-` for standard input. Raises `UserError`."""
+    import msgspec
+
+    if text is None:
+        return None
+    try:
+        if text == "-":
+            content = sys.stdin.buffer.read()
+        else:
+            content = Path(text[1:]).read_bytes() if text.startswith("@") else text.encode()
+        msgspec.json.decode(content)
+    except OSError as exc:
+        raise UserError(f"{what} {text}: the file cannot be read: {exc.strerror}") from exc
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
+        raise InvalidPayloadError(f"{what}: not JSON ({exc}); write JSON, @file, or - for standard input") from exc
+    return msgspec.Raw(content)
+
+
+def read_tags(given: list[str] | None) -> dict[str, str]:
+    """Return tags that were given as NAME:VALUE. Raises `UserError`."""
+    tags = {}
+    for text in given or []:
+        name, separator, value = text.partition(":")
+        if not separator:
+            raise UserError(f"--tag {text!r}: write NAME:VALUE")
+        tags[name] = value
+    return tags
+
+
+def _without_none(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _answer(answer: httpx.Response) -> Any:  # noqa: ANN401 - JSON
+    import msgspec
+
+    if not answer.is_error:
+        return msgspec.json.decode(answer.content) if answer.content else None
+    try:
+        problem = msgspec.json.decode(answer.content, type=dict[str, Any])
+        code, detail = str(problem["code"]), str(problem["detail"])
+    except (msgspec.DecodeError, KeyError) as exc:
+        raise UserError(
+            f"{answer.url}: answered {answer.status_code} as no server of ours does; check --server"
+        ) from exc
+    raise _error(answer.status_code, code, detail)
+
+
+def _error(status: int, code: str, detail: str) -> HeadgateError:
+    """Return the error that a problem stands for: its family decides the exit code, its code stays what it is."""
+    known = {kind.code: kind for kind in _subclasses(HeadgateError)}
+    family = known.get(code) or _FAMILIES.get(status) or (FatalError if status >= 500 else UserError)
+    made: type[HeadgateError] = family
+    if family.code != code:
+        made = type(family.__name__, (family,), {"code": code})
+    return made(detail)
+
+
+def _subclasses(kind: type[HeadgateError]) -> Iterator[type[HeadgateError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)

@@ -1,0 +1,375 @@
+"""Activities under way: claimed, failed, timed out, completed from outside, taken over from the dead.
+
+Deciding and the one transaction that makes it true; running them is `performing`'s. An activity row exists until the
+activity has ended, and its token changes hands with it, so that whoever lost it can do no more harm.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.durable.bus import dead_letter
+from headgate.durable.drafts import Source, queue_partition
+from headgate.durable.failures import ErrorInfo
+from headgate.durable.history import NULL, ActivityEnded, ActivityOptions, Note
+from headgate.durable.limits import Limits
+from headgate.durable.records import NEVER_MS, WATCH, Activity, activity_of, message
+from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, StaleClaimError
+from headgate.ids import IdMaker
+from headgate.store.port import Store
+from headgate.store.schema import Key
+from headgate.store.tables import ACTIVITIES
+from headgate.store.writes import Query, Range, Sort, Write
+
+_options_decoder: Final = msgspec.json.Decoder(ActivityOptions)
+_encoder: Final = msgspec.json.Encoder()
+_notes_decoder: Final = msgspec.json.Decoder(tuple[Note, ...])
+_error_decoder: Final = msgspec.json.Decoder(ErrorInfo)
+NOTES_KEPT_MAX: Final = 400
+_PAGE: Final = 200
+_PAGES_MAX: Final = 20
+
+
+class Timeout(enum.StrEnum):
+    """The four limits of an activity."""
+
+    SCHEDULE_TO_START = "schedule_to_start"
+    START_TO_CLOSE = "start_to_close"
+    HEARTBEAT = "heartbeat"
+    SCHEDULE_TO_CLOSE = "schedule_to_close"
+
+
+# Another attempt cannot help against these.
+_FINAL: Final = (Timeout.SCHEDULE_TO_START, Timeout.SCHEDULE_TO_CLOSE)
+
+
+class Ended(Struct, frozen=True):
+    """How an attempt ended. Without an error, `result` counts."""
+
+    result: Raw = NULL
+    error: ErrorInfo | None = None
+    timeout: Timeout | None = None
+    notes: tuple[Note, ...] = ()
+
+
+def options_of(activity: Activity) -> ActivityOptions:
+    """Return the options that an activity was asked for with."""
+    return _options(activity.options)
+
+
+@lru_cache(maxsize=1024)
+def _options(text: str) -> ActivityOptions:
+    # Most activities of an app share a handful of options, which are asked for several times a step.
+    return _options_decoder.decode(text)
+
+
+def deadline(activity: Activity, options: ActivityOptions) -> tuple[int, Timeout | None]:
+    """Return when the present attempt, or the wait for it, runs out, and which limit that is."""
+    limits: list[tuple[int, Timeout]] = []
+
+    def add(since_ms: int, seconds: float | None, kind: Timeout) -> None:
+        if seconds is not None:
+            limits.append((since_ms + round(1000 * seconds), kind))
+
+    add(activity.scheduled_at_ms, options.schedule_to_close, Timeout.SCHEDULE_TO_CLOSE)
+    if activity.queue_pk is not None:
+        add(activity.scheduled_at_ms, options.schedule_to_start, Timeout.SCHEDULE_TO_START)
+    else:
+        add(activity.started_at_ms, options.start_to_close, Timeout.START_TO_CLOSE)
+        add(max(activity.started_at_ms, activity.heartbeat_at_ms), options.heartbeat, Timeout.HEARTBEAT)
+    return min(limits, default=(NEVER_MS, None))
+
+
+class Activities:
+    """The activities of a store, as one worker deals with them."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        *,
+        worker_id: Callable[[], str],
+        draw: Callable[[], float],
+        membership: Callable[[], Write] | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._worker_id = worker_id
+        self._draw = draw
+        self._membership = membership
+        self._limits = Limits(store, clock)
+
+    # Taking them on.
+
+    def claimed(self, activity: Activity) -> Activity:
+        """Return the row as this worker would claim it."""
+        worker = self._worker_id()
+        return replace(
+            activity,
+            token=self._ids.ulid(),
+            attempt=activity.attempt + 1,
+            worker=worker,
+            started_at_ms=self.now_ms(),
+            heartbeat_at_ms=0,
+            queue_pk=None,
+            available_at_ms=None,
+            lease_pk=worker,
+            lease_expires_ms=NEVER_MS,
+        )
+
+    def claim(self, queues: Sequence[str], names: Callable[[str], bool], limit: int) -> list[Activity]:
+        """Claim up to `limit` activities that wait in these queues."""
+        taken: list[Activity] = []
+        transactions: list[list[Write]] = []
+        for activity in chain.from_iterable(self._waiting(queue) for queue in queues):
+            if len(taken) >= limit:
+                break
+            if not names(activity.name):
+                continue
+            admitted = self._limits.admit(options_of(activity), self.claimed(activity))
+            if admitted is not None:
+                claimed, writes = admitted
+                taken.append(claimed)
+                member = [] if self._membership is None else [self._membership()]
+                transactions.append([claimed.put(activity.token), *writes, *member])
+        if not transactions:
+            return []
+        outcomes = self._store.transact_many(transactions)
+        return [activity for activity, refusal in zip(taken, outcomes, strict=True) if refusal is None]
+
+    def next_available_ms(self, queues: Sequence[str]) -> int:
+        """Return when the next activity of these queues may be started."""
+        soonest = NEVER_MS
+        for queue in queues:
+            page = self._store.query(
+                Query(table=ACTIVITIES, index="queue-index", partition=queue_partition(queue), limit=1)
+            )
+            for item in page.items:
+                soonest = min(soonest, item["available_at_ms"])
+        return soonest
+
+    def release(self, activity: Activity) -> None:
+        """Give a claim back that was not begun, or not finished before this process stops."""
+        self._put(self._queued(replace(activity, attempt=activity.attempt - 1), self.now_ms()), activity.token)
+
+    # Ending them.
+
+    def ended(self, activity: Activity, outcome: Ended) -> Source | None:
+        """Return what the execution is to hear, or None if the activity will be tried again.
+
+        Raises `StaleClaimError` if it is no longer this worker's to end.
+        """
+        options = options_of(activity)
+        notes = self._notes(activity, outcome)
+        if outcome.error is not None:
+            again_at_ms = self._again_at_ms(activity, options, outcome)
+            if again_at_ms is not None:
+                self._retry(activity, outcome.error, notes, again_at_ms)
+                return None
+        event = ActivityEnded(
+            seq=activity.seq,
+            result=outcome.result,
+            error=outcome.error,
+            timeout=None if outcome.timeout is None else outcome.timeout.value,
+            attempts=activity.attempt,
+            worker=activity.worker,
+            started_at_ms=activity.started_at_ms,
+            ended_at_ms=self.now_ms(),
+            notes=notes,
+        )
+        return Source(event, activity.ended(), activity.run)
+
+    def deliver(self, activity: Activity, source: Source) -> None:
+        """Put an ending into the execution's inbox, for the worker that advances it.
+
+        Raises `StaleClaimError` if the activity was no longer this worker's.
+        """
+        assert source.removal is not None
+        told = message(activity.execution_id, source.event, self.now_ms(), self._ids.ulid(), run=activity.run)
+        self._transact(activity, [source.removal, told.put(), *self.slot_freed(activity)])
+
+    def delivered(self, activity: Activity, outcome: Ended) -> None:
+        """End the delivery of an event: it is gone, tried again, or a dead letter."""
+        if outcome.error is None:
+            self._transact(activity, [activity.ended()])
+            return
+        again_at_ms = self._again_at_ms(activity, options_of(activity), outcome)
+        if again_at_ms is not None:
+            self._retry(activity, outcome.error, (), again_at_ms)
+            return
+        self._transact(activity, [activity.ended(), *dead_letter(activity, outcome.error, self.now_ms())])
+
+    def slot_freed(self, activity: Activity) -> list[Write]:
+        """Return the writes that free what an activity holds of its limit."""
+        return self._limits.freed(activity)
+
+    def _again_at_ms(self, activity: Activity, options: ActivityOptions, outcome: Ended) -> int | None:
+        assert outcome.error is not None
+        if outcome.timeout in _FINAL or not options.retry.again(activity.attempt, outcome.error):
+            return None
+        at_ms = self.now_ms() + round(1000 * options.retry.delay_seconds(activity.attempt, self._draw()))
+        last_ms = NEVER_MS
+        if options.schedule_to_close is not None:
+            last_ms = activity.scheduled_at_ms + round(1000 * options.schedule_to_close)
+        return at_ms if at_ms < last_ms else None
+
+    def _retry(self, activity: Activity, error: ErrorInfo, notes: tuple[Note, ...], again_at_ms: int) -> None:
+        waiting = replace(
+            self._queued(activity, again_at_ms),
+            last_error=_encoder.encode(error).decode(),
+            notes=_encoder.encode(notes[-NOTES_KEPT_MAX:]).decode() if notes else None,
+        )
+        self._put(waiting, activity.token, *self.slot_freed(activity))
+
+    def _queued(self, activity: Activity, available_at_ms: int) -> Activity:
+        options = options_of(activity)
+        queued = replace(
+            activity,
+            token=self._ids.ulid(),
+            worker="",
+            queue_pk=queue_partition(options.queue),
+            available_at_ms=available_at_ms,
+            lease_pk=None,
+            lease_expires_ms=None,
+            is_external=False,
+            limit_slot=None,
+        )
+        # Only the first wait counts against the limit for starting.
+        at_ms, kind = deadline(queued, options if activity.attempt == 0 else replace(options, schedule_to_start=None))
+        return queued if kind is None else replace(queued, lease_pk=WATCH, lease_expires_ms=at_ms)
+
+    # From outside.
+
+    def hand_over(self, activity: Activity) -> Activity:
+        """Let an activity wait for its completion from outside, watched for its limits alone."""
+        external = replace(activity, is_external=True, lease_pk=None, lease_expires_ms=None)
+        at_ms, kind = deadline(external, options_of(external))
+        if kind is not None:
+            external = replace(external, lease_pk=WATCH, lease_expires_ms=at_ms)
+        self._put(external, activity.token)
+        return external
+
+    def get(self, activity_id: str, token: str) -> Activity:
+        """Return an activity if this token still holds it. Raises `StaleClaimError`, `NotFoundError`."""
+        item = self._store.get(ACTIVITIES, Key(activity_id), consistent=True)
+        if item is None:
+            raise NotFoundError(f"activity {activity_id}: it has ended, or its execution has; nothing is left to do")
+        activity = activity_of(item)
+        if activity.token != token:
+            raise _stale(activity)
+        return activity
+
+    def beat(self, activity: Activity, details: Raw | None) -> Activity:
+        """Record a heartbeat. Raises `StaleClaimError` if nobody wants the result any more."""
+        beaten = replace(
+            activity,
+            heartbeat_at_ms=self.now_ms(),
+            details=activity.details if details is None else bytes(details).decode(),
+        )
+        if activity.is_external:
+            at_ms, kind = deadline(beaten, options_of(beaten))
+            if kind is not None:
+                beaten = replace(beaten, lease_expires_ms=at_ms)
+        self._put(beaten, activity.token)
+        return beaten
+
+    # From the dead, and from time.
+
+    def overdue(self, limit: int = 100) -> list[tuple[Activity, Timeout]]:
+        """Return activities that no worker has and whose limit has passed."""
+        page = self._store.query(
+            Query(
+                table=ACTIVITIES,
+                index="lease-index",
+                partition=WATCH,
+                sort=Sort(Range.AT_MOST, self.now_ms()),
+                limit=limit,
+            )
+        )
+        found = []
+        for item in page.items:
+            activity = activity_of(item)
+            at_ms, kind = deadline(activity, options_of(activity))
+            if kind is not None and at_ms <= self.now_ms():
+                found.append((activity, kind))
+        return found
+
+    def next_deadline_ms(self) -> int:
+        """Return when the next activity that no worker has runs out of time."""
+        page = self._store.query(Query(table=ACTIVITIES, index="lease-index", partition=WATCH, limit=1))
+        return min((item["lease_expires_ms"] for item in page.items), default=NEVER_MS)
+
+    def held(self, limit: int = 500) -> list[Activity]:
+        """Return what is claimed under this worker's name."""
+        page = self._store.query(Query(table=ACTIVITIES, index="lease-index", partition=self._worker_id(), limit=limit))
+        return [activity_of(item) for item in page.items]
+
+    def reap(self, worker_id: str, limit: int = 100) -> int:
+        """Queue again what a dead worker had claimed, and return how many that were."""
+        page = self._store.query(Query(table=ACTIVITIES, index="lease-index", partition=worker_id, limit=limit))
+        rows = [activity_of(item) for item in page.items]
+        now_ms = self.now_ms()
+        outcomes = self._store.transact_many(
+            [[self._queued(row, now_ms).put(row.token), *self.slot_freed(row)] for row in rows]
+        )
+        for refusal in outcomes:
+            if refusal is not None and not isinstance(refusal, ConflictError):
+                raise refusal
+        return len(rows)
+
+    def now_ms(self) -> int:
+        """Return the time in milliseconds."""
+        return int(self._clock.seconds() * 1000)
+
+    def _waiting(self, queue: str) -> Iterator[Activity]:
+        """Give what waits in a queue, page by page: what cannot be claimed must not hide what is behind it."""
+        cursor = None
+        for _ in range(_PAGES_MAX):
+            page = self._store.query(
+                Query(
+                    table=ACTIVITIES,
+                    index="queue-index",
+                    partition=queue_partition(queue),
+                    sort=Sort(Range.AT_MOST, self.now_ms()),
+                    limit=_PAGE,
+                    cursor=cursor,
+                )
+            )
+            yield from (activity_of(item) for item in page.items)
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def _notes(self, activity: Activity, outcome: Ended) -> tuple[Note, ...]:
+        if activity.notes is None:
+            return outcome.notes
+        return (*_notes_decoder.decode(activity.notes), *outcome.notes)
+
+    def _put(self, activity: Activity, token: str, *more: Write) -> None:
+        self._transact(activity, [activity.put(token), *more])
+
+    def _transact(self, activity: Activity, writes: list[Write]) -> None:
+        try:
+            self._store.transact(writes)
+        except OutcomeUnknownError:
+            raise
+        except ConflictError as exc:
+            raise _stale(activity) from exc
+
+
+def _stale(activity: Activity) -> StaleClaimError:
+    return StaleClaimError(
+        f"activity {activity.activity_id} attempt {activity.attempt}: it is no longer yours; its lease ran out, it was "
+        "cancelled, or its execution has ended"
+    )

@@ -1,0 +1,106 @@
+"""Durations as people write them ("90s", "1h30m", "P3D"), and the seconds they stand for."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Final
+
+from headgate.errors import UserError
+
+Duration = str | int | float | timedelta
+
+# A wait longer than this is a slip of a unit rather than an intention.
+SECONDS_MAX: Final = 100 * 365.25 * 86_400.0
+
+_UNITS: Final = (
+    ("w", Decimal(604_800)),
+    ("d", Decimal(86_400)),
+    ("h", Decimal(3_600)),
+    ("m", Decimal(60)),
+    ("s", Decimal(1)),
+    ("ms", Decimal("0.001")),
+)
+_NUMBER: Final = r"([0-9]{1,20}(?:\.[0-9]{1,400})?)"
+# Each unit at most once, the largest first, so that a slip such as "5m1h" is refused rather than guessed at.
+_SHORT: Final = re.compile(r"\s*".join(rf"(?:{_NUMBER}\s*{unit})?" for unit, _ in _UNITS))
+_ISO: Final = re.compile(
+    rf"P(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?=[0-9])(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?"
+)
+_ALLOWED: Final = (
+    'use text such as "250ms", "90s", "5m", "1h30m", "3d", "2w" or "PT5M" (months and years have no fixed length), '
+    "a timedelta, or a number of seconds from 0 to 100 years"
+)
+
+
+def seconds(duration: Duration, *, name: str = "duration") -> float:
+    """Return a duration in seconds. Raises `UserError`, naming the field `name` and what is allowed."""
+    number = duration if type(duration) is float else _number(duration)
+    # Written so that NaN, which compares false with everything, is refused too.
+    if number is None or not 0 <= number <= SECONDS_MAX:
+        raise _refusal(duration, name)
+    return number
+
+
+def optional_seconds(duration: Duration | None, *, name: str) -> float | None:
+    """Return a duration in seconds, or None where there is none. Raises `UserError` as `seconds` does."""
+    return None if duration is None else seconds(duration, name=name)
+
+
+def text(seconds: float) -> str:
+    """Return the short text that stands for exactly these seconds: 5400 is "1h30m", and 0 is "0s".
+
+    Raises `UserError` for what is not a duration.
+    """
+    if not 0 <= seconds <= SECONDS_MAX:
+        raise _refusal(seconds, "duration")
+    # By way of `repr`, so that 0.1 is a tenth and not the binary fraction next to it.
+    left = Decimal(repr(float(seconds)))
+    parts = []
+    for unit, size in _UNITS:
+        # Ten days read better than a week and three days.
+        if unit == "w" and left % size:
+            continue
+        count = left / size if unit == "ms" else left // size
+        if count:
+            parts.append(f"{count.normalize():f}{unit}")
+            left -= count * size
+    return "".join(parts) or "0s"
+
+
+@lru_cache(maxsize=1024)
+def _parsed(given: str) -> float | None:
+    """Return the seconds that text stands for; None: it is not a duration."""
+    stripped = given.strip()
+    match = _ISO.fullmatch(stripped) if stripped.startswith("P") else _SHORT.fullmatch(stripped)
+    if match is None:
+        return None
+    # Both patterns have their groups in the order of the units; ISO 8601 has no milliseconds.
+    counts = [(count, size) for count, (_, size) in zip(match.groups(), _UNITS, strict=False) if count is not None]
+    if not counts:
+        return None
+    return float(sum((Decimal(count) * size for count, size in counts), Decimal(0)))
+
+
+def _number(duration: object) -> float | None:
+    """Return a duration of any kind in seconds, not yet held against the limits; None: it is not a duration."""
+    match duration:
+        case bool():
+            return None
+        case str():
+            return _parsed(str(duration))
+        case timedelta():
+            return duration.total_seconds()
+        case int() | float():
+            # An integer may be too large to become a float.
+            return float(duration) if -1 < duration <= SECONDS_MAX else math.nan
+    return None
+
+
+def _refusal(duration: object, name: str) -> UserError:
+    # An integer can have more digits than Python will write.
+    shown = "…" if isinstance(duration, int) and duration.bit_length() > 400 else repr(duration)
+    return UserError(f"{name} {shown if len(shown) <= 40 else shown[:40] + '…'} is not a duration: {_ALLOWED}")

@@ -1,0 +1,64 @@
+"""Reads the history of an execution, from its rows and from its archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from headgate.durable.history import Turn, load_turn
+from headgate.durable.records import Execution
+from headgate.errors import CorruptionError
+from headgate.store.port import Store
+from headgate.store.schema import Key
+from headgate.store.tables import TURNS
+from headgate.store.writes import Query, Range, Sort
+
+_PAGE: Final = 500
+
+
+def read_run(store: Store, row: Execution) -> Iterator[Turn]:
+    """Give the turns of the present run, up to the one that the row speaks of."""
+    if row.turn >= row.first_turn:
+        yield from read_turns(store, row.execution_id, row.first_turn, row.turn)
+
+
+def read_turns(store: Store, execution_id: str, first: int, last: int) -> Iterator[Turn]:
+    """Give turns `first` to `last`. Raises `CorruptionError` if one is missing."""
+    expected = first
+    cursor = None
+    while True:
+        page = store.query(
+            Query(
+                table=TURNS,
+                partition=execution_id,
+                sort=Sort(Range.BETWEEN, first, last),
+                limit=_PAGE,
+                cursor=cursor,
+                consistent=True,
+            )
+        )
+        for item in page.items:
+            turn = load_turn(item["body"])
+            if turn.turn != expected:
+                raise _missing(execution_id, expected)
+            expected += 1
+            yield turn
+        cursor = page.cursor
+        if cursor is None:
+            break
+    if expected != last + 1:
+        raise _missing(execution_id, expected)
+
+
+def read_turn(store: Store, row: Execution) -> Turn:
+    """Return the last turn of an execution."""
+    item = store.get(TURNS, Key(row.execution_id, row.turn), consistent=True)
+    if item is None:
+        raise _missing(row.execution_id, row.turn)
+    return load_turn(item["body"])
+
+
+def _missing(execution_id: str, turn: int) -> CorruptionError:
+    return CorruptionError(
+        f"execution {execution_id}: turn {turn} is missing from its history; restore the store from a backup"
+    )

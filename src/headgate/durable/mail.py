@@ -1,0 +1,75 @@
+"""Mail: what waits for an execution in the store, as sources of a turn, and what is put there for later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from headgate.durable.drafts import SOURCES_MAX, Source
+from headgate.durable.history import Started, load_event
+from headgate.durable.records import MESSAGES, Execution, message, message_of
+from headgate.errors import ConflictError, HeadgateError
+from headgate.ids import IdMaker
+from headgate.store.port import Store
+from headgate.store.tables import INBOXES
+from headgate.store.writes import Query, Range, Sort, Write
+
+_OLDEST: Final = Sort(Range.BEGINS_WITH, MESSAGES)
+
+
+class Mail:
+    """The inboxes of executions."""
+
+    def __init__(self, store: Store, ids: IdMaker) -> None:
+        self._store = store
+        self._ids = ids
+
+    def read(self, execution_id: str) -> list[Source]:
+        """Return the first messages in the order of their arrival, and one more than a turn takes if there is."""
+        page = self._store.query(
+            Query(table=INBOXES, partition=execution_id, sort=_OLDEST, limit=SOURCES_MAX + 1, consistent=True)
+        )
+        found = [message_of(item) for item in page.items]
+        return [Source(load_event(row.body), row.consumed(), row.run, row.first_run) for row in found]
+
+    def kept(self, execution_id: str, source: Source, now_ms: int) -> list[Write]:
+        """Return the writes that put into the inbox what is only in memory, and take it from where it was."""
+        assert source.removal is not None
+        told = message(execution_id, source.event, now_ms, self._ids.ulid(), run=source.run, first_run=source.first_run)
+        return [source.removal, told.put()]
+
+    def keep(self, execution_id: str, sources: Sequence[Source], now_ms: int) -> None:
+        """Put what is only in memory into the inbox, for when the execution can go on."""
+        self._each([self.kept(execution_id, s, now_ms) for s in sources if not is_mail(s) and s.removal is not None])
+
+    def discard(self, sources: Sequence[Source]) -> None:
+        """Take away what nobody will hear."""
+        self._each([[source.removal] for source in sources if source.removal is not None])
+
+    def _each(self, transactions: list[list[Write]]) -> None:
+        if not transactions:
+            return
+        for refusal in self._store.transact_many(transactions):
+            # Who lost the race for one of these has nothing left to do about it.
+            if isinstance(refusal, HeadgateError) and not isinstance(refusal, ConflictError):
+                raise refusal
+
+
+def is_mail(source: Source) -> bool:
+    """Whether this waits in the inbox, and not only in memory."""
+    return source.removal is not None and source.removal.table is INBOXES
+
+
+def is_stale(source: Source, row: Execution) -> bool:
+    """Whether this was meant for a run, or for a life of the id, that is over."""
+    return 0 < source.run < row.run or 0 < source.first_run < row.first_run
+
+
+def is_ahead(source: Source, row: Execution) -> bool:
+    """Whether this is meant for a run that the row, as it is known here, does not have yet."""
+    return source.run > row.run or source.first_run > row.first_run
+
+
+def in_order(sources: Sequence[Source]) -> list[Source]:
+    """Return the sources with the start first: a clock that was set back may have put a message before it."""
+    return sorted(sources, key=lambda source: not isinstance(source.event, Started))

@@ -1,0 +1,96 @@
+"""The service: an app with its client, bus, schedules and worker around one open store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from headgate.clock import Clock
+from headgate.durable import guard
+from headgate.durable.activity_context import NotesHandler
+from headgate.durable.app import App
+from headgate.durable.archiving import Archive, Archiver
+from headgate.durable.bus import Bus
+from headgate.durable.client import Client
+from headgate.durable.schedules import Schedules
+from headgate.durable.worker import Worker
+from headgate.durable.worker_threads import THREADS_MAX, WorkerThreads
+from headgate.ids import IdMaker
+from headgate.store.blobs import Blobs
+from headgate.store.keyring import Keyring
+from headgate.store.port import Store
+
+
+class Service:
+    """What one process offers of durable execution. It starts no thread until `start`."""
+
+    def __init__(self, app: App, store: Store, clock: Clock, keyring: Keyring, blobs: Blobs) -> None:
+        self.app = app
+        self.ids = IdMaker(clock)
+        self.bus = Bus(store, clock, self.ids)
+        self.schedules = Schedules(store, clock, self.ids, limits_of=self._limits_of)
+        self.archive = Archive(blobs)
+        self.client = Client(store, clock, self.ids, keyring, self.archive, workflows=app.workflows)
+        self.store = store
+        self.clock = clock
+        self._keyring = keyring
+        self._threads: WorkerThreads | None = None
+        app.bind(self.client, self.bus)
+
+    def _limits_of(self, workflow: str) -> tuple[float | None, float | None]:
+        declared = self.app.workflows.get(workflow)
+        return (None, None) if declared is None else (declared.timeout_seconds, declared.retention_seconds)
+
+    def worker(
+        self, *, queues: Sequence[str] = ("default",), replay_always: bool = False, lease_seconds: float = 10.0
+    ) -> Worker:
+        """Return a worker for the app, which does nothing by itself."""
+        guard.install()
+        return Worker(
+            self.app,
+            self.store,
+            self.clock,
+            self.ids,
+            self._keyring,
+            self.bus,
+            archiver=Archiver(self.store, self.clock, self.archive),
+            queues=queues,
+            replay_always=replay_always,
+            lease_seconds=lease_seconds,
+        )
+
+    def start(
+        self,
+        *,
+        queues: Sequence[str] = ("default",),
+        threads_max: int = THREADS_MAX,
+        lease_seconds: float = 10.0,
+        replay_always: bool = False,
+        on_fatal: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """Begin to work."""
+        worker = self.worker(queues=queues, lease_seconds=lease_seconds, replay_always=replay_always)
+        worker.engine.closed = self.client.closed
+        self._threads = WorkerThreads(worker, self.store, threads_max=threads_max, on_fatal=on_fatal)
+        install_notes()
+        self._threads.start()
+        self.client.notify = self._threads.notify
+        self.client.waits.is_rung = True
+        self._threads.others_committed = self.client.waits.ring_all
+        self.bus.told = self._threads.look
+        self.schedules.told = self._threads.look
+
+    def stop(self, grace_seconds: float = 5.0) -> None:
+        """Stop working: what runs may end, the rest is given back."""
+        if self._threads is not None:
+            self.client.notify = None
+            self.client.waits.is_rung = False
+            self._threads.stop(grace_seconds)
+            self._threads = None
+
+
+def install_notes() -> None:
+    """Keep what workflows and activities log, once for the process."""
+    root = logging.getLogger()
+    if not any(isinstance(handler, NotesHandler) for handler in root.handlers):
+        root.addHandler(NotesHandler(logging.INFO))

@@ -1,0 +1,397 @@
+"""A worker: everything one process does for executions and activities, a step at a time and without threads.
+
+`poll` looks for what the store has for it, `turn` leads one cycle of the engine, `perform` runs one activity. Threads
+around it call these; tests and simulations call them in an order of their own.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+from msgspec import Raw
+
+from headgate.clock import Clock
+from headgate.durable.activities import Activities, Ended, Timeout, deadline, options_of
+from headgate.durable.activity_context import ActivityContext
+from headgate.durable.activity_tokens import sign_token
+from headgate.durable.agenda import Agenda
+from headgate.durable.app import App
+from headgate.durable.archiving import Archiver
+from headgate.durable.bus import Bus
+from headgate.durable.definitions import Activity as Definition
+from headgate.durable.drafts import Source
+from headgate.durable.engine import Engine
+from headgate.durable.events import Event
+from headgate.durable.failures import ErrorInfo
+from headgate.durable.fleet import MEMBER, Fleet
+from headgate.durable.forwarding import Forwarder
+from headgate.durable.history import ActivityOptions, EmitEvent
+from headgate.durable.performing import perform, perform_isolated
+from headgate.durable.records import Activity, Execution
+from headgate.durable.schedules import Schedules
+from headgate.durable.subscriptions import HandlerSignature
+from headgate.errors import NotFoundError, OutcomeUnknownError, StaleClaimError, TransientError
+from headgate.ids import IdMaker
+from headgate.store.keyring import Keyring
+from headgate.store.port import Store
+from headgate.store.schema import Key
+from headgate.store.tables import WORKERS
+from headgate.store.writes import Check, Write
+
+PREFETCH_MAX: Final = 256
+# How long what is claimed may have to wait here before others should rather have it.
+PREFETCH_SECONDS: Final = 1.0
+HEARTBEATS_RECORDED_SHARE: Final = 0.3
+_log = structlog.get_logger(__name__)
+
+
+class Running(msgspec.Struct):
+    """An activity that is being performed here."""
+
+    activity: Activity
+    context: ActivityContext
+    deadline_ms: int
+    timeout: Timeout | None
+    is_abandoned: bool = False
+
+
+class Worker:
+    """One process's share of the work. `poll` and `turn` are for one thread at a time, `perform` for any."""
+
+    def __init__(  # noqa: PLR0913 - the parts it is made of
+        self,
+        app: App,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        keyring: Keyring,
+        bus: Bus,
+        *,
+        archiver: Archiver | None = None,
+        queues: Sequence[str] = ("default",),
+        threads: int = 1,
+        live_max: int = 2_000,
+        replay_always: bool = False,
+        lease_seconds: float = 10.0,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self.app = app
+        self.queues = tuple(queues)
+        self.threads = threads
+        self.fleet = Fleet(store, clock, ids, lease_seconds=lease_seconds)
+        self.activities = Activities(
+            store, clock, ids, worker_id=lambda: self.fleet.worker_id, draw=draw, membership=self.membership
+        )
+        self.engine = Engine(
+            app.workflows,
+            store,
+            clock,
+            ids,
+            claims=self,
+            emit=self._emit,
+            live_max=live_max,
+            replay_always=replay_always,
+        )
+        self.schedules = Schedules(store, clock, ids)
+        self.agenda = Agenda(self, store, clock, archiver)
+        self.engine.timers_made = self.agenda.timers_made
+        self.queue: deque[Activity] = deque()
+        # What tests have called in place of an activity.
+        self.stand_ins: dict[str, Definition[..., Any]] = {}
+        self.running: dict[str, Running] = {}
+        self.bus = bus
+        self._clock = clock
+        self._ids = ids
+        self._keyring = keyring
+        self._mutex = threading.Lock()
+        self._claiming = 0
+        self._mean_seconds = 0.0
+        self._forwarder: Forwarder | None = None
+        self._unfinished: list[tuple[Activity, Ended | None]] = []
+        self._orphans: set[str] = set()
+        self._is_expelled = False
+
+    @property
+    def worker_id(self) -> str:
+        return self.fleet.worker_id
+
+    def join(self) -> None:
+        """Become one of the workers of the store."""
+        self._is_expelled = False
+        self.bus.register(list(self.app.subscriptions.values()), self.app.name)
+        self.fleet.join(self.app.name, self.app.workflows, self.app.activity_names(), self.queues)
+
+    def leave(self) -> None:
+        """Give back what was claimed and not begun, and say good-bye."""
+        while self.queue:
+            self._release(self.queue.popleft())
+        for running in list(self.running.values()):
+            # It may still be going on in a thread that cannot be stopped; its result will not be taken.
+            running.is_abandoned = True
+            running.context.cancelled = True
+            self._release(running.activity)
+        self.engine.drop()
+        self.fleet.leave()
+
+    # Engine: whom to give activities to.
+
+    def claim(self, activity: Activity) -> Activity | None:
+        """Return the activity as claimed, if this worker knows it and has room for it."""
+        options = options_of(activity)
+        if (
+            self._is_expelled
+            or options.queue not in self.queues
+            or not self.app.has_activity(activity.name)
+            or not self.room()
+        ):
+            return None
+        self._claiming += 1
+        return self.activities.claimed(activity)
+
+    def membership(self) -> Check:
+        """Return the check that this worker is one of the fleet, for every transaction that claims something.
+
+        Whoever was given up may not know it yet, and a claim in its name would be nobody's to take over.
+        """
+        return Check(WORKERS, Key(self.worker_id), MEMBER)
+
+    def expelled(self) -> None:
+        """The others have given this worker up: it claims nothing until it has joined anew."""
+        self._is_expelled = True
+        self.agenda.renew_soon()
+
+    def give_back(self, activities: Sequence[Activity]) -> None:
+        """Forget claims that were not committed."""
+        self._claiming -= len(activities)
+
+    def room(self) -> int:
+        """Return how many more activities this worker should take on."""
+        waiting = len(self.queue) + self._claiming
+        room = PREFETCH_MAX - waiting
+        if self._mean_seconds > 0:
+            soon = int(PREFETCH_SECONDS * self.threads / self._mean_seconds) + self.threads
+            room = min(room, soon - waiting)
+        return max(0, room)
+
+    # Leading.
+
+    def turn(self) -> int:
+        """Lead one cycle of the engine, and return how many activities it added to the queue."""
+        self._claiming = 0
+        claims = self.engine.cycle()
+        self._claiming = 0
+        self.queue.extend(claims)
+        return len(claims)
+
+    def poll(self) -> float:
+        """Look for everything that is due, and return for how many seconds nothing else will be."""
+        unfinished, self._unfinished = self._unfinished, []
+        for activity, outcome in unfinished:
+            self.finish(activity, outcome)
+        self._expire_running()
+        return self.agenda.poll()
+
+    # Performing.
+
+    def begin(self, activity: Activity) -> Running:
+        """Note that an activity is being performed from now on."""
+        options = options_of(activity)
+        at_ms, kind = deadline(activity, options)
+        context = ActivityContext(
+            activity_id=activity.activity_id,
+            name=activity.name,
+            attempt=activity.attempt,
+            sign=lambda: sign_token(self._keyring, activity),
+            execution_id=activity.execution_id,
+            details=None if activity.details is None else Raw(activity.details.encode()),
+            clock_ms=self.activities.now_ms,
+            beat=self._beat,
+            put_event=self._put_event,
+        )
+        running = Running(activity, context, at_ms, kind)
+        self.running[activity.activity_id] = running
+        return running
+
+    def still_holds(self, activity: Activity) -> bool:
+        """Whether a claim is this worker's for certain, before anything is done about it.
+
+        A process that was stopped for longer than its lease may find that others have taken over and finished.
+        """
+        if self.fleet.has_lease():
+            return True
+        if not self.fleet.renew():
+            return False
+        try:
+            self.activities.get(activity.activity_id, activity.token)
+        except (StaleClaimError, NotFoundError):
+            return False
+        return True
+
+    def adopt(self) -> None:
+        """Take on what is claimed under this worker's name and nobody here knows of: the answer to a claim was lost."""
+        known = {activity.token for activity in self.queue}
+        known |= {running.activity.token for running in self.running.values()}
+        known |= {activity.token for activity, _ in self._unfinished}
+        told = self.engine.ready.ids_told()
+        held = [a for a in self.activities.held() if a.token not in known and a.activity_id not in told]
+        # Seen twice: once could be a claim that is just being handed on.
+        self.queue.extend(activity for activity in held if activity.token in self._orphans)
+        self._orphans = {activity.token for activity in held if activity.token not in self._orphans}
+
+    def perform(self, activity: Activity) -> None:
+        """Run an activity that is not async to its end in this thread."""
+        if not self.still_holds(activity):
+            return
+        running = self.begin(activity)
+        definition = self.definition(activity)
+        input = Raw(activity.input.encode())
+        started = self._clock.monotonic()
+        if definition.isolate:
+            limit = options_of(activity).start_to_close
+            outcome: Ended | None = perform_isolated(definition, input, running.context, limit)
+        else:
+            outcome = perform(definition, input, running.context)
+        self._mean_seconds += 0.1 * (self._clock.monotonic() - started - self._mean_seconds)
+        self.finish(activity, outcome)
+
+    def definition(self, activity: Activity) -> Definition[..., Any]:
+        """Return what to call for an activity or the delivery of an event."""
+        stand_in = self.stand_ins.get(activity.name)
+        if stand_in is not None:
+            return stand_in
+        subscription = self.app.subscriptions.get(activity.name) if activity.subscription is not None else None
+        if subscription is not None and subscription.forward_to is not None:
+            return self._forwarding(subscription.forward_to, activity)
+        return self.app.activity_named(activity.name, is_delivery=activity.subscription is not None)
+
+    def _forwarding(self, url: str, activity: Activity) -> Definition[..., Any]:
+        if self._forwarder is None:
+            self._forwarder = Forwarder(self._clock)
+        forwarder = self._forwarder
+
+        def send(event: Event) -> None:
+            forwarder.send(url, event, message_id=activity.activity_id)
+
+        definition = Definition(send, name=activity.name, options=ActivityOptions(), is_handler=True)
+        definition.signature = HandlerSignature.of(send)
+        return definition
+
+    def finish(self, activity: Activity, outcome: Ended | None) -> None:
+        """Record how an attempt ended: None if someone else will complete it."""
+        running = self.running.get(activity.activity_id)
+        if running is not None and running.activity.token == activity.token:
+            del self.running[activity.activity_id]
+            if running.is_abandoned:
+                return
+            activity = running.activity
+        try:
+            self._record(activity, outcome)
+        except StaleClaimError as exc:
+            _log.info("result dropped", activity_id=activity.activity_id, fact=str(exc))
+        except (TransientError, OutcomeUnknownError) as exc:
+            # Recording it again is refused if it was done.
+            _log.warning("result kept for later", activity_id=activity.activity_id, error=str(exc))
+            self._unfinished.append((activity, outcome))
+
+    def _record(self, activity: Activity, outcome: Ended | None) -> None:
+        if outcome is None:
+            self.activities.hand_over(activity)
+            self.agenda.look_again()
+        elif activity.subscription is not None:
+            self.activities.delivered(activity, outcome)
+            if outcome.error is not None:
+                self.agenda.look_again()
+        else:
+            source = self.activities.ended(activity, outcome)
+            if source is None:
+                self.agenda.look_again()
+            else:
+                self.tell(activity, source)
+
+    def tell(self, activity: Activity, source: Source) -> None:
+        """Have an execution hear how an activity ended, here if it is this worker's to advance."""
+        if activity.limit_slot is None and self.fleet.owns(activity.execution_id):
+            self.engine.tell(activity.execution_id, source)
+        else:
+            self.activities.deliver(activity, source)
+            self.agenda.look_again()
+
+    def abandon_all(self) -> None:
+        """Everything that was claimed is someone else's now: this worker was taken for dead."""
+        self.queue.clear()
+        for running in list(self.running.values()):
+            running.is_abandoned = True
+            running.context.cancelled = True
+        self.engine.drop()
+
+    def _beat(self, context: ActivityContext, details: Raw | None) -> None:
+        running = self.running.get(context.activity_id)
+        if running is None or running.is_abandoned or running.context is not context:
+            context.cancelled = True
+            return
+        now_ms = self.activities.now_ms()
+        options = options_of(running.activity)
+        quiet_ms = now_ms - max(running.activity.heartbeat_at_ms, running.activity.started_at_ms)
+        every_ms = 1000 * HEARTBEATS_RECORDED_SHARE * (options.heartbeat or 10.0)
+        if options.heartbeat is not None:
+            running.deadline_ms, running.timeout = deadline(
+                msgspec.structs.replace(running.activity, heartbeat_at_ms=now_ms), options
+            )
+        if quiet_ms < every_ms and details is None:
+            return
+        try:
+            running.activity = self.activities.beat(running.activity, details)
+        except StaleClaimError:
+            context.cancelled = True
+
+    def _expire_running(self) -> None:
+        now_ms = self.activities.now_ms()
+        for running in list(self.running.values()):
+            if running.timeout is None or running.deadline_ms > now_ms or running.is_abandoned:
+                continue
+            running.is_abandoned = True
+            running.context.cancelled = True
+            activity = running.activity
+            error = ErrorInfo(type="TimeoutError", message=f"{running.timeout.value} of {activity.name} has passed")
+            outcome = Ended(error=error, timeout=running.timeout, notes=tuple(running.context.notes))
+            try:
+                self._record(activity, outcome)
+            except StaleClaimError:
+                continue
+            except (TransientError, OutcomeUnknownError):
+                self._unfinished.append((activity, outcome))
+
+    def time_out(self, activity: Activity, error: ErrorInfo, kind: Timeout) -> None:
+        """End an activity that no worker has and whose limit has passed. Raises `StaleClaimError`."""
+        self._record(activity, Ended(error=error, timeout=kind))
+
+    def next_timeout_ms(self) -> int | None:
+        """Return when the first of the running activities runs out of time."""
+        return min((r.deadline_ms for r in list(self.running.values()) if r.timeout is not None), default=None)
+
+    def _release(self, activity: Activity) -> None:
+        try:
+            self.activities.release(activity)
+        except StaleClaimError:
+            return
+
+    def _put_event(self, id: str, type: str, data: Raw, subject: str) -> None:
+        source = f"/headgate/{self.app.name}"
+        self.bus.emit(Event(id=id, type=type, source=source, subject=subject, data=data))
+        self.agenda.look_again()
+
+    def _emit(self, execution: Execution, command: EmitEvent) -> list[Write]:
+        event = Event(
+            id=self._ids.make("evt"),
+            type=command.type,
+            source=f"/headgate/{self.app.name}/{execution.execution_id}",
+            subject=command.subject,
+            data=command.data,
+        )
+        return self.bus.event_writes(event, self.activities.now_ms())

@@ -1,0 +1,249 @@
+"""The threads of a worker: one pump that looks and leads, and as many performers as the activities need.
+
+A performer that ends an activity leads the next cycle itself if nobody does, and keeps one of the activities that it
+claims: a serial workflow runs in one thread without a hand-over. Callers of the client never lead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from headgate.durable.async_performers import AsyncPerformers
+from headgate.durable.records import Activity
+from headgate.durable.worker import Worker
+from headgate.errors import FatalError, HeadgateError, TransientError
+from headgate.store.port import Store
+
+THREADS_MAX: Final = 64
+# While activities wait and none ends, another thread is added this often.
+GROW_SECONDS: Final = 0.005
+# The pump looks into the store no more often than this, however much others commit.
+LOOK_SECONDS_MIN: Final = 0.01
+LISTEN_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 0.5
+_log = structlog.get_logger(__name__)
+
+
+class WorkerThreads:
+    """Runs a worker until it is told to stop."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        store: Store,
+        *,
+        threads_max: int = THREADS_MAX,
+        on_fatal: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._worker = worker
+        self._store = store
+        self._threads_max = threads_max
+        self._on_fatal = on_fatal
+        # Set by whoever waits in this process for what another may do.
+        self.others_committed: Callable[[], None] = lambda: None
+        self._lead = threading.Lock()
+        self._bell = threading.Event()
+        self._work = threading.Condition()
+        self._idle = 0
+        self._ended = 0
+        self._stopping = False
+        self._performers: list[threading.Thread] = []
+        self._pump = threading.Thread(target=self._run_pump, name="headgate-pump", daemon=True)
+        self._listener = threading.Thread(target=self._run_listener, name="headgate-listener", daemon=True)
+        self._async = AsyncPerformers(worker, ended=self._bell.set, failed=self._fail)
+
+    def start(self) -> None:
+        """Join the fleet and begin."""
+        self._worker.join()
+        self._pump.start()
+        self._listener.start()
+
+    def notify(self, execution_id: str) -> None:
+        """Something was put into an execution's inbox in this process."""
+        self._worker.engine.look(execution_id)
+        self._bell.set()
+
+    def look(self) -> None:
+        """Something was put into the store in this process that only a look will find."""
+        self._worker.agenda.look_again()
+        self._bell.set()
+
+    def stop(self, grace_seconds: float) -> None:
+        """Take on nothing new, let what runs end for so long, give back the rest, and return."""
+        self._stopping = True
+        self._bell.set()
+        with self._work:
+            self._work.notify_all()
+        self._pump.join()
+        self._listener.join()
+        deadline = _Deadline(grace_seconds)
+        for thread in self._performers:
+            thread.join(deadline.left())
+        while self._worker.running and deadline.left() > 0:
+            threading.Event().wait(0.01)
+        try:
+            self._settle_last()
+        finally:
+            self._worker.leave()
+            self._async.stop()
+
+    # The pump.
+
+    def _run_pump(self) -> None:
+        while not self._stopping:
+            try:
+                wait_seconds = self._worker.poll()
+                self.lead(keep=False)
+            except TransientError as exc:
+                _log.warning("the store is busy", error=str(exc))
+                wait_seconds = _PAUSE_SECONDS
+            except HeadgateError as exc:
+                self._fail(exc)
+                return
+            if self._worker.queue:
+                self._grow()
+                wait_seconds = min(wait_seconds, GROW_SECONDS)
+            if self._bell.wait(max(wait_seconds, 0.001)):
+                self._bell.clear()
+
+    def _run_listener(self) -> None:
+        """Ring the bell when another process has committed something."""
+        try:
+            seen = self._store.generation(others=True)
+            while not self._stopping:
+                now = self._store.wait(seen, LISTEN_SECONDS, others=True)
+                if now != seen:
+                    seen = now
+                    self._worker.agenda.look_again()
+                    self._bell.set()
+                    self.others_committed()
+                    threading.Event().wait(LOOK_SECONDS_MIN)
+        except HeadgateError as exc:
+            self._fail(exc)
+
+    def lead(self, *, keep: bool) -> Activity | None:
+        """Lead cycles until nobody is ready, and keep one activity of the first that claims any, if asked to."""
+        worker = self._worker
+        while worker.engine.has_work:
+            # Whoever leads now looks again after letting go, so that nobody is left ready and unseen.
+            if not self._lead.acquire(blocking=False):
+                return None
+            try:
+                claimed = worker.turn()
+            finally:
+                self._lead.release()
+            if not claimed:
+                continue
+            kept = self._next() if keep else None
+            self._wake(len(worker.queue))
+            if kept is not None:
+                if worker.engine.has_work:
+                    self._bell.set()
+                return kept
+        return None
+
+    # The performers.
+
+    def _run_performer(self) -> None:
+        activity: Activity | None = None
+        while True:
+            if activity is None:
+                activity = self._await_work()
+                if activity is None:
+                    return
+            try:
+                self._perform(activity)
+                self._ended += 1
+                activity = self.lead(keep=True) if not self._stopping else None
+            except TransientError as exc:
+                _log.warning("the store is busy", error=str(exc))
+                self._bell.set()
+                activity = None
+            except HeadgateError as exc:
+                self._fail(exc)
+                return
+            if activity is None and not self._stopping:
+                activity = self._next()
+
+    def _perform(self, activity: Activity) -> None:
+        definition = self._worker.definition(activity)
+        if not definition.is_async:
+            self._worker.perform(activity)
+            return
+        self._async.perform(activity)
+
+    def _await_work(self) -> Activity | None:
+        with self._work:
+            self._idle += 1
+            try:
+                while True:
+                    if self._stopping:
+                        return None
+                    activity = self._next()
+                    if activity is not None:
+                        return activity
+                    self._work.wait()
+            finally:
+                self._idle -= 1
+
+    def _next(self) -> Activity | None:
+        try:
+            return self._worker.queue.popleft()
+        except IndexError:
+            return None
+
+    def _wake(self, count: int) -> None:
+        if count == 0:
+            return
+        if not self._performers:
+            self._grow()
+        if self._idle:
+            with self._work:
+                self._work.notify(count)
+        else:
+            # Everyone is busy; the pump sees to it that they are enough.
+            self._bell.set()
+
+    def _grow(self) -> None:
+        """Add a thread if activities wait and nobody has ended one for a moment."""
+        if self._idle:
+            with self._work:
+                self._work.notify(len(self._worker.queue))
+            return
+        ended, self._ended = self._ended, 0
+        if ended and self._performers:
+            return
+        if len(self._performers) < self._threads_max:
+            thread = threading.Thread(target=self._run_performer, name="headgate-performer", daemon=True)
+            self._performers.append(thread)
+            self._worker.threads = len(self._performers)
+            thread.start()
+
+    def _settle_last(self) -> None:
+        """Let what ended during the last moments be heard."""
+        while self._worker.engine.has_work:
+            self._worker.turn()
+
+    def _fail(self, error: HeadgateError) -> None:
+        _log.critical("the worker stops", error=str(error), code=error.code)
+        self._stopping = True
+        self._bell.set()
+        with self._work:
+            self._work.notify_all()
+        if self._on_fatal is not None and isinstance(error, FatalError):
+            self._on_fatal(error)
+
+
+class _Deadline:
+    def __init__(self, seconds: float) -> None:
+        from time import monotonic
+
+        self._monotonic = monotonic
+        self._at = monotonic() + seconds
+
+    def left(self) -> float:
+        return max(0.0, self._at - self._monotonic())

@@ -1,0 +1,403 @@
+"""Events over HTTP: emitted as CloudEvents or plainly, looked at, followed, and delivered again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, Final
+
+import msgspec
+from litestar import Response
+from litestar.types import ControllerRouterHandler
+from msgspec import Meta, Raw, Struct
+from msgspec.structs import replace
+
+from headgate.durable import events
+from headgate.durable.bus import DeadLetter
+from headgate.durable.event_log import StoredEvent, first_id
+from headgate.durable.events import BATCH_TYPE, JSON_TYPE, STRUCTURED_TYPE, Event
+from headgate.durable.records import instant
+from headgate.durable.service import Service
+from headgate.durable.subscriptions import Filter, Registered
+from headgate.errors import ConflictError, HeadgateError, InvalidPayloadError, NotFoundError
+from headgate.serve.execution_views import Limit, Name
+from headgate.serve.operations import Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.pool import WorkPool
+from headgate.serve.raw_values import ErrorView, checked, error_view, idempotency_key, missing
+from headgate.serve.streams import ALIVE, ALIVE_SECONDS, MEDIA_TYPE, OPENING, message, stream, stream_seconds
+from headgate.serve.watching import Watches
+
+# A page of events ends early when it is this large.
+PAGE_BYTES_MAX: Final = 8_000_000
+TAIL_PAGE: Final = 100
+_LOOK_SECONDS: Final = 1.0
+# Between two looks at the log, so that a busy bus is not asked after every event.
+_PAUSE_SECONDS: Final = 0.1
+
+
+class EmitEvent(Struct, forbid_unknown_fields=True):
+    """An event to emit. What is left out is filled in; with an id, sending it again changes nothing."""
+
+    type: str
+    data: Raw = msgspec.field(default_factory=missing)
+    source: str = ""
+    id: str = ""
+    subject: str = ""
+    time: Annotated[datetime, Meta(tz=True)] | None = None
+    dataschema: str = ""
+    extensions: dict[str, str] = {}
+
+
+class CloudEvent(Struct):
+    """A CloudEvent 1.0 as structured JSON."""
+
+    specversion: str
+    id: str
+    source: str
+    type: str
+    data: Raw
+
+
+class Emitted(Struct, frozen=True):
+    """The ids under which the events are kept, in their order."""
+
+    ids: list[str]
+
+
+class EventView(Struct, frozen=True):
+    """An event as it is kept: its id, when it was accepted, and the CloudEvent."""
+
+    id: str
+    type: str
+    source: str
+    accepted_at: str
+    event: Raw
+
+
+class EventPage(Struct, frozen=True):
+    """Some events. `next_after` asks for those that were accepted later."""
+
+    events: list[EventView]
+    next_after: str | None = None
+
+
+class EventQuery(Struct, forbid_unknown_fields=True):
+    """Which events: up to `limit` after an id, or the latest. The type may be a pattern such as `order.*`."""
+
+    after: str | None = None
+    type: str | None = None
+    limit: Limit = 100
+
+
+class TailQuery(Struct, forbid_unknown_fields=True):
+    """Which events to follow: those after an id, or those from now on."""
+
+    after: str | None = None
+    type: str | None = None
+    seconds: str = msgspec.field(default="1h", name="for")
+
+
+class SubscriptionView(Struct, frozen=True, omit_defaults=True):
+    """Who wants which events."""
+
+    name: str
+    app: str
+    types: tuple[str, ...]
+    queue: str
+    attempts: int | None
+    registered_at: str
+    filter: FilterView | None = None
+    forward_to: str | None = None
+    retired_at: str | None = None
+
+
+class FilterView(Struct, frozen=True, omit_defaults=True):
+    """What an event must be besides of a type."""
+
+    source: str | None = None
+    subject: str | None = None
+    data: dict[str, str | int | float | bool | None] = {}
+
+
+class SubscriptionPage(Struct, frozen=True):
+    """All subscriptions."""
+
+    subscriptions: list[SubscriptionView]
+
+
+class DeadLetterQuery(Struct, forbid_unknown_fields=True):
+    """Which dead letters: those of one subscription, or all."""
+
+    subscription: str | None = None
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class DeadLetterView(Struct, frozen=True):
+    """A delivery that failed for good."""
+
+    subscription: str
+    event_id: str
+    attempts: int
+    scheduled_at: str
+    dead_at: str
+    error: ErrorView
+    event: Raw
+
+
+class DeadLetterPage(Struct, frozen=True):
+    """Some dead letters, and the cursor of the next page if there is one."""
+
+    dead_letters: list[DeadLetterView]
+    cursor: str | None = None
+
+
+class Redeliver(Struct, forbid_unknown_fields=True):
+    """Which dead letters to deliver again: these, or, without any, up to `limit` of the subscription's."""
+
+    subscription: Name
+    event_ids: list[str] = []
+    limit: Limit = 1000
+
+
+class Redelivered(Struct, frozen=True):
+    """How many are delivered again; `more` if the subscription has others."""
+
+    count: int
+    more: bool
+
+
+class Replay(Struct, forbid_unknown_fields=True):
+    """Which events to deliver again. With an id, asking again goes on where it was left."""
+
+    since: Annotated[datetime, Meta(tz=True)]
+    until: Annotated[datetime, Meta(tz=True)]
+    types: list[str] = []
+    id: str | None = None
+
+
+class Replayed(Struct, frozen=True):
+    """How many events are delivered again."""
+
+    count: int
+
+
+def event_routes(service: Service, pool: WorkPool, *, watches: Watches | None = None) -> list[ControllerRouterHandler]:
+    """Return the routes of events, subscriptions and dead letters."""
+    watches = watches if watches is not None else Watches(service.store)
+    return operation_routes([*_Events(service).operations(), *_Tail(service, pool, watches).operations()], pool)
+
+
+class _Events:
+    def __init__(self, service: Service) -> None:
+        self._bus = service.bus
+
+    def operations(self) -> list[Operation]:
+        forms = {JSON_TYPE: EmitEvent, STRUCTURED_TYPE: CloudEvent, BATCH_TYPE: list[CloudEvent]}
+        return [
+            Operation("POST", "/events", "Emit events", self.emit, {202: Emitted}, body_forms=forms),
+            Operation("GET", "/events", "List events", self.ls, {200: EventPage}, query=EventQuery),
+            Operation("GET", "/subscriptions", "List subscriptions", self.subscriptions, {200: SubscriptionPage}),
+            Operation(
+                "POST",
+                "/subscriptions/{name}/replay",
+                "Deliver past events again",
+                self.replay,
+                {200: Replayed},
+                body=Replay,
+            ),
+            Operation(
+                "GET", "/dead-letters", "List dead letters", self.dead, {200: DeadLetterPage}, query=DeadLetterQuery
+            ),
+            Operation(
+                "POST",
+                "/dead-letters/redeliver",
+                "Deliver dead letters again",
+                self.redeliver,
+                {200: Redelivered},
+                body=Redeliver,
+            ),
+        ]
+
+    def emit(self, call: Call[None, NoQuery]) -> Answer:
+        given = _given(call)
+        if len(given) == 1:
+            return Answer(Emitted([self._bus.emit(given[0])]), 202)
+        return Answer(Emitted(self._bus.emit_many(given)), 202)
+
+    def ls(self, call: Call[None, EventQuery]) -> Answer:
+        asked = call.query
+        found = self._bus.tail(asked.after, type=asked.type, limit=asked.limit)
+        views = [_event_view(stored) for stored in found]
+        # What comes first stays: what follows can be asked for.
+        kept = _fitting(views) if asked.after is not None else _fitting(views[::-1])[::-1]
+        next_after = kept[-1].id if kept else asked.after
+        return Answer(EventPage(kept, next_after))
+
+    def subscriptions(self, _call: Call[None, NoQuery]) -> Answer:
+        found = sorted(self._bus.refresh(), key=lambda each: each.subscription.name)
+        return Answer(SubscriptionPage([_subscription_view(each) for each in found]))
+
+    def replay(self, call: Call[Replay, NoQuery]) -> Answer:
+        body = call.body
+        replay_id = body.id if body.id is not None else idempotency_key(call.headers)
+        count = self._bus.replay(
+            call.path["name"], since=body.since, until=body.until, types=body.types, replay_id=replay_id
+        )
+        return Answer(Replayed(count))
+
+    def dead(self, call: Call[None, DeadLetterQuery]) -> Answer:
+        asked = call.query
+        page = self._bus.dead_letters(asked.subscription, limit=asked.limit, cursor=asked.cursor)
+        return Answer(DeadLetterPage([_dead_view(letter) for letter in page.letters], page.cursor))
+
+    def redeliver(self, call: Call[Redeliver, NoQuery]) -> Answer:
+        body = call.body
+        if body.event_ids:
+            for event_id in body.event_ids:
+                self._bus.redeliver(body.subscription, event_id)
+            return Answer(Redelivered(len(body.event_ids), more=False))
+        self._bus.subscription(body.subscription)
+        page = self._bus.dead_letters(body.subscription, limit=body.limit)
+        count = 0
+        for letter in page.letters:
+            try:
+                self._bus.redeliver(letter.subscription, letter.event_id)
+            except (NotFoundError, ConflictError):
+                continue  # Another has taken it up.
+            count += 1
+        return Answer(Redelivered(count, more=page.cursor is not None))
+
+
+class _Tail:
+    """Follows the log of events."""
+
+    def __init__(self, service: Service, pool: WorkPool, watches: Watches) -> None:
+        self._bus = service.bus
+        self._clock = service.clock
+        self._pool = pool
+        self._watches = watches
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                "GET",
+                "/events/tail",
+                "Follow events as server-sent events",
+                self.tail,
+                {200: EventView},
+                query=TailQuery,
+                answer_media=MEDIA_TYPE,
+            )
+        ]
+
+    async def tail(self, call: Call[None, TailQuery]) -> Response[Any]:
+        asked = call.query
+        ends_at = _now() + stream_seconds(asked.seconds)
+        after = asked.after or call.headers.get("last-event-id") or first_id(int(self._clock.seconds() * 1000))
+        # Before the answer begins: afterwards it is too late to say what is wrong with the question.
+        found = await self._after(after, asked.type)
+        return stream(self._follow(found, after, asked.type, ends_at))
+
+    async def _follow(
+        self, found: list[StoredEvent], after: str, type: str | None, ends_at: float
+    ) -> AsyncIterator[bytes]:
+        yield OPENING
+        spoke_at = _now()
+        while True:
+            for stored in found:
+                yield message("event", _event_view(stored), id=stored.event_id)
+                after, spoke_at = stored.event_id, _now()
+            if _now() >= ends_at or self._watches.is_stopping:
+                return
+            if _now() - spoke_at >= ALIVE_SECONDS:
+                yield ALIVE
+                spoke_at = _now()
+            try:
+                if len(found) < TAIL_PAGE:
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                    await self._watches.committed(min(_LOOK_SECONDS, ends_at - _now()))
+                found = await self._after(after, type)
+            except HeadgateError:
+                return  # Too late for another answer. Who comes back is told.
+
+    async def _after(self, after: str, type: str | None) -> list[StoredEvent]:
+        return await self._pool.run(partial(self._bus.tail, after, type=type, limit=TAIL_PAGE))
+
+
+def _given(call: Call[None, NoQuery]) -> list[Event]:
+    """Return the events of a request in any form. Raises `InvalidPayloadError`, `PayloadTooLargeError`."""
+    media_type = call.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if "ce-specversion" in call.headers or media_type.startswith("application/cloudevents"):
+        return events.from_http(call.headers, call.content)
+    try:
+        members = msgspec.json.decode(call.content, type=dict[str, Raw])
+        if "specversion" in members:
+            return [events.parse(call.content)]
+        body = msgspec.json.decode(call.content, type=EmitEvent)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidPayloadError(
+            f"body: {exc}; send an object with a type, or a CloudEvent as {STRUCTURED_TYPE} or with ce- headers"
+        ) from exc
+    data = checked(body.data, f"data of event {body.type}")
+    event = Event(
+        type=body.type,
+        source=body.source,
+        id=body.id or idempotency_key(call.headers) or "",
+        subject=body.subject,
+        dataschema=body.dataschema,
+        extensions=body.extensions,
+        data=None if bytes(data) == b"null" else data,
+    )
+    return [event if body.time is None else replace(event, time=body.time)]
+
+
+def _event_view(stored: StoredEvent) -> EventView:
+    accepted_at = instant(stored.accepted_at_ms)
+    return EventView(stored.event_id, stored.type, stored.source, accepted_at, Raw(stored.body.encode()))
+
+
+def _fitting(views: list[EventView]) -> list[EventView]:
+    """Return as many of the first as are not too much for one answer, and at least one."""
+    bytes_left = PAGE_BYTES_MAX
+    for place, each in enumerate(views):
+        bytes_left -= len(each.event)
+        if bytes_left < 0 and place:
+            return views[:place]
+    return views
+
+
+def _subscription_view(registered: Registered) -> SubscriptionView:
+    subscription = registered.subscription
+    wanted = subscription.filter
+    return SubscriptionView(
+        name=subscription.name,
+        app=registered.app,
+        types=subscription.types,
+        queue=subscription.queue,
+        attempts=subscription.retry.attempts,
+        registered_at=registered.registered_at,
+        filter=None if wanted == Filter() else FilterView(wanted.source, wanted.subject, dict(wanted.data)),
+        forward_to=subscription.forward_to,
+        retired_at=registered.retired_at,
+    )
+
+
+def _dead_view(letter: DeadLetter) -> DeadLetterView:
+    error = error_view(letter.error)
+    assert error is not None, "a dead letter has the error of its last attempt"
+    return DeadLetterView(
+        subscription=letter.subscription,
+        event_id=letter.event_id,
+        attempts=letter.attempts,
+        scheduled_at=instant(letter.scheduled_at_ms),
+        dead_at=instant(letter.dead_at_ms),
+        error=error,
+        event=Raw(letter.body.encode()),
+    )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,216 @@
+"""Operations of the API: declared with their types, found by the path as it was sent, told in the server's document.
+
+The web framework matches paths after decoding them, when the slash in an id such as `orders%2F7` looks like the end
+of a segment. It is therefore given the declared paths for its document, and everything below their first words;
+whatever comes in is matched here. Bodies and answers are msgspec structs, and users' values in them stay raw JSON.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import parse_qsl, quote
+
+import msgspec
+from litestar import Request, Response
+from litestar.enums import HttpMethod
+from litestar.handlers import HTTPRouteHandler
+from litestar.types import ControllerRouterHandler
+
+from headgate.durable.http_messages import HttpError
+from headgate.durable.http_paths import Kind, PathTemplate, PathTree, split_path
+from headgate.errors import InvalidPayloadError, NotFoundError
+from headgate.serve.operation_documents import OperationDocuments
+from headgate.serve.pool import WorkPool
+from headgate.serve.problem import Problem, response
+
+PREFIX: Final = "/api/v1"
+JSON: Final = "application/json"
+QUERY_ARGUMENTS_MAX: Final = 100
+_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+# No parameter of an operation can have this name.
+_ANYTHING: Final = "{-:path}"
+_JSON_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+B = TypeVar("B")
+Q = TypeVar("Q")
+
+
+class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of an operation that has none."""
+
+
+@dataclass(frozen=True)
+class Call(Generic[B, Q]):
+    """One request for an operation: its path, query and body as they were declared."""
+
+    path: Mapping[str, str]
+    query: Q
+    body: B
+    headers: Mapping[str, str]
+    # As it was sent, for what is not declared as one struct.
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an operation answers: a struct as JSON, or nothing."""
+
+    body: object = None
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def response(self) -> Response[bytes]:
+        """Return it as an answer of the web framework."""
+        content = b"" if self.body is None else msgspec.json.encode(self.body)
+        return Response(content, status_code=self.status, media_type=JSON, headers=dict(self.headers))
+
+
+Result = Answer | Response[Any]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing that can be asked. What does not wait runs in a thread of the pool; `async def` runs on the loop.
+
+    `answers` are the structs of each status; None is an answer without a body.
+    """
+
+    method: str
+    path: str
+    summary: str
+    run: Callable[[Call[Any, Any]], Result | Awaitable[Result]]
+    answers: Mapping[int, Any]
+    query: type[msgspec.Struct] = NoQuery
+    body: type[msgspec.Struct] | None = None
+    # Other forms in which the body is accepted, for the document alone; the operation reads `content` itself.
+    body_forms: Mapping[str, Any] = field(default_factory=dict)
+    answer_media: str = JSON
+
+    @property
+    def template(self) -> PathTemplate:
+        """The whole path."""
+        return PathTemplate.parse(PREFIX + self.path)
+
+
+def operation_routes(operations: Sequence[Operation], pool: WorkPool) -> list[ControllerRouterHandler]:
+    """Return what serves these operations. Their first words below the prefix belong to them alone."""
+    dispatcher = _Dispatcher(operations, pool)
+
+    # The framework reads the annotations of a function, and this is the one for all.
+    async def dispatch(request: Request[Any, Any, Any]) -> Response[Any]:
+        return await dispatcher.answer(request)
+
+    documents = OperationDocuments(operations)
+    handlers: list[ControllerRouterHandler] = []
+    taken: dict[str, set[str]] = {}
+    for operation in operations:
+        path = _framework_path(operation.template)
+        taken.setdefault(path, set()).add(operation.method)
+        handlers.append(documents.handler(path, operation)(dispatch))
+    firsts = dict.fromkeys(operation.path.split("/")[1] for operation in operations)
+    for path in [*taken, *(f"{PREFIX}/{first}{rest}" for first in firsts for rest in ("", f"/{_ANYTHING}"))]:
+        others = [HttpMethod(method) for method in _METHODS if method not in taken.get(path, ())]
+        taken[path] = set(_METHODS)
+        if others:
+            hidden = HTTPRouteHandler(path, http_method=others, status_code=HTTPStatus.OK, include_in_schema=False)
+            handlers.append(hidden(dispatch))
+    return handlers
+
+
+class _Dispatcher:
+    """Answers a request with the operation at its path."""
+
+    def __init__(self, operations: Sequence[Operation], pool: WorkPool) -> None:
+        self._pool = pool
+        self._tree: PathTree[dict[str, Operation]] = PathTree()
+        for operation in operations:
+            self._tree.at(operation.template, {})[operation.method] = operation
+
+    async def answer(self, request: Request[Any, Any, Any]) -> Response[Any]:
+        """Return the answer. Raises what the operation raises, and a `HeadgateError` if it cannot be called."""
+        raw_path = _raw_path(request)
+        # What the metrics call the route: the framework matched another, or none.
+        request.scope["path_template"] = ""
+        found = self._find(raw_path)
+        if request.method not in found:
+            methods = ", ".join(sorted(found))
+            detail = f"{raw_path}: {request.method} is not possible here; use {methods}"
+            return response(Problem.of(405, "method_not_allowed", detail), {"allow": methods})
+        operation, path = found[request.method]
+        request.scope["path_template"] = operation.template.documented
+        content = await request.body()
+        call = Call(
+            path=path,
+            query=_query(request.scope["query_string"], operation.query),
+            body=None if operation.body is None else _body(content, operation.body),
+            headers=request.headers,
+            content=content,
+        )
+        is_async = inspect.iscoroutinefunction(operation.run)
+        made = operation.run(call) if is_async else await self._pool.run(lambda: operation.run(call))
+        answer = await made if isinstance(made, Awaitable) else made
+        return answer.response() if isinstance(answer, Answer) else answer
+
+    def _find(self, raw_path: str) -> dict[str, tuple[Operation, dict[str, str]]]:
+        """Return what can be done at a path, by method. Raises `NotFoundError` if that is nothing."""
+        try:
+            segments = split_path(raw_path)
+        except HttpError as exc:
+            raise InvalidPayloadError(f"path: {exc.message}") from exc
+        found: dict[str, tuple[Operation, dict[str, str]]] = {}
+        for by_method, values in self._tree.find(segments):
+            for method, operation in by_method.items():
+                # The best comes first: an execution may have the id "bulk", and be asked for.
+                found.setdefault(method, (operation, values))
+        if not found:
+            raise NotFoundError(
+                f"{raw_path}: there is nothing here; / lists what there is, and a slash within an id is written %2F"
+            )
+        return found
+
+
+def _raw_path(request: Request[Any, Any, Any]) -> str:
+    """Return the path as it was sent; a server that does not tell leaves us the decoded one."""
+    raw = request.scope.get("raw_path")
+    return raw.decode("latin-1") if raw else quote(request.scope["path"])
+
+
+def _query(raw: bytes, kind: type[Q]) -> Q:
+    try:
+        pairs = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict", max_num_fields=QUERY_ARGUMENTS_MAX)
+    except ValueError as exc:
+        raise InvalidPayloadError(f"query: not UTF-8, or more than {QUERY_ARGUMENTS_MAX} arguments") from exc
+    many = {each.name for each in msgspec.structs.fields(kind) if _is_list(each.type)}  # type: ignore[arg-type]
+    given: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in many:
+            given.setdefault(name, []).append(value)
+        elif name in given:
+            raise InvalidPayloadError(f"query: {name} is given twice")
+        else:
+            given[name] = value
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as exc:
+        raise InvalidPayloadError(f"query: {exc}") from exc
+
+
+def _is_list(kind: object) -> bool:
+    return getattr(kind, "__origin__", None) is list
+
+
+def _body(content: bytes, kind: type[B]) -> B:
+    try:
+        return msgspec.json.decode(content.strip() or b"{}", type=kind)
+    except _JSON_ERRORS as exc:
+        raise InvalidPayloadError(f"body: {exc}") from exc
+
+
+def _framework_path(template: PathTemplate) -> str:
+    return "".join(
+        f"/{{{each.text}:str}}" if each.kind is Kind.PARAMETER else f"/{each.text}" for each in template.segments
+    )

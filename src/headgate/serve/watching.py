@@ -1,0 +1,138 @@
+"""Watching: many requests wait for changes, and one thread looks for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from headgate.durable.records import Execution, execution_of
+from headgate.errors import HeadgateError, NotFoundError, ServerBusyError
+from headgate.store.port import Store
+from headgate.store.schema import Key
+from headgate.store.tables import EXECUTIONS
+
+WATCHES_MAX: Final = 2_000
+# How soon after a look the next one may be, so that a busy store is not asked after every commit.
+_PAUSE_SECONDS: Final = 0.02
+# How long to trust that nothing was committed, and how soon a server that stops is noticed.
+_LOOK_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class _Watch:
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Execution | None]
+    # None: any commit is a change.
+    execution_id: str | None
+    version: int
+
+    def settle(self, row: Execution | None) -> None:
+        self._call(lambda: self.future.set_result(row))
+
+    def fail(self, error: HeadgateError) -> None:
+        self._call(lambda: self.future.set_exception(error))
+
+    def _call(self, settle: Callable[[], None]) -> None:
+        def settle_once() -> None:
+            if not self.future.done():
+                settle()
+
+        with suppress(RuntimeError):  # The loop is closed: nobody waits for the answer any more.
+            self.loop.call_soon_threadsafe(settle_once)
+
+
+class Watches:
+    """Wakes those who wait for a change of an execution, or for any commit. Its thread runs while someone waits.
+
+    Once `stopping` says so, nobody waits any longer: a server that drains is not held up by those who only look.
+    """
+
+    def __init__(self, store: Store, *, stopping: Callable[[], bool] = lambda: False) -> None:
+        self._store = store
+        self._stopping = stopping
+        self._lock = threading.Lock()
+        self._watches: set[_Watch] = set()
+        self._is_running = False
+        self._pause = threading.Event()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether those who wait should come to an end."""
+        return self._stopping()
+
+    async def changed(self, execution_id: str, version: int, timeout_seconds: float) -> Execution | None:
+        """Return the execution once it is at another version, or None at the time-out or when the server stops.
+
+        Raises `NotFoundError` if it is no longer kept, `ServerBusyError` if too many wait, and what the store raises.
+        """
+        return await self._wait(execution_id, version, timeout_seconds)
+
+    async def committed(self, timeout_seconds: float) -> None:
+        """Return soon after anything was committed, at the time-out, or when the server stops. Raises as `changed`."""
+        await self._wait(None, 0, timeout_seconds)
+
+    async def _wait(self, execution_id: str | None, version: int, timeout_seconds: float) -> Execution | None:
+        loop = asyncio.get_running_loop()
+        watch = _Watch(loop, loop.create_future(), execution_id, version)
+        self._add(watch)
+        try:
+            return await asyncio.wait_for(watch.future, max(0.0, timeout_seconds))
+        except TimeoutError:
+            return None
+        finally:
+            with self._lock:
+                self._watches.discard(watch)
+
+    def _add(self, watch: _Watch) -> None:
+        with self._lock:
+            if len(self._watches) >= WATCHES_MAX:
+                raise ServerBusyError(f"{WATCHES_MAX} requests wait for changes already; try again in a moment")
+            self._watches.add(watch)
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="headgate-watches", daemon=True).start()
+
+    def _run(self) -> None:
+        generation: int | None = None
+        while watches := self._current():
+            try:
+                generation = self._round(watches, generation)
+            except HeadgateError as exc:
+                for watch in watches:
+                    watch.fail(exc)
+            self._pause.wait(_PAUSE_SECONDS)
+
+    def _current(self) -> list[_Watch]:
+        with self._lock:
+            self._is_running = bool(self._watches)
+            return list(self._watches)
+
+    def _round(self, watches: list[_Watch], generation: int | None) -> int:
+        """Wake whoever has something to see since `generation`, wait for the next commit, and return what was seen."""
+        seen = self._store.generation()
+        if self._stopping():
+            for watch in watches:
+                watch.settle(None)
+            return seen
+        rows = self._rows({watch.execution_id for watch in watches if watch.execution_id is not None})
+        for watch in watches:
+            if watch.execution_id is None:
+                if generation not in (None, seen):
+                    watch.settle(None)
+                continue
+            row = rows[watch.execution_id]
+            if row is None:
+                watch.fail(NotFoundError(f"execution {watch.execution_id}: it is no longer kept"))
+            elif row.version != watch.version:
+                watch.settle(row)
+        self._store.wait(seen, _LOOK_SECONDS)
+        return seen
+
+    def _rows(self, execution_ids: set[str]) -> dict[str, Execution | None]:
+        wanted = sorted(execution_ids)
+        items = self._store.get_many(EXECUTIONS, [Key(each) for each in wanted], consistent=True)
+        return {each: None if item is None else execution_of(item) for each, item in zip(wanted, items, strict=True)}

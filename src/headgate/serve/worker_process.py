@@ -1,0 +1,44 @@
+"""A process that only works: no sockets, the same drain as the server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+import structlog
+
+from headgate.clock import Clock
+from headgate.durable.app import App
+from headgate.serve.stop import Stop
+from headgate.settings import Settings
+from headgate.wiring import open_service, open_store
+
+_GRACE_SHARE = 0.7
+_log = structlog.get_logger(__name__)
+
+
+def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], announce: Callable[[str], None]) -> None:
+    """Work until a signal asks to stop, and return once everything is finished or given back."""
+    stop = Stop(deadline_seconds=settings.drain_seconds)
+    stop.install()
+    stopping = threading.Event()
+    stop.on_request(stopping.set)
+    opened = open_store(settings, clock)
+    with closing(opened.store):
+        opened.store.check_health()
+        service = open_service(app, opened, clock)
+        service.start(
+            queues=queues,
+            threads_max=settings.worker.threads_max,
+            lease_seconds=settings.worker.lease_seconds,
+            on_fatal=lambda _error: stop.request(),
+        )
+        try:
+            announce(f"headgate worker ready  app={app.name}  home={settings.home}")
+            # In steps: a wait without end would not let the signal handler run on every platform.
+            while not stopping.wait(1.0):
+                continue
+        finally:
+            service.stop(settings.drain_seconds * _GRACE_SHARE)
+    _log.info("stopped", action="worker.stop")

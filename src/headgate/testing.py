@@ -1,0 +1,296 @@
+"""Tests for users' workflows: a clock moved by hand, activities stood in for, replay after every event.
+
+Everything runs in the thread of the test, on a real store in a folder of its own, so that a test can neither hang nor
+depend on timing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+from msgspec import Raw
+
+from headgate.clock import VirtualClock
+from headgate.durable import guard
+from headgate.durable.activity_context import activity as current_activity
+from headgate.durable.activity_context import complete_later
+from headgate.durable.app import App
+from headgate.durable.definitions import Activity, Workflow
+from headgate.durable.duration import Duration, seconds
+from headgate.durable.handle import Handle, failure_of
+from headgate.durable.history import Started, Status, TerminateRequested, Turn
+from headgate.durable.interpreter import Interpreter
+from headgate.durable.performing import perform_async
+from headgate.durable.records import NEVER_MS, Execution
+from headgate.durable.service import Service, install_notes
+from headgate.durable.worker import Worker
+from headgate.settings import Settings
+from headgate.wiring import open_service, open_store
+
+STEPS_MAX: Final = 100_000
+
+
+class Call:
+    """One call that a stand-in was given."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+
+class StandIn:
+    """Answers in place of an activity. What is said `_once` is used up first, in order; then what is said for good."""
+
+    def __init__(self, real: Callable[..., Any], tokens: list[str]) -> None:
+        self.calls: list[Call] = []
+        self._tokens = tokens
+        self._real = real
+        self._once: deque[Callable[..., Any]] = deque()
+        self._always: Callable[..., Any] | None = None
+
+    def returns(self, value: Any) -> Self:  # noqa: ANN401
+        """Answer every call with this value."""
+        return self._set(lambda *_, **__: value)
+
+    def returns_once(self, value: Any) -> Self:  # noqa: ANN401
+        """Answer the next call with this value."""
+        return self._add(lambda *_, **__: value)
+
+    def raises(self, error: BaseException) -> Self:
+        """Fail every call. The activity's retry policy applies; wrap it in `NonRetryable` to fail at once."""
+        return self._set(_raiser(error))
+
+    def raises_once(self, error: BaseException) -> Self:
+        """Fail the next call."""
+        return self._add(_raiser(error))
+
+    def calls_with(self, function: Callable[..., Any]) -> Self:
+        """Answer every call with what `function` returns for the same arguments."""
+        return self._set(function)
+
+    def calls_with_once(self, function: Callable[..., Any]) -> Self:
+        """Answer the next call with what `function` returns."""
+        return self._add(function)
+
+    def calls_real(self) -> Self:
+        """Call the activity itself from now on."""
+        return self._set(self._real)
+
+    def waits(self) -> Self:
+        """Never answer: the test completes the activity by its token, kept in `env.tokens`, or lets time run out."""
+        return self._set(self._wait)
+
+    def waits_once(self) -> Self:
+        """Do not answer the next call."""
+        return self._add(self._wait)
+
+    def _wait(self, *_: object, **__: object) -> Any:  # noqa: ANN401
+        self._tokens.append(current_activity().token)
+        return complete_later()
+
+    def answer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Return what was said for this call, or what the activity itself returns if nothing was."""
+        self.calls.append(Call(args, kwargs))
+        function = self._once.popleft() if self._once else self._always or self._real
+        answer = function(*args, **kwargs)
+        return asyncio.run(_awaited(answer)) if inspect.isawaitable(answer) else answer
+
+    def _set(self, answer: Callable[..., Any]) -> Self:
+        self._always = answer
+        return self
+
+    def _add(self, answer: Callable[..., Any]) -> Self:
+        self._once.append(answer)
+        return self
+
+
+class Environment:
+    """Runs an app in virtual time. Use it as a context manager.
+
+    With `replay_always`, which is the default, every turn is computed by replaying the whole history, so that code
+    which cannot be replayed fails in the test and not after a restart.
+    """
+
+    def __init__(self, app: App, *, replay_always: bool = True, start_seconds: float = 1_750_000_000.0) -> None:
+        self.clock = VirtualClock(start_seconds)
+        self.app = app
+        self.tokens: list[str] = []
+        self._replay_always = replay_always
+        self._is_running = False
+        self._thread = threading.get_ident()
+        self._exits = ExitStack()
+        self._service: Service | None = None
+        self._worker: Worker | None = None
+
+    def __enter__(self) -> Self:
+        home = self._exits.enter_context(tempfile.TemporaryDirectory(prefix="headgate-test-"))
+        opened = open_store(Settings(home=Path(home)), self.clock)
+        self._exits.callback(opened.store.close)
+        self._service = open_service(self.app, opened, self.clock)
+        self._exits.callback(lambda: self.app.bind(None, None))
+        guard.install()
+        install_notes()
+        self._worker = self._service.worker(queues=self._queues(), replay_always=self._replay_always)
+        self._worker.join()
+        self._service.client.notify = self._worker.engine.look
+        # Whoever waits for an answer in the thread of the test waits for what only this thread can do.
+        self._service.client.waits.meanwhile = self._run_in_own_thread
+        self._exits.callback(self._worker.engine.drop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exits.close()
+
+    # What is there.
+
+    @property
+    def service(self) -> Service:
+        """The app's client, bus and schedules."""
+        assert self._service is not None, "use the environment in a with block"
+        return self._service
+
+    @property
+    def worker(self) -> Worker:
+        """The worker that the environment drives."""
+        assert self._worker is not None, "use the environment in a with block"
+        return self._worker
+
+    @property
+    def now(self) -> datetime:
+        """The virtual time."""
+        return self.clock.now()
+
+    # Making things happen.
+
+    def start(self, workflow: Workflow[..., Any], *args: Any, **options: Any) -> Handle:  # noqa: ANN401
+        """Start an execution and run everything that can happen at once."""
+        handle = workflow.start(*args, **options)
+        self.run()
+        return handle
+
+    def run(self) -> None:
+        """Run until nothing can happen without time passing or someone doing something."""
+        self._is_running = True
+        try:
+            self._run()
+        finally:
+            self._is_running = False
+
+    def _run_in_own_thread(self) -> bool:
+        if self._is_running or threading.get_ident() != self._thread:
+            return False
+        self.run()
+        return True
+
+    def _run(self) -> None:
+        steps = 0
+        while steps < STEPS_MAX:
+            self.worker.poll()
+            before = steps
+            while self.worker.engine.has_work and steps < STEPS_MAX:
+                self.worker.turn()
+                steps += 1
+            while self.worker.queue and steps < STEPS_MAX:
+                self._perform()
+                steps += 1
+            if steps == before:
+                return
+        raise AssertionError(f"no rest after {STEPS_MAX} steps: a workflow or activity starts itself again and again")
+
+    def advance(self, duration: Duration) -> None:
+        """Let time pass, and have everything happen at its time."""
+        until = self.clock.seconds() + seconds(duration, name="advance")
+        self.run()
+        while True:
+            due = self.worker.agenda.next_due_ms / 1000
+            if due > until:
+                break
+            self._move_to(due)
+        self._move_to(until)
+
+    def result(self, handle: Handle, *, within: Duration = "3650d") -> Any:  # noqa: ANN401
+        """Return the result of an execution, skipping time as needed. Raises as `Handle.result` does."""
+        until = self.clock.seconds() + seconds(within, name="within")
+        self.run()
+        while not handle.describe().status.is_closed:
+            due_ms = self.worker.agenda.next_due_ms
+            if handle.status() is Status.STUCK:
+                raise failure_of(_stuck(handle))
+            if due_ms >= NEVER_MS or due_ms / 1000 > until:
+                raise TimeoutError(f"execution {handle.id}: it waits for something that no passing of time will bring")
+            self._move_to(due_ms / 1000)
+        return handle.result(0)
+
+    def stand_in(self, activity: Activity[..., Any]) -> StandIn:
+        """Have something else called in place of an activity."""
+        made = StandIn(activity.function, self.tokens)
+        definition = object.__new__(Activity)
+        definition.__dict__.update(activity.__dict__)
+        definition.function = made.answer
+        definition.is_async = False
+        definition.isolate = False
+        self.worker.stand_ins[activity.name] = definition
+        return made
+
+    def _move_to(self, moment: float) -> None:
+        # In steps, so that leases are renewed as they would be.
+        self.clock.advance(max(0.0, moment - self.clock.seconds()))
+        self.run()
+
+    def _perform(self) -> None:
+        worker = self.worker
+        activity = worker.queue.popleft()
+        definition = worker.definition(activity)
+        if not definition.is_async:
+            worker.perform(activity)
+            return
+        running = worker.begin(activity)
+        input = Raw(activity.input.encode())
+        worker.finish(activity, asyncio.run(perform_async(definition, input, running.context)))
+
+    def _queues(self) -> list[str]:
+        declared = {activity.activity_options.queue for activity in self.app.activities.values()}
+        declared |= {subscription.queue for subscription in self.app.subscriptions.values()}
+        return sorted(declared | {"default"})
+
+
+def replay(workflow: Workflow[..., Any], execution_id: str, turns: Iterable[Turn]) -> None:
+    """Run a recorded history against today's code. Raises `DeterminismError` naming the first difference."""
+    interpreter = Interpreter(workflow.function, workflow.signature, execution_id)
+    try:
+        for turn in turns:
+            if any(isinstance(event, TerminateRequested) for event in turn.events):
+                continue  # Ended from outside, without asking the code.
+            if turn.events and isinstance(turn.events[0], Started) and interpreter.started is not None:
+                # The next run under the same id.
+                interpreter.evict()
+                interpreter = Interpreter(workflow.function, workflow.signature, execution_id)
+            interpreter.replay(turn)
+    finally:
+        interpreter.evict()
+
+
+async def _awaited(answer: Awaitable[Any]) -> Any:  # noqa: ANN401
+    return await answer
+
+
+def _raiser(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+def _stuck(handle: Handle) -> Execution:
+    row = handle.describe()
+    return msgspec.structs.replace(row, error=row.failure)

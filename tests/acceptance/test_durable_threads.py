@@ -1,0 +1,76 @@
+"""An app inside of a process, with real threads, an event loop for async activities, and processes of their own."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headgate as hg
+from headgate.durable.service import Service
+from tests.acceptance import isolated_app as mine
+from tests.acceptance.program import until
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    mine.release.clear()
+    with hg.connect(mine.app, home=tmp_path / "home") as opened:
+        yield opened
+        mine.release.set()
+
+
+@pytest.mark.usefixtures("service")
+def test_isolated__activity__runs_in_another_process_and_returns_a_large_result() -> None:
+    pid, size = mine.isolated.start(2_000_000).result(60)
+    assert pid != os.getpid()
+    assert size == 2_000_000
+
+
+@pytest.mark.usefixtures("service")
+@pytest.mark.parametrize(("what", "told"), [("odd", "raised odd"), ("exit", "failed ProcessDied")])
+def test_isolated__that_raises_or_dies__is_told(what: str, told: str) -> None:
+    assert mine.broken.start(what).result(60) == told
+
+
+@pytest.mark.usefixtures("service")
+def test_isolated__that_never_ends__is_killed_at_its_time_limit(tmp_path: Path) -> None:
+    assert mine.killed.start(str(tmp_path / "pid")).result(60) == "start_to_close"
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the process")
+
+
+@pytest.mark.usefixtures("service")
+def test_hung__threads_that_never_return__time_out_and_do_not_hold_up_the_others() -> None:
+    assert mine.hung.start(5).result(30) == 5
+    assert mine.adding.start(50).result(30) == sum(range(50))
+
+
+@pytest.mark.usefixtures("service")
+def test_async__many_that_wait__wait_at_the_same_time() -> None:
+    started = time.monotonic()
+    assert mine.many_waits.start(50).result(30) == 50
+    # One after the other they would take 15 seconds.
+    assert time.monotonic() - started < 8
+
+
+@pytest.mark.usefixtures("service")
+def test_heartbeat__longer_than_its_limit_but_alive__is_not_timed_out() -> None:
+    assert mine.beating.start(12).result(30) == 12
+
+
+def test_stop__with_an_activity_that_never_returns__returns_within_its_grace(tmp_path: Path) -> None:
+    mine.release.clear()
+    before = threading.active_count()
+    with hg.connect(mine.app, home=tmp_path / "home") as opened:
+        handle = mine.hung.start(1)
+        until(lambda: opened.client.get(handle.id).turn >= 1, "the first turn")
+        started = time.monotonic()
+        opened.stop(grace_seconds=0.5)
+        assert time.monotonic() - started < 5
+    mine.release.set()
+    until(lambda: threading.active_count() <= before + 1, "the end of the threads")

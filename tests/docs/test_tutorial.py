@@ -1,0 +1,194 @@
+"""The tutorial works as it is written: its commands are typed into one shell, and what it shows is compared."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.acceptance.program import PROGRAM
+
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+ANSWER_SECONDS_MAX = 60.0
+PORT_SHOWN, GRPC_PORT_SHOWN = "8400", "8401"
+# Those only look, so a test, which is faster than a reader, may ask again until all is as shown.
+LOOKS = re.compile(r"headgate execution (ls|show|history)\b|curl -s \S+/orders/")
+# What differs each time, and what stands for it.
+VARIES = (
+    (re.compile(r"\b(evt|wrk)_[0-9A-Z]{26}\b"), r"\1_ID"),
+    (re.compile(r'"seed":"[0-9A-Z]{26}"'), '"seed":"ID"'),
+    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z?"), "TIME"),
+    (re.compile(r'_ms":\d+'), '_ms":TIME'),
+    (re.compile(r"home=\S+"), "home=HOME"),
+    (re.compile(r"passed in [\d.]+s"), "passed in TIME"),
+    (re.compile(r"[ \t]+"), " "),
+)
+
+
+class File(NamedTuple):
+    """A file that the page has its reader write."""
+
+    name: str
+    text: str
+
+
+class Command(NamedTuple):
+    """A line that the page has its reader type, and what it shows below."""
+
+    line: str
+    shown: str
+
+
+def steps() -> Iterator[File | Command]:
+    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+        if language == "python":
+            name = re.match(r"# (\w+\.py)\n", text)
+            assert name is not None, f"a file needs its name in the first line: {text}"
+            yield File(name.group(1), text)
+        else:
+            assert (language, text[:2]) == ("console", "$ "), text
+            for command in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+                line, _, shown = command.partition("\n")
+                yield Command(line, shown)
+
+
+def constant(text: str) -> str:
+    for pattern, name in VARIES:
+        text = pattern.sub(name, text)
+    return "\n".join(line.strip() for line in text.strip().splitlines())
+
+
+def is_as_shown(output: str, shown: str) -> bool:
+    """Whether they are the same but for what varies. A line "…" stands for any number of lines."""
+    pattern = re.escape(constant(shown)).replace(re.escape("…\n"), r"(?:.*\n)*?")
+    return re.fullmatch(pattern, constant(output)) is not None
+
+
+class Shell:
+    """One shell, in which commands are typed one after the other."""
+
+    def __init__(self, folder: Path, ports: tuple[str, str]) -> None:
+        self._ports = ports
+        self._marks = 0
+        self._lines: queue.Queue[str] = queue.Queue()
+        http, grpc = ports
+        self._process = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            cwd=folder,
+            env={
+                "PATH": f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}",
+                "COLUMNS": "400",
+                "HEADGATE_HTTP": f"127.0.0.1:{http}",
+                "HEADGATE_GRPC": f"127.0.0.1:{grpc}",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, name="reads the shell")
+        self._reader.start()
+
+    def run(self, command: Command) -> None:
+        """Type a command, and fail unless its output is as shown."""
+        deadline = time.monotonic() + ANSWER_SECONDS_MAX
+        while True:
+            output = self._output(command, deadline)
+            if is_as_shown(output, command.shown):
+                return
+            assert LOOKS.match(command.line), f"$ {command.line}\n{output}\nis not as shown:\n{command.shown}"
+            assert time.monotonic() < deadline, f"$ {command.line}\n{output}\nis never as shown:\n{command.shown}"
+
+    def _output(self, command: Command, deadline: float) -> str:
+        self._marks += 1
+        mark = f"--- {self._marks} ---"
+        self._type(command.line.replace(f":{PORT_SHOWN}", f":{self._ports[0]}"))
+        self._type(f"echo; echo '{mark}'")
+        lines: list[str] = []
+        is_over = False
+        # What runs in the background says what it has to say after its command is over.
+        while not is_over or (command.line.endswith("&") and len(lines) < len(command.shown.splitlines())):
+            try:
+                line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                pytest.fail(f"$ {command.line}\n{''.join(lines)}\nis all it says in {ANSWER_SECONDS_MAX:g} s")
+            if line.rstrip("\n") == mark:
+                is_over = True
+            elif line.strip():
+                lines.append(line)
+        for real, shown in zip(self._ports, (PORT_SHOWN, GRPC_PORT_SHOWN), strict=True):
+            lines = [line.replace(f":{real}", f":{shown}") for line in lines]
+        # That the shell noticed a kill is of no interest.
+        return "".join(line for line in lines if not re.match(r"bash: line \d+: +\d+ Killed", line))
+
+    def _type(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        # With what it has in the background, if the page was not read to its end.
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.stdin.close()
+        self._process.wait(ANSWER_SECONDS_MAX)
+        self._reader.join(ANSWER_SECONDS_MAX)
+        self._process.stdout.close()
+
+
+def free_ports() -> tuple[str, str]:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        return str(one.getsockname()[1]), str(other.getsockname()[1])
+
+
+@pytest.mark.timeout(240)
+def test_tutorial__every_file_and_command__does_what_the_page_shows(tmp_path: Path) -> None:
+    typed: list[str] = []
+    with ExitStack() as exits:
+        shell = Shell(tmp_path, free_ports())
+        exits.callback(shell.close)
+        for step in steps():
+            if isinstance(step, File):
+                (tmp_path / "orders" / step.name).write_text(step.text)
+            else:
+                shell.run(step)
+                typed.append(step.line)
+
+    assert (tmp_path / "orders" / ".headgate" / "headgate.db").exists()
+    assert typed.count("kill -9 $!") == 2
+
+
+@pytest.mark.parametrize(
+    ("output", "shown", "expected"),
+    [
+        ("o-1  RUNNING  2026-01-31 10:00:00  \n", "o-1  RUNNING  2020-12-24 20:15:00\n", True),
+        ("o-1  FAILED  2026-01-31 10:00:00\n", "o-1  RUNNING  2026-01-31 10:00:00\n", False),
+        ("one\ntwo\nthree\n", "one\n…\nthree\n", True),
+        ("one\nthree\n", "one\n…\nthree\n", True),
+        ("one\ntwo\n", "one\n…\nthree\n", False),
+        ("one\ntwo\n", "one\n", False),
+        ("", "one\n", False),
+    ],
+)
+def test_comparison__output_and_what_is_shown__ignores_what_varies_and_nothing_else(
+    output: str, shown: str, expected: bool
+) -> None:
+    assert is_as_shown(output, shown) is expected

@@ -1,0 +1,62 @@
+"""Finding a server from its home, and reading what commands are given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate.cli import api
+from headgate.errors import ConflictError, FatalError, HeadgateError, SettingsError, TransientError, UserError
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        ("http://127.0.0.1:8400", "http://127.0.0.1:8400"),
+        ("http://0.0.0.0:8400", "http://127.0.0.1:8400"),
+        ("http://[::]:8400", "http://[::1]:8400"),
+        ("http://control.example:8400", "http://control.example:8400"),
+    ],
+)
+def test_served__address_in_the_home__is_one_that_can_be_asked(tmp_path: Path, written: str, asked: str) -> None:
+    (tmp_path / "server.json").write_text(f'{{"http": "{written}"}}')
+
+    assert api._served(tmp_path) == asked
+
+
+def test_served__no_file__is_none(tmp_path: Path) -> None:
+    assert api._served(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", '{"http": 1}', '{"http": "http://[x"}'])
+def test_served__damaged_file__says_which(tmp_path: Path, content: str) -> None:
+    (tmp_path / "server.json").write_text(content)
+
+    with pytest.raises(SettingsError, match=r"server\.json: it does not say where the server is"):
+        api._served(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "family", "exit_code"),
+    [
+        (409, "already_started", ConflictError, 3),
+        (412, "conflict", ConflictError, 3),
+        (422, "update_rejected", UserError, 2),
+        (413, "content_too_large", UserError, 2),
+        (503, "draining", TransientError, 75),
+        (500, "internal", FatalError, 70),
+        (500, "nondeterministic", FatalError, 70),
+    ],
+)
+def test_error__problem__keeps_its_code_and_has_the_exit_code_of_its_family(
+    status: int, code: str, family: type[HeadgateError], exit_code: int
+) -> None:
+    error = api._error(status, code, "what went wrong")
+
+    assert isinstance(error, family)
+    assert (error.code, error.exit_code, error.message) == (code, exit_code, "what went wrong")
+
+
+def test_at__ids_with_slashes__are_one_segment() -> None:
+    assert api.at("executions", "a/b c", "history") == "/executions/a%2Fb%20c/history"
