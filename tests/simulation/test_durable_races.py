@@ -14,7 +14,7 @@ import headgate as hg
 from headgate.clock import VirtualClock
 from headgate.durable import guard
 from headgate.durable.activities import Ended
-from headgate.durable.history import Woken
+from headgate.durable.history import Started, Woken
 from headgate.durable.records import message
 from headgate.errors import HeadgateError
 from tests.simulation.durable_processes import Machine, Process
@@ -231,6 +231,31 @@ def test_mail__of_a_run_that_this_worker_has_not_heard_of__is_kept(machine: Mach
     work_for(process, machine, 6.0)
     assert process.client.get("loop").result == '["one","two"]'
     behind.bury()
+
+
+def test_mail__read_by_two_and_heard_by_one__is_not_heard_again(machine: Machine, process: Process) -> None:
+    other = Process(machine)
+    other.worker.join()
+    for offset in range(1, 8):
+        name = f"twice-{offset}"
+        process.app.workflows["serial"].start(2, id=name)
+
+        def overtake(name: str = name) -> None:
+            other.worker.engine.look(name)
+            other.worker.turn()
+
+        process.store.meanwhile = (process.store.calls + offset, overtake)
+        process.worker.engine.look(name)
+        process.worker.turn()
+        process.store.meanwhile = None
+        for _ in range(3):
+            work_for(process, machine, 6.0)
+            work_for(other, machine, 6.0)
+        row = process.client.get(name)
+        assert row.status is hg.Status.SUCCEEDED
+        starts = [e for turn in process.client.history(name) for e in turn.events if isinstance(e, Started)]
+        assert len(starts) == 1, f"overtaken before call {offset}"
+    other.bury()
 
 
 def test_mail__of_an_id_used_again_while_its_end_is_looked_at__is_kept(machine: Machine, process: Process) -> None:

@@ -158,8 +158,8 @@ class Message(Struct, frozen=True, omit_defaults=True):
         return Put(INBOXES, item_of(msgspec.structs.replace(self, ready_pk=INBOX)))
 
     def consumed(self) -> Delete:
-        """Return the write that removes this row."""
-        return Delete(INBOXES, Key(self.execution_id, self.message_id))
+        """Return the write that removes this row, if nobody did before: a message is heard once."""
+        return Delete(INBOXES, Key(self.execution_id, self.message_id), exists())
 
 
 def message(execution_id: str, event: Event, at_ms: int, unique: str, *, run: int = 0, first_run: int = 0) -> Message:
