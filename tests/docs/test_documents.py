@@ -47,6 +47,14 @@ def test_architecture__every_module_it_names__exists() -> None:
     assert named - present == set()
 
 
+def test_failure_scenarios__every_test_they_name__exists() -> None:
+    text = (ROOT / "docs" / "failure-scenarios.md").read_text()
+    named = re.findall(r"`(tests/[\w/.]+)::(?:\w+::)?(test_\w+)`", text)
+
+    assert len(named) > 50
+    assert [name for path, name in named if f"def {name}(" not in (ROOT / path).read_text()] == []
+
+
 def test_commands__every_one_a_document_shows__exists() -> None:
     root = typer.main.get_command(app)
     shown = {

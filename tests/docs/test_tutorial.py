@@ -24,6 +24,8 @@ ANSWER_SECONDS_MAX = 60.0
 PORT_SHOWN, GRPC_PORT_SHOWN = "8400", "8401"
 # Those only look, so a test, which is faster than a reader, may ask again until all is as shown.
 LOOKS = re.compile(r"headgate execution (ls|show|history)\b|curl -s \S+/orders/")
+# What the shell says of a process that was killed, sooner or later.
+KILLED = re.compile(r"bash: line \d+: +\d+ Killed")
 # What differs each time, and what stands for it.
 VARIES = (
     (re.compile(r"\b(evt|wrk)_[0-9A-Z]{26}\b"), r"\1_ID"),
@@ -126,12 +128,11 @@ class Shell:
                 pytest.fail(f"$ {command.line}\n{''.join(lines)}\nis all it says in {ANSWER_SECONDS_MAX:g} s")
             if line.rstrip("\n") == mark:
                 is_over = True
-            elif line.strip():
+            elif line.strip() and not KILLED.match(line):
                 lines.append(line)
         for real, shown in zip(self._ports, (PORT_SHOWN, GRPC_PORT_SHOWN), strict=True):
             lines = [line.replace(f":{real}", f":{shown}") for line in lines]
-        # That the shell noticed a kill is of no interest.
-        return "".join(line for line in lines if not re.match(r"bash: line \d+: +\d+ Killed", line))
+        return "".join(lines)
 
     def _type(self, line: str) -> None:
         assert self._process.stdin is not None

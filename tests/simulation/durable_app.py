@@ -127,6 +127,15 @@ def _declare_steps(app: hg.App, *, check: bool) -> None:
             return [answer, exc.__cause__.attempts]
         return [answer, 0]
 
+    once = add.options(retry=hg.Retry(attempts=1))
+
+    @app.workflow(check=check)
+    async def fragile(value: int) -> str:
+        try:
+            return str(await once(value))
+        except hg.ActivityFailure as exc:
+            return exc.type
+
     @app.workflow(check=check)
     async def fan(width: int) -> int:
         return sum(await asyncio.gather(*(add(value) for value in range(width))))

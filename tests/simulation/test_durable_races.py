@@ -233,6 +233,23 @@ def test_mail__of_a_run_that_this_worker_has_not_heard_of__is_kept(machine: Mach
     behind.bury()
 
 
+def test_worker_dies__no_attempt_left__the_activity_fails_and_is_not_performed_again(
+    machine: Machine, process: Process
+) -> None:
+    handle = process.app.workflows["fragile"].start(1, id="fragile")
+    doomed = Process(machine)
+    doomed.worker.join()
+    doomed.worker.engine.look("fragile")
+    doomed.worker.turn()
+    doomed.begin()
+    doomed.store.is_dead = True
+
+    work_for(process, machine, 60.0)
+
+    assert handle.describe().result == '"WorkerDied"'
+    Checks().check(machine.reader.read())
+
+
 def test_mail__read_by_two_and_heard_by_one__is_not_heard_again(machine: Machine, process: Process) -> None:
     other = Process(machine)
     other.worker.join()

@@ -316,17 +316,36 @@ class Activities:
         return [activity_of(item) for item in page.items]
 
     def reap(self, worker_id: str, limit: int = 100) -> int:
-        """Queue again what a dead worker had claimed, and return how many that were."""
+        """Queue again, or end, what a dead worker had claimed, and return how many that were."""
         page = self._store.query(Query(table=ACTIVITIES, index="lease-index", partition=worker_id, limit=limit))
         rows = [activity_of(item) for item in page.items]
-        now_ms = self.now_ms()
-        outcomes = self._store.transact_many(
-            [[self._queued(row, now_ms).put(row.token), *self.slot_freed(row)] for row in rows]
-        )
+        outcomes = self._store.transact_many([self._orphaned(row) for row in rows])
         for refusal in outcomes:
             if refusal is not None and not isinstance(refusal, ConflictError):
                 raise refusal
         return len(rows)
+
+    def _orphaned(self, row: Activity) -> list[Write]:
+        """Return the writes that give an activity whose worker died to another, or end it if it has no attempt left."""
+        now_ms = self.now_ms()
+        fact = f"activity {row.activity_id} attempt {row.attempt}: its worker {row.worker} died"
+        died = ErrorInfo(type="WorkerDied", message=fact)
+        again = options_of(row).retry.again(row.attempt, died)
+        if again:
+            # At once: the pause between attempts is for what failed, and this may not even have begun.
+            return [self._queued(row, now_ms).put(row.token), *self.slot_freed(row)]
+        if row.subscription is not None:
+            return [row.ended(), *dead_letter(row, died, now_ms), *self.slot_freed(row)]
+        event = ActivityEnded(
+            seq=row.seq,
+            error=died,
+            attempts=row.attempt,
+            worker=row.worker,
+            started_at_ms=row.started_at_ms,
+            ended_at_ms=now_ms,
+        )
+        told = message(row.execution_id, event, now_ms, self._ids.ulid(), run=row.run)
+        return [row.ended(), told.put(), *self.slot_freed(row)]
 
     def now_ms(self) -> int:
         """Return the time in milliseconds."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import Final
 
 import structlog
@@ -15,7 +16,7 @@ import structlog
 from headgate.durable.async_performers import AsyncPerformers
 from headgate.durable.records import Activity
 from headgate.durable.worker import Worker
-from headgate.errors import FatalError, HeadgateError, TransientError
+from headgate.errors import FatalError, HeadgateError, OutcomeUnknownError, TransientError
 from headgate.store.port import Store
 
 THREADS_MAX: Final = 64
@@ -51,6 +52,7 @@ class WorkerThreads:
         self._idle = 0
         self._ended = 0
         self._stopping = False
+        self._wakes_at = 0.0
         self._performers: list[threading.Thread] = []
         self._pump = threading.Thread(target=self._run_pump, name="headgate-pump", daemon=True)
         self._listener = threading.Thread(target=self._run_listener, name="headgate-listener", daemon=True)
@@ -96,9 +98,11 @@ class WorkerThreads:
     def _run_pump(self) -> None:
         while not self._stopping:
             try:
-                wait_seconds = self._worker.poll()
+                self._worker.poll()
                 self.lead(keep=False)
-            except TransientError as exc:
+                # Only now: leading may have made timers that are due before all others.
+                wait_seconds = self._worker.agenda.seconds_left()
+            except (TransientError, OutcomeUnknownError) as exc:
                 _log.warning("the store is busy", error=str(exc))
                 wait_seconds = _PAUSE_SECONDS
             except HeadgateError as exc:
@@ -107,6 +111,7 @@ class WorkerThreads:
             if self._worker.queue:
                 self._grow()
                 wait_seconds = min(wait_seconds, GROW_SECONDS)
+            self._wakes_at = monotonic() + wait_seconds
             if self._bell.wait(max(wait_seconds, 0.001)):
                 self._bell.clear()
 
@@ -115,7 +120,11 @@ class WorkerThreads:
         try:
             seen = self._store.generation(others=True)
             while not self._stopping:
-                now = self._store.wait(seen, LISTEN_SECONDS, others=True)
+                try:
+                    now = self._store.wait(seen, LISTEN_SECONDS, others=True)
+                except TransientError:
+                    threading.Event().wait(_PAUSE_SECONDS)
+                    continue
                 if now != seen:
                     seen = now
                     self._worker.agenda.look_again()
@@ -146,6 +155,11 @@ class WorkerThreads:
                 return kept
         return None
 
+    def _wake_pump_in_time(self) -> None:
+        """Ring if something is now due before the pump means to wake."""
+        if monotonic() + self._worker.agenda.seconds_left() < self._wakes_at:
+            self._bell.set()
+
     # The performers.
 
     def _run_performer(self) -> None:
@@ -159,7 +173,8 @@ class WorkerThreads:
                 self._perform(activity)
                 self._ended += 1
                 activity = self.lead(keep=True) if not self._stopping else None
-            except TransientError as exc:
+                self._wake_pump_in_time()
+            except (TransientError, OutcomeUnknownError) as exc:
                 _log.warning("the store is busy", error=str(exc))
                 self._bell.set()
                 activity = None
@@ -240,10 +255,7 @@ class WorkerThreads:
 
 class _Deadline:
     def __init__(self, seconds: float) -> None:
-        from time import monotonic
-
-        self._monotonic = monotonic
         self._at = monotonic() + seconds
 
     def left(self) -> float:
-        return max(0.0, self._at - self._monotonic())
+        return max(0.0, self._at - monotonic())
