@@ -102,18 +102,22 @@ def open_service(app: App, opened: OpenedStore, clock: Clock) -> Service:
 
 
 @contextmanager
-def connect(app: App, *, home: Path | str = ".headgate", work: bool = True) -> Iterator[Service]:
+def connect(
+    app: App, *, home: Path | str = ".headgate", work: bool = True, threads_max: int | None = None
+) -> Iterator[Service]:
     """Run an app inside of this process, on the store in `home`.
 
     With `work`, executions are advanced and activities run here, until the block ends; otherwise they are only started
     and asked, and someone else does the work.
     """
     clock = SystemClock()
-    opened = open_store(Settings.load({}, None, {"home": str(home)}), clock)
+    settings = Settings.load({}, None, {"home": str(home)})
+    opened = open_store(settings, clock)
     with closing(opened.store):
         service = open_service(app, opened, clock)
         if work:
-            service.start()
+            worker = settings.worker
+            service.start(threads_max=threads_max or worker.threads_max, lease_seconds=worker.lease_seconds)
         try:
             yield service
         finally:

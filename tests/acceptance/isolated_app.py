@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -107,3 +108,64 @@ async def beating(times: int) -> int:
 @app.workflow
 async def adding(count: int) -> int:
     return sum(await asyncio.gather(*(quick(number) for number in range(count))))
+
+
+@app.activity(retry=once, limit=hg.Limit(concurrency=8))
+def limited(number: int) -> int:
+    return number
+
+
+@app.activity(retry=once)
+def odd_words(_: int) -> str:
+    logging.getLogger("orders").info("file %s", "caf\udce9")
+    logging.getLogger("orders").info("%d of what is no number", "x")
+    return "said"
+
+
+@app.activity(retry=once)
+async def leaves(_: int) -> None:
+    raise SystemExit(3)
+
+
+@app.activity(retry=once, timeout="1s")
+def slow(_: int) -> int:
+    time.sleep(0.3)
+    return 1
+
+
+@app.workflow
+async def many_limited(count: int) -> int:
+    return sum(await asyncio.gather(*(limited(number) for number in range(count))))
+
+
+@app.workflow
+async def odd(_: int) -> str:
+    hg.log("caf\udce9")
+    return await odd_words(0)
+
+
+@app.workflow
+async def leaving(_: int) -> str:
+    try:
+        await leaves(0)
+    except hg.ActivityFailure as exc:
+        return f"{exc.type} {await waits(0.01)}"
+    return "passed"
+
+
+@app.workflow
+async def queueing(count: int) -> int:
+    return sum(await asyncio.gather(*(slow(number) for number in range(count))))
+
+
+@app.workflow
+async def restless(left: int) -> str:
+    if left:
+        hg.continue_as_new(left - 1)
+    return "rests"
+
+
+@app.workflow
+async def sleeping(seconds: float) -> str:
+    await hg.sleep(seconds)
+    return "slept"

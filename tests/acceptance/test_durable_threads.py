@@ -63,6 +63,49 @@ def test_heartbeat__longer_than_its_limit_but_alive__is_not_timed_out() -> None:
     assert mine.beating.start(12).result(30) == 12
 
 
+@pytest.mark.usefixtures("service")
+def test_backlog__longer_than_a_page_behind_a_limit__is_worked_off() -> None:
+    assert mine.many_limited.start(600).result(60) == sum(range(600))
+
+
+@pytest.mark.usefixtures("service")
+def test_log__text_without_a_form_in_utf_8_and_a_bad_format__harms_nobody(service: Service) -> None:
+    handle = mine.odd.start(0)
+    assert handle.result(30) == "said"
+    assert any("caf\\udce9" in note.text for note in service.client.logs(handle.id))
+
+
+@pytest.mark.usefixtures("service")
+def test_async__that_leaves_by_system_exit__fails_and_the_loop_goes_on() -> None:
+    assert mine.leaving.start(0).result(30) == "SystemExit 0.01"
+
+
+def test_time_limit__of_what_waits_for_a_thread__counts_from_its_start(tmp_path: Path) -> None:
+    with hg.connect(mine.app, home=tmp_path / "home", threads_max=1):
+        assert mine.queueing.start(6).result(30) == 6
+
+
+@pytest.mark.usefixtures("service")
+def test_busy__execution_that_is_always_ready__does_not_hold_up_a_timer() -> None:
+    busy = mine.restless.start(1_000_000)
+    started = time.monotonic()
+    assert mine.sleeping.start(0.3).result(30) == "slept"
+    assert time.monotonic() - started < 5
+    busy.terminate("enough")
+    with pytest.raises(hg.ExecutionFailure):
+        busy.result(30)
+
+
+def test_fatal__store_closed_under_the_worker__is_told_once(tmp_path: Path) -> None:
+    told: list[BaseException] = []
+    with hg.connect(mine.app, home=tmp_path / "home", work=False) as opened:
+        opened.start(on_fatal=told.append)
+        opened.store.close()
+        until(lambda: bool(told), "the word that the worker has stopped")
+        opened.stop(grace_seconds=0.2)
+    assert len(told) == 1
+
+
 def test_stop__with_an_activity_that_never_returns__returns_within_its_grace(tmp_path: Path) -> None:
     mine.release.clear()
     before = threading.active_count()

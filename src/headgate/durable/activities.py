@@ -128,16 +128,17 @@ class Activities:
             lease_expires_ms=NEVER_MS,
         )
 
-    def claim(self, queues: Sequence[str], names: Callable[[str], bool], limit: int) -> list[Activity]:
+    def claim(self, queues: Sequence[str], wanted: Callable[[Activity], bool], limit: int) -> list[Activity]:
         """Claim up to `limit` activities that wait in these queues."""
         taken: list[Activity] = []
         transactions: list[list[Write]] = []
+        given: dict[str, set[str]] = {}
         for activity in chain.from_iterable(self._waiting(queue) for queue in queues):
             if len(taken) >= limit:
                 break
-            if not names(activity.name):
+            if not wanted(activity):
                 continue
-            admitted = self._limits.admit(options_of(activity), self.claimed(activity))
+            admitted = self._limits.admit(options_of(activity), self.claimed(activity), given)
             if admitted is not None:
                 claimed, writes = admitted
                 taken.append(claimed)
@@ -354,13 +355,15 @@ class Activities:
     def _waiting(self, queue: str) -> Iterator[Activity]:
         """Give what waits in a queue, page by page: what cannot be claimed must not hide what is behind it."""
         cursor = None
+        # Once: a cursor belongs to the query that gave it.
+        by_now = Sort(Range.AT_MOST, self.now_ms())
         for _ in range(_PAGES_MAX):
             page = self._store.query(
                 Query(
                     table=ACTIVITIES,
                     index="queue-index",
                     partition=queue_partition(queue),
-                    sort=Sort(Range.AT_MOST, self.now_ms()),
+                    sort=by_now,
                     limit=_PAGE,
                     cursor=cursor,
                 )

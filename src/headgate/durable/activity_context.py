@@ -12,12 +12,11 @@ from msgspec import Raw
 
 from headgate.durable import payload
 from headgate.durable.failures import Cancelled
-from headgate.durable.history import Note
+from headgate.durable.history import Note, note_text
 from headgate.durable.interpreter import running
 from headgate.errors import WorkflowViolationError
 
 NOTES_MAX: Final = 200
-_NOTE_CHARACTERS_MAX: Final = 2_000
 
 _current: ContextVar[ActivityContext | None] = ContextVar("activity", default=None)
 
@@ -63,7 +62,7 @@ class ActivityContext:
     def note(self, level: str, text: str) -> None:
         """Keep a line for the log of the execution."""
         if len(self.notes) < NOTES_MAX:
-            self.notes.append(Note(self.clock_ms(), level, text[:_NOTE_CHARACTERS_MAX], self.name))
+            self.notes.append(Note(self.clock_ms(), level, note_text(text), self.name))
 
 
 def activity() -> ActivityContext:
@@ -103,9 +102,15 @@ class NotesHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         interpreter = running()
-        if interpreter is not None:
-            interpreter.note(record.levelname, record.getMessage()[:_NOTE_CHARACTERS_MAX])
+        context = _current.get() if interpreter is None else None
+        if interpreter is None and context is None:
             return
-        context = _current.get()
-        if context is not None:
-            context.note(record.levelname, record.getMessage())
+        try:
+            text = record.getMessage()
+        except Exception:  # noqa: BLE001 - as every handler does: a bad format must not reach who logs
+            self.handleError(record)
+            return
+        if interpreter is not None:
+            interpreter.note(record.levelname, text)
+        elif context is not None:
+            context.note(record.levelname, text)

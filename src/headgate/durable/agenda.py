@@ -163,7 +163,7 @@ class Agenda:
         room = worker.room()
         if room <= 0:
             return NEVER_MS
-        claimed = worker.activities.claim(worker.queues, worker.app.has_activity, room)
+        claimed = worker.activities.claim(worker.queues, worker.can_perform, room)
         worker.queue.extend(claimed)
         if claimed:
             return 0

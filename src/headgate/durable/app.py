@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from headgate.durable import guard, payload
 from headgate.durable.definitions import Activity, Limit, Workflow, check_name
@@ -23,6 +23,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DELIVERY_TIMEOUT_SECONDS = 300.0
+
+
+class DeclaresActivity(Protocol):
+    """The decorator that `app.activity(...)` returns. What an async function returns is what awaiting it gives."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Activity[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Activity[P, R]: ...
 
 
 class App(Router):
@@ -104,7 +114,7 @@ class App(Router):
         queue: str = "default",
         limit: Limit | None = None,
         isolate: bool = False,
-    ) -> Callable[[Callable[P, R]], Activity[P, R]]: ...
+    ) -> DeclaresActivity: ...
 
     def activity(  # type: ignore[misc]  # noqa: PLR0913 - each is a thing that users set
         self,
@@ -210,9 +220,9 @@ class App(Router):
         """Return the names of everything that can be performed here."""
         return [*self.activities, *self.subscriptions]
 
-    def has_activity(self, name: str) -> bool:
-        """Whether this app can perform an activity or delivery of this name."""
-        return name in self.activities or name in self.subscriptions
+    def has_activity(self, name: str, *, is_delivery: bool) -> bool:
+        """Whether this app can perform an activity, or the delivery of an event, of this name."""
+        return name in (self.subscriptions if is_delivery else self.activities)
 
     def activity_named(self, name: str, *, is_delivery: bool) -> Activity[..., Any]:
         """Return what to call. Raises `NotFoundError` if the app has nothing of this name."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
 import msgspec
+import structlog
 from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.durable.history import Turn
 from headgate.durable.history_reader import read_turns
 from headgate.durable.records import ARCHIVE, Execution, execution_of
-from headgate.errors import ConflictError
+from headgate.errors import ConflictError, CorruptionError, NotFoundError
 from headgate.store.blobs import Blobs
 from headgate.store.port import Store
 from headgate.store.schema import Key
@@ -25,6 +27,7 @@ from headgate.store.writes import Delete, Query, Range, Sort
 # How long an execution can be looked up after its history went to the archive.
 KEPT_SECONDS: Final = 365 * 86_400
 _PAGE: Final = 100
+_log = structlog.get_logger(__name__)
 PREFIX: Final = "history/"
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Turn)
@@ -46,9 +49,12 @@ class Archive:
         return name
 
     def read(self, name: str) -> list[Turn]:
-        """Return a history. Raises `CorruptionError` if it is gone."""
-        lines = gzip.decompress(self._blobs.get(name))
-        return [_decoder.decode(line) for line in lines.split(b"\n") if line]
+        """Return a history. Raises `CorruptionError` if it is gone or damaged."""
+        try:
+            lines = gzip.decompress(self._blobs.get(name))
+            return [_decoder.decode(line) for line in lines.split(b"\n") if line]
+        except (NotFoundError, OSError, EOFError, zlib.error, msgspec.DecodeError) as exc:
+            raise CorruptionError(f"archive {name}: it is gone or damaged ({exc}); restore it from a backup") from exc
 
 
 class Archiver:
@@ -73,7 +79,11 @@ class Archiver:
         )
         done = 0
         for item in page.items:
-            done += self._archive_one(execution_of(item))
+            try:
+                done += self._archive_one(execution_of(item))
+            except CorruptionError as exc:
+                # It stays due and is told again; the histories of others need not wait for it.
+                _log.critical("history cannot be archived", execution_id=item["execution_id"], error=str(exc))
         return done
 
     def _archive_one(self, hint: Execution) -> int:

@@ -13,7 +13,6 @@ from headgate.durable.activities import Ended
 from headgate.durable.performing import perform_async
 from headgate.durable.records import Activity
 from headgate.durable.worker import Running, Worker
-from headgate.errors import HeadgateError
 
 STOP_SECONDS: Final = 1.0
 
@@ -21,7 +20,7 @@ STOP_SECONDS: Final = 1.0
 class AsyncPerformers:
     """Performs activities on a loop that is started with the first of them."""
 
-    def __init__(self, worker: Worker, *, ended: Callable[[], None], failed: Callable[[HeadgateError], None]) -> None:
+    def __init__(self, worker: Worker, *, ended: Callable[[], None], failed: Callable[[Exception], None]) -> None:
         self._worker = worker
         self._ended = ended
         self._failed = failed
@@ -52,15 +51,19 @@ class AsyncPerformers:
             loop.close()
 
     async def _perform(self, activity: Activity, running: Running) -> None:
+        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        assert task is not None, "a coroutine on a loop runs in a task"
+        running.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
         definition = self._worker.definition(activity)
         outcome: Ended | None = await perform_async(definition, Raw(activity.input.encode()), running.context)
         # Recording may wait for the disk, and the loop has other activities to run.
-        await asyncio.get_running_loop().run_in_executor(None, self._finish, activity, outcome)
+        await loop.run_in_executor(None, self._finish, activity, outcome)
 
     def _finish(self, activity: Activity, outcome: Ended | None) -> None:
         try:
             self._worker.finish(activity, outcome)
-        except HeadgateError as exc:
+        except Exception as exc:  # noqa: BLE001 - nobody awaits this; the worker stops and says why
             self._failed(exc)
         self._ended()
 

@@ -137,7 +137,7 @@ class Engine:
         for execution_id, work in batch:
             try:
                 draft = self._draft(execution_id, work)
-            except HeadgateError:
+            except Exception:
                 self.ready.put_back(batch)
                 self._drop_all(batch)
                 raise
@@ -145,7 +145,7 @@ class Engine:
                 drafts.append((execution_id, work, draft))
         try:
             outcomes = self._commit([draft.writes for _, _, draft in drafts])
-        except HeadgateError:
+        except Exception:
             # Unknown which of them happened: everyone is read anew, and what was claimed is left to its lease.
             self._claims.give_back([activity for _, _, draft in drafts for activity in draft.claims])
             self.ready.put_back([(execution_id, work) for execution_id, work, _ in drafts])

@@ -323,6 +323,10 @@ def _time(label: str, text: str) -> datetime:
         moment: datetime = _moment(_encode(text))
     except msgspec.DecodeError as exc:
         raise InvalidPayloadError(f"{label}: time {text[:64]!r} is not as in 2026-01-31T12:00:00Z: {exc}") from exc
+    try:
+        moment.astimezone(UTC)
+    except OverflowError as exc:
+        raise InvalidPayloadError(f"{label}: time {text[:64]!r} is not within the years 1 to 9999 in UTC") from exc
     return moment
 
 

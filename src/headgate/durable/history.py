@@ -69,6 +69,14 @@ class Note(Struct, frozen=True, omit_defaults=True):
     source: str = "workflow"
 
 
+_NOTE_CHARACTERS_MAX: Final = 2_000
+
+
+def note_text(text: str) -> str:
+    """Return a line as it can be stored: not endless, and without what has no form in UTF-8."""
+    return text[:_NOTE_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
+
+
 # What an execution is told.
 
 

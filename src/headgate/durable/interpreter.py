@@ -46,6 +46,7 @@ from headgate.durable.history import (
     TimerFired,
     Turn,
     UpdateRequested,
+    note_text,
 )
 from headgate.durable.mailbox import Mailbox
 from headgate.durable.outcomes import outcome_of
@@ -261,7 +262,7 @@ class Interpreter:
     def note(self, level: str, text: str) -> None:
         """Keep a line of the execution's log, once."""
         if not self.replaying and not self._is_gone:
-            self.notes.append(Note(self.at_ms, level, text))
+            self.notes.append(Note(self.at_ms, level, note_text(text)))
 
     # What the loop asks of its host.
 

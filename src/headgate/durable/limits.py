@@ -21,6 +21,7 @@ from headgate.store.writes import Delete, Put, Query, Range, Sort, Write
 
 _SLOT: Final = "SLOT#"
 _RATE: Final = "RATE"
+FULL: Final = "full"
 
 
 class Limits:
@@ -30,19 +31,39 @@ class Limits:
         self._store = store
         self._clock = clock
 
-    def admit(self, options: ActivityOptions, claimed: Activity) -> tuple[Activity, list[Write]] | None:
-        """Return the claim with its slot and the writes that take it, or None if there is no room now."""
+    def admit(
+        self, options: ActivityOptions, claimed: Activity, given: dict[str, set[str]]
+    ) -> tuple[Activity, list[Write]] | None:
+        """Return the claim with its slot and the writes that take it, or None if there is no room now.
+
+        `given` is what was given out by the same look, by key: nobody else is offered that, and a key that was found
+        full is not looked at again.
+        """
+        if options.limit_key is not None and FULL in given.get(options.limit_key, ()):
+            return None
+        admitted = self._admit(options, claimed, given)
+        if admitted is None and options.limit_key is not None:
+            given.setdefault(options.limit_key, set()).add(FULL)
+        return admitted
+
+    def _admit(
+        self, options: ActivityOptions, claimed: Activity, given: dict[str, set[str]]
+    ) -> tuple[Activity, list[Write]] | None:
         if options.limit_key is None:
             return claimed, []
         writes: list[Write] = []
         if options.concurrency is not None:
-            slot = self._free_slot(options.limit_key, options.concurrency, claimed)
+            taken = given.setdefault(options.limit_key, set())
+            slot = self._free_slot(options.limit_key, options.concurrency, claimed, taken)
             if slot is None:
                 return None
             name, write = slot
+            taken.add(name)
             claimed = replace(claimed, limit_slot=name)
             writes.append(write)
         if options.rate is not None:
+            # One start at a time: the next look finds the bucket as this one left it.
+            given.setdefault(options.limit_key, set()).add(FULL)
             start = self._start(options.limit_key, options.rate, options.per)
             if start is None:
                 return None
@@ -56,7 +77,7 @@ class Limits:
         key, _, slot = activity.limit_slot.rpartition("|")
         return [Delete(CONTROL, Key(_partition(key), slot))]
 
-    def _free_slot(self, key: str, concurrency: int, claimed: Activity) -> tuple[str, Write] | None:
+    def _free_slot(self, key: str, concurrency: int, claimed: Activity, given: set[str]) -> tuple[str, Write] | None:
         page = self._store.query(
             Query(
                 table=CONTROL,
@@ -69,6 +90,8 @@ class Limits:
         taken = {item["SK"]: item for item in page.items}
         for number in range(concurrency):
             name = f"{_SLOT}{number:05d}"
+            if f"{key}|{name}" in given:
+                continue
             holder = taken.get(name)
             if holder is not None and self._holds(holder):
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import multiprocessing
 import sys
@@ -46,7 +45,7 @@ async def perform_async(definition: Definition[..., Any], input: Raw, context: A
         args, kwargs = definition.signature.unpack(input, what=f"input of activity {definition.name}")
         answer: Any = await definition.function(*args, **kwargs)
         return _answered(definition, answer, context)
-    except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 - as above; cancelling is how it is stopped
+    except BaseException as exc:  # noqa: BLE001 - as above; a loop that others share must not end with one of them
         return failed(exc, context)
     finally:
         leave(mark)
@@ -59,13 +58,15 @@ def perform_isolated(
     function = definition.function
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(
-        target=_isolated, args=(function.__module__, function.__qualname__, bytes(input), theirs), daemon=True
-    )
+    process = spawn.Process(target=_isolated, args=(function.__module__, function.__qualname__, theirs), daemon=True)
     process.start()
     theirs.close()
     try:
+        # Not among the arguments: they are written before anyone is sure to read them.
+        ours.send_bytes(bytes(input))
         return _await_isolated(definition, ours, context, limit_seconds)
+    except OSError:
+        return Ended(error=ErrorInfo(type="ProcessDied", message=_KILLED), notes=tuple(context.notes))
     finally:
         process.kill()
         process.join()
@@ -105,16 +106,17 @@ def _await_isolated(
                 return Ended(error=ErrorInfo(type="TimeoutError", message=message), timeout=Timeout.START_TO_CLOSE)
     try:
         succeeded, body = ours.recv()
-    except EOFError:
+    except (EOFError, OSError):
         return Ended(error=ErrorInfo(type="ProcessDied", message=_KILLED), notes=tuple(context.notes))
     if succeeded:
         return Ended(result=Raw(body), notes=tuple(context.notes))
     return Ended(error=msgspec.json.decode(body, type=ErrorInfo), notes=tuple(context.notes))
 
 
-def _isolated(module: str, qualname: str, input: bytes, answer_to: Connection) -> None:
+def _isolated(module: str, qualname: str, answer_to: Connection) -> None:
     """Run in the new process: find the function again, call it, send back what it returned or raised."""
     try:
+        input = answer_to.recv_bytes()
         found: Any = sys.modules.get(module) or importlib.import_module(module)
         for part in qualname.split("."):
             found = getattr(found, part)

@@ -14,6 +14,7 @@ from headgate.store.writes import Delete
 
 # An execution that waits for other code or for someone's attention is looked at no more often than this.
 SHELVED_SECONDS: Final = 2.0
+_SHELVED_MAX: Final = 1_000
 
 
 class Work(Struct):
@@ -84,7 +85,10 @@ class ReadyList:
 
     def shelve(self, execution_id: str) -> None:
         """The execution cannot be advanced now; there is no hurry to look again."""
-        self._shelved[execution_id] = self._clock.monotonic() + SHELVED_SECONDS
+        now = self._clock.monotonic()
+        self._shelved[execution_id] = now + SHELVED_SECONDS
+        if len(self._shelved) > _SHELVED_MAX:
+            self._shelved = {name: until for name, until in self._shelved.items() if until > now}
 
     def is_shelved(self, execution_id: str) -> bool:
         """Whether an execution could not be advanced a moment ago."""

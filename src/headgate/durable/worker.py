@@ -32,7 +32,7 @@ from headgate.durable.failures import ErrorInfo
 from headgate.durable.fleet import MEMBER, Fleet
 from headgate.durable.forwarding import Forwarder
 from headgate.durable.history import ActivityOptions, EmitEvent
-from headgate.durable.performing import perform, perform_isolated
+from headgate.durable.performing import failed, perform, perform_isolated
 from headgate.durable.records import Activity, Execution
 from headgate.durable.schedules import Schedules
 from headgate.durable.subscriptions import HandlerSignature
@@ -45,6 +45,7 @@ from headgate.store.tables import WORKERS
 from headgate.store.writes import Check, Write
 
 PREFETCH_MAX: Final = 256
+RUNNING_MAX: Final = 1_000
 # How long what is claimed may have to wait here before others should rather have it.
 PREFETCH_SECONDS: Final = 1.0
 HEARTBEATS_RECORDED_SHARE: Final = 0.3
@@ -59,6 +60,15 @@ class Running(msgspec.Struct):
     deadline_ms: int
     timeout: Timeout | None
     is_abandoned: bool = False
+    # Ends it where that can be done: an async activity can be cancelled, a thread cannot.
+    cancel: Callable[[], object] | None = None
+
+    def abandon(self) -> None:
+        """Its result is no longer wanted."""
+        self.is_abandoned = True
+        self.context.cancelled = True
+        if self.cancel is not None:
+            self.cancel()
 
 
 class Worker:
@@ -133,8 +143,7 @@ class Worker:
             self._release(self.queue.popleft())
         for running in list(self.running.values()):
             # It may still be going on in a thread that cannot be stopped; its result will not be taken.
-            running.is_abandoned = True
-            running.context.cancelled = True
+            running.abandon()
             self._release(running.activity)
         self.engine.drop()
         self.fleet.leave()
@@ -144,12 +153,7 @@ class Worker:
     def claim(self, activity: Activity) -> Activity | None:
         """Return the activity as claimed, if this worker knows it and has room for it."""
         options = options_of(activity)
-        if (
-            self._is_expelled
-            or options.queue not in self.queues
-            or not self.app.has_activity(activity.name)
-            or not self.room()
-        ):
+        if self._is_expelled or options.queue not in self.queues or not self.can_perform(activity) or not self.room():
             return None
         self._claiming += 1
         return self.activities.claimed(activity)
@@ -177,7 +181,11 @@ class Worker:
         if self._mean_seconds > 0:
             soon = int(PREFETCH_SECONDS * self.threads / self._mean_seconds) + self.threads
             room = min(room, soon - waiting)
-        return max(0, room)
+        return max(0, min(room, RUNNING_MAX - len(self.running)))
+
+    def hung(self) -> int:
+        """Return how many activities were given up and have not returned yet."""
+        return sum(running.is_abandoned for running in list(self.running.values()))
 
     # Leading.
 
@@ -193,7 +201,7 @@ class Worker:
         """Look for everything that is due, and return for how many seconds nothing else will be."""
         unfinished, self._unfinished = self._unfinished, []
         for activity, outcome in unfinished:
-            self.finish(activity, outcome)
+            self._record_or_keep(activity, outcome)
         self._expire_running()
         return self.agenda.poll()
 
@@ -202,6 +210,8 @@ class Worker:
     def begin(self, activity: Activity) -> Running:
         """Note that an activity is being performed from now on."""
         options = options_of(activity)
+        # The limit of the attempt counts from here, not from when the activity was claimed.
+        activity = msgspec.structs.replace(activity, started_at_ms=self.activities.now_ms())
         at_ms, kind = deadline(activity, options)
         context = ActivityContext(
             activity_id=activity.activity_id,
@@ -249,7 +259,11 @@ class Worker:
         if not self.still_holds(activity):
             return
         running = self.begin(activity)
-        definition = self.definition(activity)
+        try:
+            definition = self.definition(activity)
+        except NotFoundError as exc:
+            self.finish(activity, failed(exc, running.context))
+            return
         input = Raw(activity.input.encode())
         started = self._clock.monotonic()
         if definition.isolate:
@@ -259,6 +273,10 @@ class Worker:
             outcome = perform(definition, input, running.context)
         self._mean_seconds += 0.1 * (self._clock.monotonic() - started - self._mean_seconds)
         self.finish(activity, outcome)
+
+    def can_perform(self, activity: Activity) -> bool:
+        """Whether the app of this worker has what an activity or a delivery needs."""
+        return self.app.has_activity(activity.name, is_delivery=activity.subscription is not None)
 
     def definition(self, activity: Activity) -> Definition[..., Any]:
         """Return what to call for an activity or the delivery of an event."""
@@ -290,6 +308,9 @@ class Worker:
             if running.is_abandoned:
                 return
             activity = running.activity
+        self._record_or_keep(activity, outcome)
+
+    def _record_or_keep(self, activity: Activity, outcome: Ended | None) -> None:
         try:
             self._record(activity, outcome)
         except StaleClaimError as exc:
@@ -326,8 +347,7 @@ class Worker:
         """Everything that was claimed is someone else's now: this worker was taken for dead."""
         self.queue.clear()
         for running in list(self.running.values()):
-            running.is_abandoned = True
-            running.context.cancelled = True
+            running.abandon()
         self.engine.drop()
 
     def _beat(self, context: ActivityContext, details: Raw | None) -> None:
@@ -355,17 +375,18 @@ class Worker:
         for running in list(self.running.values()):
             if running.timeout is None or running.deadline_ms > now_ms or running.is_abandoned:
                 continue
-            running.is_abandoned = True
-            running.context.cancelled = True
+            running.abandon()
             activity = running.activity
+            _log.warning(
+                "activity timed out",
+                activity_id=activity.activity_id,
+                name=activity.name,
+                limit=running.timeout.value,
+                hung=self.hung(),
+            )
             error = ErrorInfo(type="TimeoutError", message=f"{running.timeout.value} of {activity.name} has passed")
             outcome = Ended(error=error, timeout=running.timeout, notes=tuple(running.context.notes))
-            try:
-                self._record(activity, outcome)
-            except StaleClaimError:
-                continue
-            except (TransientError, OutcomeUnknownError):
-                self._unfinished.append((activity, outcome))
+            self._record_or_keep(activity, outcome)
 
     def time_out(self, activity: Activity, error: ErrorInfo, kind: Timeout) -> None:
         """End an activity that no worker has and whose limit has passed. Raises `StaleClaimError`."""

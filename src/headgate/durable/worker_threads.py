@@ -14,9 +14,10 @@ from typing import Final
 import structlog
 
 from headgate.durable.async_performers import AsyncPerformers
+from headgate.durable.failures import describe
 from headgate.durable.records import Activity
 from headgate.durable.worker import Worker
-from headgate.errors import FatalError, HeadgateError, OutcomeUnknownError, TransientError
+from headgate.errors import OutcomeUnknownError, TransientError
 from headgate.store.port import Store
 
 THREADS_MAX: Final = 64
@@ -24,7 +25,8 @@ THREADS_MAX: Final = 64
 GROW_SECONDS: Final = 0.005
 # The pump looks into the store no more often than this, however much others commit.
 LOOK_SECONDS_MIN: Final = 0.01
-LISTEN_SECONDS: Final = 1.0
+LISTEN_SECONDS: Final = 0.5
+LEAD_SECONDS_MAX: Final = 0.1
 _PAUSE_SECONDS: Final = 0.5
 _log = structlog.get_logger(__name__)
 
@@ -54,8 +56,10 @@ class WorkerThreads:
         self._stopping = False
         self._wakes_at = 0.0
         self._performers: list[threading.Thread] = []
-        self._pump = threading.Thread(target=self._run_pump, name="headgate-pump", daemon=True)
-        self._listener = threading.Thread(target=self._run_listener, name="headgate-listener", daemon=True)
+        self._failed = False
+        self._pump = threading.Thread(target=self._guarded(self._run_pump), name="headgate-pump", daemon=True)
+        listen = self._guarded(self._run_listener)
+        self._listener = threading.Thread(target=listen, name="headgate-listener", daemon=True)
         self._async = AsyncPerformers(worker, ended=self._bell.set, failed=self._fail)
 
     def start(self) -> None:
@@ -80,17 +84,19 @@ class WorkerThreads:
         self._bell.set()
         with self._work:
             self._work.notify_all()
-        self._pump.join()
-        self._listener.join()
         deadline = _Deadline(grace_seconds)
-        for thread in self._performers:
+        for thread in (self._pump, self._listener, *self._performers):
             thread.join(deadline.left())
         while self._worker.running and deadline.left() > 0:
             threading.Event().wait(0.01)
         try:
-            self._settle_last()
+            self._settle_last(deadline)
         finally:
-            self._worker.leave()
+            if self._failed:
+                # The store is not to be trusted with a good-bye; the lease runs out by itself.
+                self._worker.abandon_all()
+            else:
+                self._worker.leave()
             self._async.stop()
 
     # The pump.
@@ -105,9 +111,6 @@ class WorkerThreads:
             except (TransientError, OutcomeUnknownError) as exc:
                 _log.warning("the store is busy", error=str(exc))
                 wait_seconds = _PAUSE_SECONDS
-            except HeadgateError as exc:
-                self._fail(exc)
-                return
             if self._worker.queue:
                 self._grow()
                 wait_seconds = min(wait_seconds, GROW_SECONDS)
@@ -117,27 +120,31 @@ class WorkerThreads:
 
     def _run_listener(self) -> None:
         """Ring the bell when another process has committed something."""
-        try:
-            seen = self._store.generation(others=True)
-            while not self._stopping:
-                try:
-                    now = self._store.wait(seen, LISTEN_SECONDS, others=True)
-                except TransientError:
-                    threading.Event().wait(_PAUSE_SECONDS)
-                    continue
-                if now != seen:
-                    seen = now
-                    self._worker.agenda.look_again()
-                    self._bell.set()
-                    self.others_committed()
-                    threading.Event().wait(LOOK_SECONDS_MIN)
-        except HeadgateError as exc:
-            self._fail(exc)
+        seen = self._store.generation(others=True)
+        while not self._stopping:
+            try:
+                now = self._store.wait(seen, LISTEN_SECONDS, others=True)
+            except TransientError:
+                threading.Event().wait(_PAUSE_SECONDS)
+                continue
+            if now != seen:
+                seen = now
+                self._worker.agenda.look_again()
+                self._bell.set()
+                self.others_committed()
+                threading.Event().wait(LOOK_SECONDS_MIN)
 
     def lead(self, *, keep: bool) -> Activity | None:
-        """Lead cycles until nobody is ready, and keep one activity of the first that claims any, if asked to."""
+        """Lead cycles until nobody is ready, and keep one activity of the first that claims any, if asked to.
+
+        Not for long: an execution that is always ready must not keep the pump from everyone else's timers.
+        """
         worker = self._worker
-        while worker.engine.has_work:
+        give_up_at = monotonic() + LEAD_SECONDS_MAX
+        while worker.engine.has_work and not self._stopping:
+            if monotonic() > give_up_at:
+                self._bell.set()
+                return None
             # Whoever leads now looks again after letting go, so that nobody is left ready and unseen.
             if not self._lead.acquire(blocking=False):
                 return None
@@ -178,9 +185,6 @@ class WorkerThreads:
                 _log.warning("the store is busy", error=str(exc))
                 self._bell.set()
                 activity = None
-            except HeadgateError as exc:
-                self._fail(exc)
-                return
             if activity is None and not self._stopping:
                 activity = self._next()
 
@@ -232,24 +236,49 @@ class WorkerThreads:
         ended, self._ended = self._ended, 0
         if ended and self._performers:
             return
-        if len(self._performers) < self._threads_max:
-            thread = threading.Thread(target=self._run_performer, name="headgate-performer", daemon=True)
+        # A thread whose activity hangs is lost to the others until it returns, and is made up for, within bounds.
+        if len(self._performers) < self._threads_max + min(self._worker.hung(), self._threads_max):
+            perform = self._guarded(self._run_performer)
+            thread = threading.Thread(target=perform, name="headgate-performer", daemon=True)
             self._performers.append(thread)
             self._worker.threads = len(self._performers)
             thread.start()
 
-    def _settle_last(self) -> None:
-        """Let what ended during the last moments be heard."""
-        while self._worker.engine.has_work:
-            self._worker.turn()
+    def _settle_last(self, deadline: _Deadline) -> None:
+        """Let what ended during the last moments be heard, as far as there is time."""
+        if self._failed or not self._lead.acquire(timeout=max(0.1, deadline.left())):
+            return
+        try:
+            while self._worker.engine.has_work and deadline.left() > 0:
+                self._worker.turn()
+        except (TransientError, OutcomeUnknownError) as exc:
+            _log.warning("the store is busy", error=str(exc))
+        finally:
+            self._lead.release()
 
-    def _fail(self, error: HeadgateError) -> None:
-        _log.critical("the worker stops", error=str(error), code=error.code)
-        self._stopping = True
-        self._bell.set()
+    def _guarded(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Return `run` as the whole of a thread: what it cannot deal with stops the worker and is told, once."""
+
+        def guarded() -> None:
+            try:
+                run()
+            except Exception as exc:  # noqa: BLE001 - the top of a thread; a worker that is half dead helps nobody
+                self._fail(exc)
+
+        return guarded
+
+    def _fail(self, error: Exception) -> None:
         with self._work:
+            if self._failed:
+                return
+            self._failed = True
+            self._stopping = True
             self._work.notify_all()
-        if self._on_fatal is not None and isinstance(error, FatalError):
+        # Not `exc_info`: it may show the values of local variables, and payloads are users' secrets.
+        info = describe(error)
+        _log.critical("the worker stops", error=info.message, kind=info.type, trace=info.trace)
+        self._bell.set()
+        if self._on_fatal is not None:
             self._on_fatal(error)
 
 

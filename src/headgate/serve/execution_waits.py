@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, Final
+from urllib.parse import quote
 
 from litestar import Response
 from msgspec import Raw
@@ -160,7 +161,8 @@ def _update_answer(update_id: str, answer: AnswerUpdate) -> Answer | Response[An
 
 
 def _pending(execution_id: str, update_id: str) -> Answer:
-    headers = {"location": f"{path_of(execution_id)}/updates/{update_id}", **retry_after(1)}
+    place = quote(update_id, safe="")
+    headers = {"location": f"{path_of(execution_id)}/updates/{place}", **retry_after(1)}
     return Answer(UpdateView(update_id, pending=True), 202, headers)
 
 

@@ -33,7 +33,8 @@ class Stop:
 
     def request(self) -> None:
         """Ask for an orderly end from within, as a signal does from outside."""
-        os.kill(os.getpid(), signal.SIGTERM)
+        if not self.requested:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.requested:
