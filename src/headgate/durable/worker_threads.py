@@ -27,6 +27,7 @@ GROW_SECONDS: Final = 0.005
 LOOK_SECONDS_MIN: Final = 0.01
 LISTEN_SECONDS: Final = 0.5
 LEAD_SECONDS_MAX: Final = 0.1
+CLOCK_GRAIN_SECONDS: Final = 0.003
 _PAUSE_SECONDS: Final = 0.5
 _log = structlog.get_logger(__name__)
 
@@ -164,7 +165,8 @@ class WorkerThreads:
 
     def _wake_pump_in_time(self) -> None:
         """Ring if something is now due before the pump means to wake."""
-        if monotonic() + self._worker.agenda.seconds_left() < self._wakes_at:
+        # By more than the clocks' grain: ringing after every step would have the pump look after every step.
+        if monotonic() + self._worker.agenda.seconds_left() + CLOCK_GRAIN_SECONDS < self._wakes_at:
             self._bell.set()
 
     # The performers.
