@@ -230,6 +230,22 @@ def test_put__main_thread_interrupted_at_random_moments__the_store_goes_on(store
     assert store.get(CONTROL, key("after")) == row("after")
 
 
+def test_close__after_two_committers_were_started__ends_both(tmp_path: Path) -> None:
+    opened = open_sqlite(tmp_path)
+    opened._commits._start_committer()
+    first = opened._commits._committer
+    # As if an interrupt had come between starting the first and noting it.
+    opened._commits._committer = None
+    opened._commits._start_committer()
+    closing = threading.Thread(target=opened.close)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert first is not None
+    first.join(10)
+    assert not first.is_alive()
+
+
 def test_submit__many_without_a_thread_each__all_settled_and_conflicts_reported(store: SqliteStore) -> None:
     store.put(CONTROL, row("taken"))
     settled: dict[str, BaseException | None] = {}

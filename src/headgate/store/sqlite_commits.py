@@ -133,6 +133,8 @@ class Commits:
             self._bell.get()
             if self._queue and self._leading.acquire(blocking=False):
                 self._lead()
+        # An interrupt between starting a committer and noting it makes a second one, which must end as well.
+        self._bell.put(None)
 
     def _refuse_late_comers(self) -> None:
         """Answer those who queued up when the store was being closed."""
