@@ -39,6 +39,7 @@ def run() -> list[Figure]:
         with open_store() as store, open_raw() as raw:
             figures.append(_figure(name, subject, store, raw, ordered=ordered, goal=goal))
     for ordered in (False, True):
+        figures.append(_bare_group_commit(ordered=ordered))
         with open_store() as store, open_raw() as raw:
             figures.append(_against_bare_group_commit(store, raw, ordered=ordered))
     return figures
@@ -57,11 +58,7 @@ def _figure(
     puts = [Put(TABLE, item(number, ordered=ordered)) for number in range(WRITES * 9)]
 
     def bare(number: int) -> int:
-        for start in range(number * WRITES, (number + 1) * WRITES, PER_COMMIT):
-            raw.execute("BEGIN IMMEDIATE")
-            for values in rows[start : start + PER_COMMIT]:
-                raw.execute(ROWS.upsert, values)
-            raw.execute("COMMIT")
+        _commit_alone(raw, rows[number * WRITES : (number + 1) * WRITES])
         return WRITES
 
     def ours(number: int) -> int:
@@ -75,6 +72,31 @@ def _figure(
         goal=goal,
         counted=lambda: f"{store.stats.writes} writes, {store.stats.commits} commits",
     )
+
+
+def _bare_group_commit(*, ordered: bool) -> Figure:
+    """What is left of one caller's rate when 64 threads hand ready-made rows to it, before any store is involved."""
+    rows = [row(number, ordered=ordered) for number in range(WRITES * 9)]
+    with open_raw() as raw, open_raw() as grouped:
+
+        def alone(number: int) -> int:
+            _commit_alone(raw, rows[number * WRITES : (number + 1) * WRITES])
+            return WRITES
+
+        def handed(number: int) -> int:
+            _bare_threads(grouped, rows[number * WRITES : (number + 1) * WRITES])
+            return WRITES
+
+        name = f"bare group commit of 64 threads, {'ordered' if ordered else 'scattered'} keys / raw, 32 to a commit"
+        return ratio(name, yardstick=alone, subject=handed, goal=None, counted=lambda: "no store")
+
+
+def _commit_alone(raw: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
+    for start in range(0, len(rows), PER_COMMIT):
+        raw.execute("BEGIN IMMEDIATE")
+        for values in rows[start : start + PER_COMMIT]:
+            raw.execute(ROWS.upsert, values)
+        raw.execute("COMMIT")
 
 
 def _against_bare_group_commit(store: SqliteStore, raw: sqlite3.Connection, *, ordered: bool) -> Figure:

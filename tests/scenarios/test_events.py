@@ -250,3 +250,17 @@ def test_async_subscription__is_run(open_env: OpenEnvironment) -> None:
     app.emit("x", 1)
     env.advance("1m")
     assert heard == [1]
+
+
+def test_forward__to_an_address_that_must_not_be_reached__is_refused_and_kept_as_a_dead_letter(
+    open_env: OpenEnvironment,
+) -> None:
+    mine = hg.App("mine")
+    mine.forward("order.*", to="https://127.0.0.1:9/events", name="elsewhere")
+    env = open_env(mine)
+    event_id = mine.emit("order.created", {"id": 1})
+    mine.emit("other.created")
+    env.run()
+    (letter,) = env.service.bus.dead_letters("elsewhere").letters
+    assert letter.event_id == event_id
+    assert "127.0.0.1" in letter.error.message

@@ -33,7 +33,6 @@ from headgate.store.writes import Query, Range, Sort, Write
 _options_decoder: Final = msgspec.json.Decoder(ActivityOptions)
 _encoder: Final = msgspec.json.Encoder()
 _notes_decoder: Final = msgspec.json.Decoder(tuple[Note, ...])
-_error_decoder: Final = msgspec.json.Decoder(ErrorInfo)
 NOTES_KEPT_MAX: Final = 400
 _PAGE: Final = 200
 _PAGES_MAX: Final = 20

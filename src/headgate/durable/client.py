@@ -16,7 +16,6 @@ from headgate.durable.activities import Activities, Ended
 from headgate.durable.activity_tokens import read_token
 from headgate.durable.archiving import Archive
 from headgate.durable.definitions import Workflow, check_execution_id, check_signal_name, check_tags
-from headgate.durable.dispatching import OPEN
 from headgate.durable.failures import ErrorInfo, ExecutionFailure
 from headgate.durable.handle import Handle
 from headgate.durable.history import (
@@ -36,7 +35,7 @@ from headgate.durable.history import (
 from headgate.durable.history_reader import read_turns
 from headgate.durable.interpreter import Interpreter
 from headgate.durable.listing import Listing, Wanted, list_executions
-from headgate.durable.records import ANSWER, SEEN, Execution, execution_of, message
+from headgate.durable.records import ANSWER, OPEN, SEEN, Execution, execution_of, message
 from headgate.durable.starts import Reuse, StartRequest, start_writes, takes
 from headgate.durable.waits import Waits
 from headgate.errors import (

@@ -30,10 +30,9 @@ from headgate.durable.history import (
     Turn,
 )
 from headgate.durable.history_reader import read_turn
-from headgate.durable.records import ARCHIVE, UNDISPATCHED, Execution, execution_of, message
+from headgate.durable.records import ARCHIVE, OPEN, UNDISPATCHED, Execution, execution_of, message
 from headgate.durable.starts import StartRequest, same_parent, start_writes
 from headgate.errors import AlreadyStartedError, ConflictError, ExecutionClosedError, HeadgateError, UserError
-from headgate.store.conditions import Condition, one_of
 from headgate.store.port import Store
 from headgate.store.schema import Key
 from headgate.store.tables import EXECUTIONS
@@ -43,7 +42,6 @@ STEP_WRITES_MAX: Final = 95
 # Transactions that are tried with one wait for the disk.
 STEPS_MAX: Final = 200
 _log = structlog.get_logger(__name__)
-OPEN: Final[Condition] = one_of("status", Status.RUNNING.value, Status.STUCK.value)
 
 
 class Step(Struct):

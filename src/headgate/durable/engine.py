@@ -120,11 +120,6 @@ class Engine:
         """Whether a cycle would find something to do."""
         return bool(self.ready)
 
-    @property
-    def live_count(self) -> int:
-        """How many executions are in memory."""
-        return len(self._live)
-
     # Led by one at a time.
 
     def cycle(self) -> list[Activity]:

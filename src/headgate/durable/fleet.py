@@ -208,10 +208,6 @@ class Fleet:
         mine = _weight(self.worker_id, execution_id)
         return all(_weight(member.worker_id, execution_id) < mine for member in able)
 
-    def serves(self, workflow: str) -> bool:
-        """Whether anyone alive has this workflow."""
-        return any(workflow in member.workflows for member in self.members() if self.is_alive(member))
-
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
 

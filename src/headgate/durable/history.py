@@ -329,7 +329,6 @@ class Turn(Struct, frozen=True, omit_defaults=True):
 _encoder: Final = msgspec.json.Encoder()
 _turn_decoder: Final = msgspec.json.Decoder(Turn)
 _event_decoder: Final = msgspec.json.Decoder(Event)
-_command_decoder: Final = msgspec.json.Decoder(Command)
 
 
 def dump_turn(turn: Turn) -> str:
@@ -355,8 +354,3 @@ def load_event(text: str) -> Event:
 def dump_command(command: Command) -> str:
     """Return a command as JSON text."""
     return _encoder.encode(command).decode()
-
-
-def load_command(text: str) -> Command:
-    """Return the command that `dump_command` wrote."""
-    return _command_decoder.decode(text)  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from headgate.durable.history import Event, Started, Status, TerminateRequested, Turn, Woken, dump_event, dump_turn
-from headgate.store.conditions import Condition, equals, exists, version_is
+from headgate.store.conditions import Condition, equals, exists, one_of, version_is
 from headgate.store.schema import Key
 from headgate.store.tables import ACTIVITIES, EXECUTIONS, INBOXES, TIMERS, TURNS
 from headgate.store.writes import Delete, Put
@@ -27,6 +27,8 @@ URGENT: Final = "M!"
 MESSAGE: Final = "M#"
 SEEN: Final = "S#"
 ANSWER: Final = "U#"
+# What is true of an execution that still takes messages.
+OPEN: Final[Condition] = one_of("status", Status.RUNNING.value, Status.STUCK.value)
 # Activities without a limit of time sort after all that have one.
 NEVER_MS: Final = 2**53
 

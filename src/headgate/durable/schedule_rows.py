@@ -10,12 +10,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from headgate.durable.history import CancelRequested, Status, TerminateRequested
-from headgate.durable.records import item_of, message
+from headgate.durable.records import OPEN, item_of, message
 from headgate.durable.slots import Decision, Fire, Overlap, Schedule, slot_of
 from headgate.durable.starts import StartRequest, start_writes
 from headgate.errors import ConflictError, OutcomeUnknownError
 from headgate.ids import IdMaker
-from headgate.store.conditions import Condition, one_of, version_is
+from headgate.store.conditions import version_is
 from headgate.store.port import Store
 from headgate.store.schema import Key
 from headgate.store.tables import EXECUTIONS, SCHEDULES
@@ -29,7 +29,6 @@ PARKED: Final = "SCHEDULES#PARKED"
 # The tags by which the executions of a schedule, and the slot of each, are found.
 SCHEDULE_TAG: Final = "headgate.schedule"
 SLOT_TAG: Final = "headgate.slot"
-_OPEN: Final[Condition] = one_of("status", Status.RUNNING.value, Status.STUCK.value)
 
 
 class ScheduleRows:
@@ -104,7 +103,7 @@ class ScheduleRows:
         terminates = overlap is Overlap.TERMINATE_OTHER
         event = TerminateRequested(reason) if terminates else CancelRequested(reason)
         mail = message(execution_id, event, now_ms, self._ids.ulid())
-        return [Check(EXECUTIONS, Key(execution_id), _OPEN), mail.put()]
+        return [Check(EXECUTIONS, Key(execution_id), OPEN), mail.put()]
 
     def commit(self, changed: Schedule, due_ms: int | None, groups: Sequence[Sequence[Write]]) -> bool:
         """Store the schedule and all of `groups`. False: the schedule had changed, and nothing was written.
