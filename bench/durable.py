@@ -188,7 +188,9 @@ class _Samples:
         turn = {**self.turn_item, "turn": place}
         activity = {**self.activity_item, "activity_id": f"a#{place:09d}"}
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute(self.executions.upsert, self.execution)
+        if place == 0:
+            connection.execute(self.executions.upsert, self.execution)
+        connection.execute(self.executions.rewrite, (self.execution[-1], self.execution[0]))
         connection.execute(self.turns.upsert, self.turns.row(turn, self._dump(turn, special=False)))
         connection.execute(self.activities.delete, (f"a#{place - 1:09d}",))
         connection.execute(self.activities.upsert, self.activities.row(activity, self._dump(activity, special=False)))

@@ -48,6 +48,8 @@ class Agenda:
         self._clock = clock
         self._archiver = archiver
         self._next_due_ms = 0
+        self._idle_until = 0.0
+        self._is_full = False
         self._renew_at = 0.0
         self._sweep_at = 0.0
         self._archive_at = 0.0
@@ -71,6 +73,7 @@ class Agenda:
         if now >= self._renew_at:
             self._renew(now)
         self._next_due_ms = NEVER_MS
+        self._idle_until = now + IDLE_SECONDS
         later = [self._mail(), self._timers(), self._deadlines(), self._claims(), self._schedules()]
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS
@@ -88,9 +91,11 @@ class Agenda:
 
     def seconds_left(self) -> float:
         """Return for how many seconds nothing will be due."""
+        if self._is_full and self._worker.room() > 0:
+            return 0.0
         left = (self.next_due_ms - self._now_ms()) / 1000
-        upkeep = min(self._renew_at, self._sweep_at) - self._clock.monotonic()
-        return max(0.0, min(left, upkeep, IDLE_SECONDS))
+        upkeep = min(self._renew_at, self._sweep_at, self._idle_until) - self._clock.monotonic()
+        return max(0.0, min(left, upkeep))
 
     # What is looked for.
 
@@ -161,7 +166,8 @@ class Agenda:
     def _claims(self) -> int:
         worker = self._worker
         room = worker.room()
-        if room <= 0:
+        self._is_full = room <= 0
+        if self._is_full:
             return NEVER_MS
         claimed = worker.activities.claim(worker.queues, worker.can_perform, room)
         worker.queue.extend(claimed)

@@ -197,6 +197,11 @@ class Worker:
         self.queue.extend(claims)
         return len(claims)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether a poll would find something to do, as far as is known."""
+        return bool(self._unfinished) or self.agenda.seconds_left() <= 0
+
     def poll(self) -> float:
         """Look for everything that is due, and return for how many seconds nothing else will be."""
         unfinished, self._unfinished = self._unfinished, []

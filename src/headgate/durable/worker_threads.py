@@ -105,7 +105,9 @@ class WorkerThreads:
     def _run_pump(self) -> None:
         while not self._stopping:
             try:
-                self._worker.poll()
+                # Most who ring have told the engine what there is, and a look at every table would find nothing.
+                if self._worker.is_due:
+                    self._worker.poll()
                 self.lead(keep=False)
                 # Only now: leading may have made timers that are due before all others.
                 wait_seconds = self._worker.agenda.seconds_left()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 from headgate.errors import InvalidItemError, ItemTooLargeError, TransactionLimitError
@@ -20,6 +20,8 @@ TOKEN_LENGTH_MAX: Final = 36
 UPDATE_ATTRIBUTES_MAX: Final = 200
 # What SQLite can sort as an integer.
 KEY_NUMBER_MAX: Final = 2**63 - 1
+# ASCII text of this length is within the limit of every kind of key.
+_KEY_SURELY_FITS: Final = 200
 
 
 def checked_item(table: Table, item: object) -> tuple[Item, bool]:
@@ -27,18 +29,17 @@ def checked_item(table: Table, item: object) -> tuple[Item, bool]:
     if type(item) is not dict and not isinstance(item, Mapping):
         raise InvalidItemError(f"table {table.name}: an item is a mapping, not {type(item).__name__}")
     stored, special = canonical_item(item)
-    _check_key_part(table, table.partition, stored.get(table.partition.name))
-    if table.sort is not None:
-        _check_key_part(table, table.sort, stored.get(table.sort.name))
+    for attribute in table.own_keys:
+        _check_key_part(table, attribute, stored.get(attribute.name))
     check_index_attributes(table, stored)
     return stored, special
 
 
 def check_index_attributes(table: Table, attributes: Item) -> None:
     """Refuse an index key of the wrong type, and a TTL that is not a number."""
-    for name, kind in table.index_attributes.items():
-        if name in attributes:
-            _check_key_part(table, KeyAttribute(name, kind), attributes[name])
+    for attribute in table.index_keys:
+        if attribute.name in attributes:
+            _check_key_part(table, attribute, attributes[attribute.name])
     if table.ttl_attribute is not None:
         ttl = attributes.get(table.ttl_attribute)
         if ttl is not None and not (type(ttl) is int and abs(ttl) <= KEY_NUMBER_MAX):
@@ -126,18 +127,15 @@ def check_transaction_bytes(sizes: Iterable[int]) -> None:
 
 def check_distinct(writes: Sequence[Write]) -> None:
     """Refuse two writes of one item, which have no order within a transaction or batch."""
-    seen: set[tuple[str, Key]] = set()
-    for write in writes:
-        place = (write.table.name, key_of(write))
-        try:
-            is_repeated = place in seen
-        except TypeError as exc:
-            raise InvalidItemError(f"table {place[0]}: {place[1]!r} cannot be the key of an item") from exc
-        if is_repeated:
-            raise TransactionLimitError(
-                f"table {place[0]}, item {tuple(place[1])}: written twice in one call; merge the writes"
-            )
-        seen.add(place)
+    places = [(write.table.name, key_of(write)) for write in writes]
+    try:
+        if len(set(places)) == len(places):
+            return
+    except TypeError as exc:
+        table, key = next(place for place in places if not all(isinstance(part, Hashable) for part in place[1]))
+        raise InvalidItemError(f"table {table}: {key!r} cannot be the key of an item") from exc
+    table, key = next(place for number, place in enumerate(places) if place in places[:number])
+    raise TransactionLimitError(f"table {table}, item {tuple(key)}: written twice in one call; merge the writes")
 
 
 def key_of(write: Write) -> Key:
@@ -195,6 +193,8 @@ def check_query(query: Query) -> None:
 
 def _check_key_part(table: Table, attribute: KeyAttribute, value: object) -> None:
     if attribute.kind is KeyKind.STRING:
+        if type(value) is str and 0 < len(value) <= _KEY_SURELY_FITS and value.isascii():
+            return
         if isinstance(value, str) and value and is_text(value):
             bytes_max = table.key_bytes_max[attribute.name]
             if len(value) * 4 > bytes_max and len(value.encode()) > bytes_max:

@@ -157,6 +157,16 @@ class Table(msgspec.Struct, frozen=True, dict=True):
         return (self.partition.name,) if self.sort is None else (self.partition.name, self.sort.name)
 
     @cached_property
+    def own_keys(self) -> tuple[KeyAttribute, ...]:
+        """The attributes that every item must have."""
+        return (self.partition,) if self.sort is None else (self.partition, self.sort)
+
+    @cached_property
+    def index_keys(self) -> tuple[KeyAttribute, ...]:
+        """The attributes of `index_attributes`, as they are declared."""
+        return tuple(KeyAttribute(name, kind) for name, kind in self.index_attributes.items())
+
+    @cached_property
     def index_attributes(self) -> dict[str, KeyKind]:
         """Every attribute that some index is keyed by, the table's own keys excluded."""
         found = {attribute.name: attribute.kind for index in self.indexes for attribute in index.attributes()}

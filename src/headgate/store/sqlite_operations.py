@@ -75,8 +75,16 @@ class Operation(ABC):
     def _needs_current(self) -> bool:
         return False
 
+    def _write(self, connection: sqlite3.Connection, item: Item, body: str) -> None:
+        if self.current is not None and self.rows.places_alike(self.current, item):
+            connection.execute(self.rows.rewrite, (body, *self.key))
+        else:
+            connection.execute(self.rows.upsert, self.rows.row(item, body))
+        if self.rows.table.stream:
+            self._record(connection, body)
+
     def _record(self, connection: sqlite3.Connection, new: str | None) -> None:
-        if not self.rows.table.stream or self._body == new:
+        if self._body == new:
             return
         kind = ChangeKind.INSERT if self._body is None else ChangeKind.REMOVE if new is None else ChangeKind.MODIFY
         connection.execute(APPEND_CHANGE, (self.rows.table.name, kind, self._body, new, self._now, 0))
@@ -85,19 +93,18 @@ class Operation(ABC):
 class PutRow(Operation):
     """Replaces the whole row."""
 
-    __slots__ = ("_row",)
+    __slots__ = ("_item", "_new_body")
 
     def __init__(self, rows: TableRows, item: Item, body: str, condition: Condition | None, now: float) -> None:
         super().__init__(rows, rows.table.key_of(item), condition, now)
-        self._row = rows.row(item, body)
+        self._item = item
+        self._new_body = body
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        connection.execute(self.rows.upsert, self._row)
-        if self.rows.table.stream:
-            self._record(connection, self._row[-1])
+        self._write(connection, self._item, self._new_body)
 
     def bytes_written(self) -> int:
-        body: str = self._row[-1]
+        body = self._new_body
         # Far from the limit of a transaction a bound will do, and costs nothing.
         return 2 * BODY_SURELY_SMALL if surely_within(body, BODY_SURELY_SMALL) else stored_bytes(load(body))
 
@@ -124,8 +131,7 @@ class UpdateRow(Operation):
             check_size(self.rows.table, self._new)
 
     def apply(self, connection: sqlite3.Connection) -> Item:
-        connection.execute(self.rows.upsert, self.rows.row(self._new, self._new_body))
-        self._record(connection, self._new_body)
+        self._write(connection, self._new, self._new_body)
         return self._new
 
     def bytes_written(self) -> int:
@@ -139,7 +145,8 @@ class DeleteRow(Operation):
 
     def apply(self, connection: sqlite3.Connection) -> Item | None:
         connection.execute(self.rows.delete, self.key)
-        self._record(connection, None)
+        if self.rows.table.stream:
+            self._record(connection, None)
         return self.current
 
     def _needs_current(self) -> bool:

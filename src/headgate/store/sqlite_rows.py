@@ -38,16 +38,17 @@ class TableRows:
         self._columns |= {attribute: _quoted(f"i_{attribute}") for attribute in self._copies}
         self._statements: dict[tuple[str | None, str | None, bool, bool], str] = {}
         # Bound once: building a row is on the path of every write.
-        self._row_attributes = (
-            *table.key_names,
-            *self._copies,
-            *([table.ttl_attribute] if table.ttl_attribute else []),
-        )
+        self._copied = (*self._copies, *([table.ttl_attribute] if table.ttl_attribute else []))
+        self._row_attributes = (*table.key_names, *self._copied)
 
     def row(self, item: Item, body: str) -> tuple[Any, ...]:
         """Return the values of `upsert`'s parameters."""
         get = item.get
         return (*[get(name) for name in self._row_attributes], body)
+
+    def places_alike(self, left: Item, right: Item) -> bool:
+        """Whether two items of one key have the same place in every index."""
+        return all(left.get(name) == right.get(name) for name in self._copied)
 
     @cached_property
     def copied_columns(self) -> dict[str, str]:
@@ -94,6 +95,11 @@ class TableRows:
         columns = [*self._keys, *self.copied_columns.values(), "body"]
         places = ", ".join("?" * len(columns))
         return f"INSERT OR REPLACE INTO {self.name} ({', '.join(columns)}) VALUES ({places})"
+
+    @cached_property
+    def rewrite(self) -> str:
+        """Replaces the body alone, for an item that keeps its place in every index: their pages stay untouched."""
+        return f"UPDATE {self.name} SET body = ? WHERE {self._where_key}"
 
     @cached_property
     def delete(self) -> str:

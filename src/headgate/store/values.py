@@ -150,6 +150,8 @@ def load(text: str) -> Item:
 
 def same(left: object, right: object) -> bool:
     """Whether two canonical values are equal, types included: True is not 1, and 1 is not "1"."""
+    if type(left) is str and type(right) is str:
+        return left == right
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, int | float) and isinstance(right, int | float):
