@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import concurrent, durable, processes, scale, single, startup
+from bench import concurrent, durable, fanout, processes, scale, single, startup
 from bench.measure import Figure, show
 
 GROUPS = {
@@ -14,6 +14,7 @@ GROUPS = {
     "scale": scale.run,
     "startup": startup.run,
     "durable": durable.run,
+    "fanout": fanout.run,
 }
 
 

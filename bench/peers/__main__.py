@@ -9,8 +9,10 @@ from types import FrameType
 from typing import NoReturn
 
 from bench.measure import show
+from bench.peers import fanout_contest
 from bench.peers.answer import Shape
 from bench.peers.contest import PEERS, Ours, figures, hold
+from bench.peers.fanout_contest import FANOUT_PEERS
 
 # Fewer rounds say more about the machine's other work than about the two that are compared.
 ROUNDS_MIN = 5
@@ -24,6 +26,8 @@ def main() -> int:
     chosen = [peer for peer in PEERS if not options.peers or peer.module in options.peers]
     scores = hold(chosen, rounds=options.rounds, headgate=None if options.only_peers else _headgate)
     table = [figure for score in scores for figure in figures(score)]
+    mapping = [peer for peer in FANOUT_PEERS if not options.peers or peer.module in options.peers]
+    table += fanout_contest.hold(mapping, rounds=options.rounds, headgate=None if options.only_peers else _fan_out)
     print(show(table))
     return 0 if all(figure.reached for figure in table) else 1
 
@@ -35,9 +39,15 @@ def _headgate(shape: Shape) -> Ours:
     return Ours(serial_steps(shape.serial_steps), hundred_way(shape.executions, shape.steps))
 
 
+def _fan_out(items: int) -> float:
+    from bench.fanout import fan_out
+
+    return fan_out(items)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
-    names = [peer.module for peer in PEERS]
+    names = [peer.module for peer in (*PEERS, *FANOUT_PEERS)]
     parser.add_argument("peers", nargs="*", metavar="PEER", help=f"one of {', '.join(names)}; default: all")
     parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
     parser.add_argument("--only-peers", action="store_true", help="measure the peers without Headgate")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -98,17 +98,17 @@ def hold(peers: Sequence[Peer], *, rounds: int, headgate: Callable[[Shape], Ours
     """
     scores = [Score(peer) for peer in peers]
     for score in scores:
-        _say(f"installing {score.peer.name} …")
+        say(f"installing {score.peer.name} …")
         try:
             install(score.peer.module, wheels=score.peer.wheels, npm=score.peer.npm)
         except CommandError as exc:
             score.trouble = f"cannot be installed: {exc}"
-    if headgate is not None:
+    if headgate is not None and peers:
         headgate(Shape(WARM_UP_STEPS, WARM_UP_EXECUTIONS, 2, 0))
     for number in range(rounds):
         for score in scores:
             if not score.trouble:
-                _say(f"round {number + 1} of {rounds}: {score.peer.name} …")
+                say(f"round {number + 1} of {rounds}: {score.peer.name} …")
                 _play(score, number, headgate)
     return scores
 
@@ -118,7 +118,7 @@ def _play(score: Score, number: int, headgate: Callable[[Shape], Ours] | None) -
     # Who goes first alternates, so that neither always inherits the other's warm cache.
     ours = headgate(shape) if headgate is not None and number % 2 else None
     try:
-        theirs = _answer(score.peer)
+        theirs = heard(printed_by(score.peer.module, str(shape)))
     except (CommandError, ValueError) as exc:
         score.trouble = f"cannot be run: {exc}"
         return
@@ -135,12 +135,16 @@ def _record(number: int, shape: Shape, facts: dict[str, Any]) -> None:
     print(json.dumps({"round": number + 1, **facts, **asdict(shape)}), flush=True)
 
 
-def _answer(peer: Peer) -> Answer:
+def printed_by(module: str, work: str, settings: Mapping[str, str] | None = None) -> str:
+    """Run a script of this package in the peers' environment, in a folder of its own, and return what it printed.
+
+    Raises `CommandError`.
+    """
     with TemporaryDirectory(prefix="headgate-peers-") as folder:
         # What a peer keeps for its user or leaves behind goes when the folder goes.
-        settings = {"HOME": folder, "TMPDIR": folder}
-        command = [str(PYTHON), "-m", f"bench.peers.{peer.module}", folder, str(peer.shape)]
-        return heard(output(command, seconds_max=RUN_SECONDS_MAX, folder=ROOT, settings=settings))
+        given = {"HOME": folder, "TMPDIR": folder, **(settings or {})}
+        command = [str(PYTHON), "-m", f"bench.peers.{module}", folder, work]
+        return output(command, seconds_max=RUN_SECONDS_MAX, folder=ROOT, settings=given)
 
 
 def figures(score: Score) -> list[Figure]:
@@ -152,7 +156,7 @@ def figures(score: Score) -> list[Figure]:
     serial = [each.serial_per_second for each in score.ours]
     serial_steps = f"{shape.serial_steps} steps"
     rows = [
-        _rates(
+        rates(
             "serial steps",
             name,
             ours=serial,
@@ -161,7 +165,7 @@ def figures(score: Score) -> list[Figure]:
             counted=serial_steps,
             remark=theirs[0].durability,
         ),
-        _rates(
+        rates(
             f"{shape.executions}-way steps",
             name,
             ours=[each.at_once_per_second for each in score.ours],
@@ -171,23 +175,22 @@ def figures(score: Score) -> list[Figure]:
             remark=theirs[0].durability,
         ),
     ]
-    for other in theirs[0].others_per_second:
-        rates = [each.others_per_second[other] for each in theirs]
-        rows.append(
-            _rates(
-                "serial steps",
-                f"{peer.name} {other}",
-                ours=serial,
-                theirs=rates,
-                goal=None,
-                counted=serial_steps,
-                remark="a weaker promise",
-            )
+    rows += [
+        rates(
+            "serial steps",
+            f"{peer.name} {other}",
+            ours=serial,
+            theirs=[each.others_per_second[other] for each in theirs],
+            goal=None,
+            counted=serial_steps,
+            remark="a weaker promise",
         )
+        for other in theirs[0].others_per_second
+    ]
     return [*rows, _starts(name, theirs, shape)]
 
 
-def _rates(
+def rates(
     what: str,
     name: str,
     *,
@@ -197,6 +200,7 @@ def _rates(
     counted: str,
     remark: str,
 ) -> Figure:
+    """Return the ratio of the rates, or without ours their rate."""
     rate = f"{statistics.median(theirs):,.0f}/s"
     if not ours:
         spread = f"rounds {min(theirs):,.0f} to {max(theirs):,.0f}"
@@ -230,5 +234,5 @@ def _starts(name: str, theirs: list[Answer], shape: Shape) -> Figure:
     )
 
 
-def _say(words: str) -> None:
+def say(words: str) -> None:
     print(words, file=sys.stderr, flush=True)

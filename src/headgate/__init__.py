@@ -50,16 +50,22 @@ if TYPE_CHECKING:
         wait_condition,
         wait_signal,
     )
+    from headgate.errors import NotAdmittedError
+    from headgate.fanout.chunk_handler import chunk_handler
+    from headgate.fanout.handlers import Work
+    from headgate.fanout.mapping import FanoutFailure, Mapped, map
+    from headgate.fanout.rows import Policy
+    from headgate.fanout.sdk import ActiveChunk, ChunkWorker
     from headgate.wiring import connect
 
 _HOMES = {
-    "activity_context": ("activity", "complete_later", "heartbeat"),
-    "app": ("App",),
-    "client": ("Client",),
-    "definitions": ("Limit",),
-    "emitting": ("emit",),
-    "events": ("Event",),
-    "failures": (
+    "durable.activity_context": ("activity", "complete_later", "heartbeat"),
+    "durable.app": ("App",),
+    "durable.client": ("Client",),
+    "durable.definitions": ("Limit",),
+    "durable.emitting": ("emit",),
+    "durable.events": ("Event",),
+    "durable.failures": (
         "ActivityFailure",
         "ActivityTimeout",
         "Cancelled",
@@ -68,14 +74,14 @@ _HOMES = {
         "Failure",
         "NonRetryable",
     ),
-    "handle": ("Handle",),
-    "history": ("ParentClose", "Status"),
-    "http": ("Cors",),
-    "http_messages": ("HttpError", "Request", "Response"),
-    "retry": ("Retry",),
-    "starts": ("Reuse",),
-    "subscriptions": ("Filter",),
-    "workflow": (
+    "durable.handle": ("Handle",),
+    "durable.history": ("ParentClose", "Status"),
+    "durable.http": ("Cors",),
+    "durable.http_messages": ("HttpError", "Request", "Response"),
+    "durable.retry": ("Retry",),
+    "durable.starts": ("Reuse",),
+    "durable.subscriptions": ("Filter",),
+    "durable.workflow": (
         "continue_as_new",
         "info",
         "log",
@@ -94,34 +100,48 @@ _HOMES = {
         "wait_condition",
         "wait_signal",
     ),
+    "errors": ("NotAdmittedError",),
+    "fanout.chunk_handler": ("chunk_handler",),
+    "fanout.handlers": ("Work",),
+    "fanout.mapping": ("FanoutFailure", "Mapped", "map"),
+    "fanout.rows": ("Policy",),
+    "fanout.sdk": ("ActiveChunk", "ChunkWorker"),
+    "wiring": ("connect",),
 }
-_MODULES = {name: f"headgate.durable.{home}" for home, names in _HOMES.items() for name in names}
-_MODULES["connect"] = "headgate.wiring"
+_MODULES = {name: f"headgate.{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = (
+    "ActiveChunk",
     "ActivityFailure",
     "ActivityTimeout",
     "App",
     "Cancelled",
     "ChildFailure",
+    "ChunkWorker",
     "Client",
     "Cors",
     "Event",
     "ExecutionFailure",
     "Failure",
+    "FanoutFailure",
     "Filter",
     "Handle",
     "HttpError",
     "Limit",
+    "Mapped",
     "NonRetryable",
+    "NotAdmittedError",
     "ParentClose",
+    "Policy",
     "Request",
     "Response",
     "Retry",
     "Reuse",
     "Status",
+    "Work",
     "__version__",
     "activity",
+    "chunk_handler",
     "complete_later",
     "connect",
     "continue_as_new",
@@ -129,6 +149,7 @@ __all__ = (
     "heartbeat",
     "info",
     "log",
+    "map",
     "now",
     "on_query",
     "on_signal",

@@ -25,6 +25,8 @@ HeadgateError
 │   └── StaleClaimError         the activity is no longer this worker's: its lease ran out, or it was cancelled
 ├── TransientError          retry with backoff           503  UNAVAILABLE          exit 75
 │   ├── ServerBusyError         the server has more to do than it will soon get to
+│   ├── QueryTimeoutError       the code of an execution did not answer a query in time
+│   ├── NotAdmittedError        a chunk is not to be run now: someone else is at it, or it is paused
 │   ├── StoreBusyError          the store did not let us in before the deadline
 │   └── ThrottledError          the backend asks for less traffic     429  RESOURCE_EXHAUSTED
 └── FatalError              stop, page a human           500  INTERNAL             exit 70
@@ -233,6 +235,22 @@ class ServerBusyError(TransientError):
     """The server has more to do than it will soon get to. Nothing was begun."""
 
     code = "server_busy"
+
+
+class QueryTimeoutError(TransientError):
+    """The code of an execution did not answer a query in time. Nothing was changed."""
+
+    code = "query_timeout"
+
+
+class NotAdmittedError(TransientError):
+    """A chunk is not to be run now. `admission` says why: BUSY, someone else is at it; PAUSED, its fan-out is."""
+
+    code = "not_admitted"
+
+    def __init__(self, message: str, admission: str) -> None:
+        super().__init__(message)
+        self.admission = admission
 
 
 class StoreBusyError(TransientError):

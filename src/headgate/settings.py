@@ -9,12 +9,10 @@ Kubernetes gives every pod beside a Service named headgate `HEADGATE_SERVICE_HOS
 
 from __future__ import annotations
 
-import difflib
 import functools
 import ipaddress
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
@@ -22,12 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from headgate.errors import SettingsError
-
-FILE_NAME: Final = "headgate.toml"
-FILE_VARIABLE: Final = "HEADGATE_CONFIG"
-_VARIABLE_PREFIX: Final = "HEADGATE_"
-_TEST_PREFIX: Final = "HEADGATE_TEST_"
-_KUBERNETES: Final = re.compile(r"HEADGATE_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\w+)=.*|HEADGATE_PORT=\w+://.*", re.S)
+from headgate.setting_sources import Given, find_file, from_environ, from_file, from_flags, variable
 
 
 class Address(NamedTuple):
@@ -115,12 +108,22 @@ Names = Annotated[
     dict[str, str],
     Meta(extra={"allowed": "a table of texts; in the environment, a JSON object", "unpack": msgspec.json.decode}),
 ]
+Networks = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"^[0-9A-Fa-f:.]+/[0-9]{1,3}\Z")], ...],
+    Meta(extra={"allowed": "a list of ranges such as 10.0.0.0/8; in the environment, a,b", "unpack": _comma_separated}),
+]
+Packages = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*\Z")], ...],
+    Meta(extra={"allowed": "a list of names of packages; in the environment, a,b", "unpack": _comma_separated}),
+]
 Switch = Annotated[bool, Meta(extra={"allowed": "true or false"})]
 Namespace = Annotated[
     str, Meta(pattern=r"^[!-~]{1,100}\Z", extra={"allowed": "1 to 100 ASCII characters without spaces"})
 ]
 Seconds = Annotated[float, Meta(ge=1, le=600, extra={"allowed": "a number from 1 to 600"})]
+Processes = Annotated[int, Meta(ge=0, le=1000, extra={"allowed": "a whole number from 0 to 1,000"})]
 Threads = Annotated[int, Meta(ge=1, le=1000, extra={"allowed": "a whole number from 1 to 1,000"})]
+Days = Annotated[int, Meta(ge=0, le=36_500, extra={"allowed": "a whole number from 0 to 36,500"})]
 Entries = Annotated[int, Meta(ge=0, le=10_000_000, extra={"allowed": "a whole number from 0 to 10,000,000"})]
 
 
@@ -185,6 +188,43 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: Annotated[
         Seconds, _about("After how long without a sign of life a worker's activities are taken over by others.")
     ] = 10.0
+    turn_seconds: Annotated[
+        Seconds, _about("How long workflow code may go on without waiting for anything before it is interrupted.")
+    ] = 2.0
+
+
+class ForwardSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where events may be sent on to. Without any of it: to public addresses, over TLS."""
+
+    private_hosts: Annotated[HostNames, _about("Receivers whose addresses need not be public.")] = ()
+    private_networks: Annotated[Networks, _about("Where receivers may be besides public addresses.")] = ()
+    plain_http: Annotated[
+        Switch, _about("Whether receivers without TLS are sent to: others can then read events and secret headers.")
+    ] = False
+    timeout_seconds: Annotated[Seconds, _about("How long a receiver may take to accept an event.")] = 30.0
+    headers: Annotated[
+        Names,
+        _about("Files of secret headers, a `Name: value` a line, by the host or host:port that they are sent to."),
+    ] = {}
+
+
+class ArchiveSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of executions after their retention."""
+
+    days: Annotated[Days, _about("How long an archived execution is kept, and its id taken; 0 keeps it for ever.")] = (
+        365
+    )
+
+
+class FanoutSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How chunks of fan-outs are run."""
+
+    processes: Annotated[
+        Processes, _about("Processes in which the server runs chunks, started when there are some; 0 runs none.")
+    ] = 2
+    handlers: Annotated[
+        Packages, _about("Packages besides those in the current folder whose functions fan-outs may name as handlers.")
+    ] = ()
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +243,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     worker: WorkerSettings = WorkerSettings()
+    forward: ForwardSettings = ForwardSettings()
+    archive: ArchiveSettings = ArchiveSettings()
+    fanout: FanoutSettings = FanoutSettings()
 
     @classmethod
     def load(cls, environ: Mapping[str, str], file: Path | None, flags: Mapping[str, object]) -> Settings:
@@ -211,7 +254,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Without `file`, the one named by HEADGATE_CONFIG is read, or `headgate.toml` in the current folder if it is
         there. `flags` maps keys to values; None means not given. Raises `SettingsError`.
         """
-        given = {**_from_file(_find_file(environ, file)), **_from_environ(environ), **_from_flags(flags)}
+        keys = _catalogue().keys()
+        given = {
+            **from_file(find_file(environ, file), keys),
+            **from_environ(environ, keys),
+            **from_flags(flags, keys),
+        }
         values = {key: _value(key, setting) for key, setting in given.items()}
         sections: dict[str, Any] = {name: kind(**_below(name, values)) for name, kind in _SECTIONS.items()}
         settings = cls(**{key: value for key, value in values.items() if "." not in key}, **sections)
@@ -232,7 +280,7 @@ class Description(NamedTuple):
 def describe() -> list[Description]:
     """Return every setting with its variable, what is allowed, its default and what it is for."""
     return [
-        Description(key, _variable(key), _allowed(field.type), _shown(field), get_args(field.type)[-1].description)
+        Description(key, variable(key), _allowed(field.type), _shown(field), get_args(field.type)[-1].description)
         for key, field in _catalogue().items()
     ]
 
@@ -253,13 +301,10 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "log": LogSettings,
     "telemetry": TelemetrySettings,
     "worker": WorkerSettings,
+    "forward": ForwardSettings,
+    "archive": ArchiveSettings,
+    "fanout": FanoutSettings,
 }
-
-
-class _Given(NamedTuple):
-    value: object
-    source: str
-    is_text: bool
 
 
 @functools.cache
@@ -277,96 +322,7 @@ def _below(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {key.removeprefix(f"{section}."): value for key, value in values.items() if key.startswith(f"{section}.")}
 
 
-def _variable(key: str) -> str:
-    return _VARIABLE_PREFIX + key.replace(".", "_").upper()
-
-
-def _find_file(environ: Mapping[str, str], file: Path | None) -> Path | None:
-    if file is None and environ.get(FILE_VARIABLE):
-        file = Path(environ[FILE_VARIABLE])
-    looked_for = Path(FILE_NAME) if file is None else file
-    try:
-        is_there = looked_for.is_file()
-    except OSError as exc:
-        raise SettingsError(
-            f"settings file {looked_for}: cannot be looked for: {exc.strerror}; correct the permissions of its folder"
-        ) from exc
-    if file is not None and not is_there:
-        raise SettingsError(f"settings file {file}: there is no such file; correct --config or {FILE_VARIABLE}")
-    return looked_for if is_there else None
-
-
-def _from_file(file: Path | None) -> dict[str, _Given]:
-    if file is None:
-        return {}
-    try:
-        text = file.read_text(encoding="utf-8")
-        content = tomllib.loads(text)
-    except OSError as exc:
-        raise SettingsError(f"settings file {file}: cannot be read: {exc.strerror}; correct its permissions") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise SettingsError(f"settings file {file}: not TOML: {exc}; correct that line") from exc
-    found = {}
-    for key, value in _flat(content):
-        source = f"{file}{_line(text, key)}"
-        _refuse_unknown(key, key, list(_catalogue()), source)
-        found[key] = _Given(value, source, is_text=False)
-    return found
-
-
-def _flat(content: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    for name, value in content.items():
-        if isinstance(value, dict) and name not in _catalogue():
-            yield from ((f"{name}.{inner}", inner_value) for inner, inner_value in value.items())
-        else:
-            yield name, value
-
-
-def _line(text: str, key: str) -> str:
-    """Return ` line N` for the line that sets `key`, or nothing where it is written in some unusual way."""
-    section, _, name = key.rpartition(".")
-    current = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*\[([\w.\"-]+)\]", line)
-        current = header.group(1) if header else current
-        written = re.match(r"\s*([\w.-]+)\s*=", line)
-        if (written and f"{current}.{written.group(1)}".strip(".") == key) or (header and current == key):
-            return f" line {number}"
-    return f" section [{section}]" if section and name else ""
-
-
-def _from_environ(environ: Mapping[str, str]) -> dict[str, _Given]:
-    keys = {_variable(key): key for key in _catalogue()}
-    found = {}
-    for name, value in environ.items():
-        ours = name.startswith(_VARIABLE_PREFIX) and not name.startswith(_TEST_PREFIX) and name != FILE_VARIABLE
-        if not ours or _KUBERNETES.fullmatch(f"{name}={value}"):
-            continue
-        _refuse_unknown(name, name, [*keys, FILE_VARIABLE], "the environment")
-        if value:
-            found[keys[name]] = _Given(value, f"variable {name}", is_text=True)
-    return found
-
-
-def _from_flags(flags: Mapping[str, object]) -> dict[str, _Given]:
-    found = {}
-    for key, value in flags.items():
-        flag = "--" + key.replace("_", "-")
-        _refuse_unknown(key, flag, list(_catalogue()), "the command line")
-        if value is not None:
-            found[key] = _Given(value, f"flag {flag}", is_text=isinstance(value, str))
-    return found
-
-
-def _refuse_unknown(name: str, shown: str, known: list[str], source: str) -> None:
-    if name in known:
-        return
-    nearest = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"the settings are {', '.join(known)}"
-    raise SettingsError(f"{shown} ({source}): there is no such setting; {hint}")
-
-
-def _value(key: str, given: _Given) -> Any:  # noqa: ANN401 - the type is the field's own
+def _value(key: str, given: Given) -> Any:  # noqa: ANN401 - the type is the field's own
     field_type = _catalogue()[key].type
     try:
         return _convert(field_type, given)
@@ -375,7 +331,7 @@ def _value(key: str, given: _Given) -> Any:  # noqa: ANN401 - the type is the fi
         raise SettingsError(f"{key} ({given.source}): {shown} is not allowed; use {_allowed(field_type)}") from exc
 
 
-def _convert(field_type: object, given: _Given) -> Any:  # noqa: ANN401
+def _convert(field_type: object, given: Given) -> Any:  # noqa: ANN401
     """Return the value in the field's type. Raises `ValueError`, which msgspec's own error is too, if it has none."""
     value = given.value
     parse, unpack = _extra(field_type, "parse"), _extra(field_type, "unpack")

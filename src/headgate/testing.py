@@ -34,8 +34,9 @@ from headgate.durable.performing import perform_async
 from headgate.durable.records import NEVER_MS, Execution
 from headgate.durable.service import Service, install_notes
 from headgate.durable.worker import Worker
+from headgate.fanout.inline_worker import InlineWorker
 from headgate.settings import Settings
-from headgate.wiring import open_service, open_store
+from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store
 
 STEPS_MAX: Final = 100_000
 
@@ -131,6 +132,7 @@ class Environment:
         self._exits = ExitStack()
         self._service: Service | None = None
         self._worker: Worker | None = None
+        self._chunks: InlineWorker | None = None
 
     def __enter__(self) -> Self:
         home = self._exits.enter_context(tempfile.TemporaryDirectory(prefix="headgate-test-"))
@@ -138,6 +140,9 @@ class Environment:
         self._exits.callback(opened.store.close)
         self._service = open_service(self.app, opened, self.clock)
         self._exits.callback(lambda: self.app.bind(None, None))
+        fanouts = open_fanouts(opened, self.clock, self._service.ids)
+        join_fanouts(self._service, fanouts)
+        self._chunks = InlineWorker(fanouts)
         guard.install()
         install_notes()
         self._worker = self._service.worker(queues=self._queues(), replay_always=self._replay_always)
@@ -203,6 +208,8 @@ class Environment:
             while self.worker.queue and steps < STEPS_MAX:
                 self._perform()
                 steps += 1
+            if self._chunks is not None:
+                steps += self._chunks.work()
             if steps == before:
                 return
         raise AssertionError(f"no rest after {STEPS_MAX} steps: a workflow or activity starts itself again and again")
@@ -212,7 +219,7 @@ class Environment:
         until = self.clock.seconds() + seconds(duration, name="advance")
         self.run()
         while True:
-            due = self.worker.agenda.next_due_ms / 1000
+            due = self._next_due_ms() / 1000
             if due > until:
                 break
             self._move_to(due)
@@ -223,13 +230,17 @@ class Environment:
         until = self.clock.seconds() + seconds(within, name="within")
         self.run()
         while not handle.describe().status.is_closed:
-            due_ms = self.worker.agenda.next_due_ms
+            due_ms = self._next_due_ms()
             if handle.status() is Status.STUCK:
                 raise failure_of(_stuck(handle))
             if due_ms >= NEVER_MS or due_ms / 1000 > until:
                 raise TimeoutError(f"execution {handle.id}: it waits for something that no passing of time will bring")
             self._move_to(due_ms / 1000)
         return handle.result(0)
+
+    def _next_due_ms(self) -> int:
+        chunks = None if self._chunks is None else self._chunks.next_due_ms()
+        return min(self.worker.agenda.next_due_ms, NEVER_MS if chunks is None else chunks)
 
     def stand_in(self, activity: Activity[..., Any]) -> StandIn:
         """Have something else called in place of an activity."""

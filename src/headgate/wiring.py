@@ -15,8 +15,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headgate.clock import Clock, SystemClock
 from headgate.durable.app import App
+from headgate.durable.destinations import Destinations
+from headgate.durable.events import Event
+from headgate.durable.forward_headers import HeaderFiles
+from headgate.durable.forwarding import Forwarder
 from headgate.durable.service import Service
 from headgate.errors import SettingsError, TransientError
+from headgate.fanout import mapping
+from headgate.fanout.background import Background
+from headgate.fanout.counts import Counts
+from headgate.fanout.results import summary
+from headgate.fanout.rows import Fanout
+from headgate.fanout.service import FanoutService
+from headgate.ids import IdMaker
 from headgate.settings import Secret, Settings
 from headgate.store.blobs import Blobs, FolderBlobs
 from headgate.store.cache import Cache
@@ -26,14 +37,19 @@ from headgate.store.names import TableNames
 from headgate.store.port import Store
 from headgate.store.spill import RawItems, Spill
 from headgate.store.stats import StoreStats
+from headgate.store.writes import Write
 
 if TYPE_CHECKING:
+    from headgate.fanout.doctor import Finding
     from headgate.store.dynamodb import DynamoStore
 
 DATABASE: Final = "headgate.db"
 KEYS: Final = "keys.json"
 BLOBS: Final = "blobs"
 _REDIS_SECONDS: Final = 3.0
+_DAY_SECONDS: Final = 86_400
+# One file has one writer; on DynamoDB a single counter would take a thousand changes a second at most.
+_COUNTER_SHARDS: Final = {"sqlite": 1, "dynamodb": 16}
 
 
 class CountingStore(Store, RawItems, Protocol):
@@ -51,6 +67,7 @@ class OpenedStore(NamedTuple):
     keyring: Keyring
     spill: Spill
     blobs: Blobs
+    settings: Settings
 
 
 def open_store(settings: Settings, clock: Clock) -> OpenedStore:
@@ -70,7 +87,8 @@ def open_store(settings: Settings, clock: Clock) -> OpenedStore:
     spill = Spill(blobs, clock)
     names = TableNames(settings.store.table_prefix, settings.store.table_names)
     open_backend = _open_sqlite if settings.store.backend == "sqlite" else _open_dynamodb
-    return OpenedStore(open_backend(settings, names, clock, Cursors(keyring), spill), keyring, spill, blobs)
+    store = open_backend(settings, names, clock, Cursors(keyring), spill)
+    return OpenedStore(store, keyring, spill, blobs, settings)
 
 
 def load_app(reference: str) -> App:
@@ -98,7 +116,50 @@ def load_app(reference: str) -> App:
 
 def open_service(app: App, opened: OpenedStore, clock: Clock) -> Service:
     """Return the durable execution of an app on an open store."""
-    return Service(app, opened.store, clock, opened.keyring, opened.blobs)
+    service = Service(app, opened.store, clock, opened.keyring, opened.blobs)
+    days = opened.settings.archive.days
+    service.archive.kept_seconds = days * _DAY_SECONDS if days else None
+    service.open_forwarder = lambda: open_forwarder(opened.settings, clock)
+    return service
+
+
+def open_fanouts(opened: OpenedStore, clock: Clock, ids: IdMaker) -> FanoutService:
+    """Return the fan-outs of an open store."""
+    return FanoutService(opened.store, clock, ids, shards=_COUNTER_SHARDS[opened.settings.store.backend])
+
+
+def join_fanouts(service: Service, fanouts: FanoutService) -> None:
+    """Let workflows of a service use fan-outs, and fan-outs tell executions and the bus how they end."""
+
+    def closed(fanout: Fanout) -> None:
+        notify = service.client.notify
+        if notify is not None and fanout.waiter is not None:
+            notify(fanout.waiter)
+        service.bus.told()
+
+    def announce(fanout: Fanout, counts: Counts) -> list[Write]:
+        event = Event(
+            id=fanouts.ids.make("evt"),
+            type="headgate.fanout.ended",
+            source="/headgate/fanout",
+            subject=fanout.run_id,
+            data=summary(fanout, counts),
+        )
+        return service.bus.event_writes(event, fanouts.library.now_ms())
+
+    fanouts.closed = closed
+    fanouts.announce = announce
+    if service.app.workflows:
+        mapping.register(service.app, fanouts.splitter, fanouts.steering, fanouts.library)
+
+
+def open_forwarder(settings: Settings, clock: Clock) -> Forwarder:
+    """Return what sends events on, to where the settings allow it. Raises `SettingsError` if they cannot be used."""
+    forward = settings.forward
+    files = HeaderFiles(forward.headers)
+    files.check()
+    allowed = Destinations(forward.private_hosts, forward.private_networks, forward.plain_http)
+    return Forwarder(clock, destinations=allowed, headers_for=files.headers, timeout_seconds=forward.timeout_seconds)
 
 
 @contextmanager
@@ -115,14 +176,37 @@ def connect(
     opened = open_store(settings, clock)
     with closing(opened.store):
         service = open_service(app, opened, clock)
+        fanouts = open_fanouts(opened, clock, service.ids)
+        join_fanouts(service, fanouts)
+        chunks = Background(fanouts, processes=settings.fanout.processes if work else 0)
         if work:
             worker = settings.worker
-            service.start(threads_max=threads_max or worker.threads_max, lease_seconds=worker.lease_seconds)
+            chunks.start()
+            service.start(
+                threads_max=threads_max or worker.threads_max,
+                lease_seconds=worker.lease_seconds,
+                turn_seconds=worker.turn_seconds,
+            )
         try:
             yield service
         finally:
             service.stop()
+            if work:
+                chunks.stop()
             app.bind(None, None)
+
+
+def examine_queue(settings: Settings, clock: Clock, *, queue_url: str, environment: str) -> list[Finding]:
+    """Return how an SQS queue and what belongs to it should be set up differently. Raises `SettingsError`."""
+    if settings.store.aws_region is None:
+        raise SettingsError("store.aws_region: a queue has a region; set it, for instance to eu-west-1")
+    with _extra("aws", "boto3", "botocore"):
+        import boto3
+
+        from headgate.fanout.doctor import Scope, examine, look
+    session = boto3.Session(region_name=settings.store.aws_region)
+    scope = Scope(queue_url=queue_url, environment=environment)
+    return examine(look(session, scope, clock, endpoint_url=settings.store.aws_endpoint_url))
 
 
 def check_dynamodb_tables(settings: Settings, clock: Clock) -> list[str]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import headgate as hg
 
 app = hg.App("threads")
 once = hg.Retry(attempts=1)
 release = threading.Event()
+gate = threading.Lock()
 
 
 @app.activity(retry=once, isolate=True, timeout="20s")
@@ -40,9 +44,50 @@ def never_ends(path: str) -> None:
         time.sleep(0.05)
 
 
+@app.activity(retry=once, isolate=True, timeout="60s")
+def never_ends_nor_its_child(path: str) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    written = Path(f"{path}.new")
+    written.write_text(f"{os.getpid()} {child.pid}")
+    written.rename(path)
+    child.wait()
+
+
+@app.activity(retry=once, isolate=True, timeout="2s")
+def too_slow_and_its_child(path: str) -> None:
+    never_ends_nor_its_child.function(path)
+
+
+@app.activity(retry=once)
+def copies_the_worker(path: str) -> None:
+    """Leave a copy of the worker behind, which holds on to everything that the worker had open."""
+    while not Path(path).exists():
+        time.sleep(0.01)
+    copy = os.fork()
+    if copy == 0:
+        time.sleep(20)
+        os._exit(0)
+    Path(f"{path}.copy").write_text(str(copy))
+
+
 @app.activity(retry=once, timeout="500ms")
 def hangs() -> None:
     release.wait(30)
+
+
+@app.activity(retry=once)
+def blocks() -> None:
+    release.wait(30)
+
+
+@app.activity(retry=once, schedule_to_start="500ms")
+def begun_soon(number: int) -> int:
+    return number
+
+
+@app.activity(retry=once, schedule_to_close="500ms")
+def ended_soon(number: int) -> int:
+    return number
 
 
 @app.activity(retry=once)
@@ -90,9 +135,47 @@ async def killed(path: str) -> str:
 
 
 @app.workflow
+async def killed_with_its_child(path: str) -> str:
+    try:
+        await too_slow_and_its_child(path)
+    except hg.ActivityTimeout as exc:
+        return exc.kind
+    return "passed"
+
+
+@app.workflow
+async def endless(path: str) -> None:
+    await never_ends_nor_its_child(path)
+
+
+@app.workflow
+async def endless_beside_a_copy(path: str) -> None:
+    await asyncio.gather(never_ends_nor_its_child(path), copies_the_worker(path))
+
+
+@app.workflow
 async def hung(count: int) -> int:
     results = await asyncio.gather(*(hangs() for _ in range(count)), return_exceptions=True)
     return sum(isinstance(result, hg.ActivityTimeout) for result in results)
+
+
+@app.workflow
+async def behind_one_that_blocks(count: int) -> list[str]:
+    """Return which limits have passed of those that wait for the one thread there is."""
+    blocking = asyncio.ensure_future(blocks())
+    await hg.sleep(0.1)
+    waiting = [*map(begun_soon, range(count)), *map(ended_soon, range(count))]
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    blocking.cancel()
+    return sorted({result.kind for result in results if isinstance(result, hg.ActivityTimeout)})
+
+
+@app.workflow
+async def adding_behind_one_that_blocks(count: int) -> int:
+    blocking = asyncio.ensure_future(blocks())
+    numbers = await asyncio.gather(*(quick(number) for number in range(count)))
+    await blocking
+    return sum(numbers)
 
 
 @app.workflow
@@ -163,6 +246,17 @@ async def restless(left: int) -> str:
     if left:
         hg.continue_as_new(left - 1)
     return "rests"
+
+
+@app.workflow
+async def spinning(_: int) -> None:
+    while True:
+        pass
+
+
+@app.workflow(check=False)
+async def blocked_for_good(_: int) -> None:
+    gate.acquire(timeout=30)
 
 
 @app.workflow

@@ -146,7 +146,7 @@ def test_execution__told_things__answers(shop: Shop) -> None:
     shop.said("execution", "start", "order", "--input", '"book"', "--id", "o")
     eventually(lambda: shop.json("execution", "show", "o")["turn"], "its first turn")
 
-    assert "waits for nothing it asked for is open" in shop.said("execution", "show", "o")
+    assert "waits for signal go\n" in shop.said("execution", "show", "o")
     assert shop.said("execution", "update", "o", "add", "--input", '{"x": 1}') == "1\n"
     assert shop.said("execution", "query", "o", "seen") == '[{"x":1}]\n'
     ended_with(shop.run("execution", "result", "o"), 75, "transient", "RUNNING")
@@ -245,6 +245,66 @@ def test_event__emitted__is_listed_followed_and_its_dead_letters_redelivered(sho
     ended_with(shop.run("event", "redeliver", "nobody"), 4, "not_found")
 
 
+def test_event__dead_letters__are_found_shown_redelivered_and_purged(shop: Shop) -> None:
+    shop.run("event", "purge", "hear", "--all")
+    ids = [shop.said("event", "emit", name, "--data", "1").strip() for name in ("order.created", "order.created")]
+    eventually(lambda: len(shop.json("event", "dead")) == 2, "two dead letters")
+
+    assert [each["event_id"] for each in shop.json("event", "dead", "--limit", "1")] == ids[:1]
+    assert shop.json("event", "dead", "--type", "user.*") == []
+    assert shop.json("event", "dead", "--older-than", "1h") == []
+    assert len(shop.json("event", "dead", "--newer-than", "1h", "--type", "order.*")) == 2
+    shown = shop.said("event", "dead-letter", "hear", ids[0])
+    assert "no ears" in shown
+    assert '"type":"order.created"' in shown
+    assert shop.json("event", "dead-letter", "hear", ids[0])["event"]["data"] == 1
+
+    assert (
+        shop.said("event", "redeliver", "hear", "--type", "order.*", "--dry-run")
+        == "hear: 2 would be delivered again\n"
+    )
+    assert shop.said("event", "purge", "hear", ids[0], "--dry-run") == "hear: 1 would be thrown away\n"
+    assert shop.json("event", "redeliver", "hear", "--older-than", "1h") == {"count": 0, "dry_run": False}
+    assert shop.json("event", "purge", "hear", ids[0]) == {"count": 1, "dry_run": False}
+    assert [each["event_id"] for each in shop.json("event", "dead")] == ids[1:]
+    ended_with(shop.run("event", "purge", "hear"), 2, "user", "all")
+    ended_with(shop.run("event", "purge", "hear", ids[0]), 4, "not_found")
+    ended_with(shop.run("event", "purge", "nobody", "--all"), 4, "not_found")
+    ended_with(shop.run("event", "dead-letter", "hear", ids[0]), 4, "not_found")
+    ended_with(shop.run("event", "dead", "--older-than", "soon"), 2, "user")
+    assert shop.said("event", "purge", "hear", "--all") == "hear: 1 thrown away\n"
+    assert shop.said("event", "dead") == "no dead letters\n"
+
+
+def test_event__replay__is_listed_and_stopped(shop: Shop) -> None:
+    shop.said("event", "emit", "order.created", "--data", "1")
+    times = ["--since", "2020-01-01T00:00:00Z", "--until", "2100-01-01T00:00:00Z"]
+    shop.said("event", "replay", "hear", *times, "--id", "once")
+
+    assert "DONE" in shop.said("event", "replays", "hear")
+    assert shop.said("event", "stop-replay", "hear", "once").startswith("once: stopped")
+    assert [each["status"] for each in shop.json("event", "replays", "hear") if each["id"] == "once"] == ["STOPPED"]
+    assert shop.json("event", "stop-replay", "hear", "once")["dropped"] == 0
+    ended_with(shop.run("event", "replay", "hear", *times, "--id", "once"), 3, "conflict", "stopped")
+    ended_with(shop.run("event", "stop-replay", "hear", "other"), 4, "not_found")
+    ended_with(shop.run("event", "replays", "nobody"), 4, "not_found")
+
+
+def test_event__subscription__is_retired(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    with Server(tmp_path, "--app", "shop:app") as server:
+        shop = Shop(tmp_path, server)
+        assert "in force" in shop.said("event", "subscriptions")
+
+        assert shop.said("event", "retire", "hear") == "hear: it is retired\n"
+
+        assert "retired" in shop.said("event", "subscriptions")
+        assert shop.json("event", "retire", "hear")["name"] == "hear"
+        ended_with(shop.run("event", "retire", "nobody"), 4, "not_found")
+        times = ["--since", "2020-01-01T00:00:00Z", "--until", "2100-01-01T00:00:00Z"]
+        ended_with(shop.run("event", "replay", "hear", *times), 3, "conflict", "retired")
+
+
 # Schedules
 
 
@@ -262,6 +322,11 @@ def test_schedule__made_paused_triggered_and_removed(shop: Shop) -> None:
     backfill = ["--since", "2026-01-01T00:00:00Z", "--until", "2026-01-03T00:00:00Z", "--overlap", "allow"]
     shop.said("schedule", "backfill", "nightly", *backfill)
     assert shop.said("execution", "result", "nightly/2026-01-01T03:00:00Z", "--wait", "20s") == '"receipt-3"\n'
+    past = ["--since", "2020-01-01T00:00:00Z", "--until", "2025-01-01T00:00:00Z"]
+    assert "backfills under way" in shop.said("schedule", "backfill", "nightly", *past)
+    assert shop.said("schedule", "stop-backfills", "nightly") == "nightly: no backfills under way\n"
+    assert "backfills" not in shop.json("schedule", "stop-backfills", "nightly")
+    ended_with(shop.run("schedule", "stop-backfills", "none"), 4, "not_found")
     ended_with(shop.run("schedule", "create", "x", "--workflow", "pay", "--cron", "61 * * * *"), 2, "bad_payload")
     ended_with(
         shop.run("schedule", "create", "x", "--workflow", "pay", "--cron", "61 * * * *", "--input", "1"),

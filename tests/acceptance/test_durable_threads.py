@@ -12,6 +12,7 @@ import pytest
 
 import headgate as hg
 from headgate.durable.service import Service
+from headgate.durable.worker_threads import WorkerThreads
 from tests.acceptance import isolated_app as mine
 from tests.acceptance.program import until
 
@@ -85,6 +86,32 @@ def test_time_limit__of_what_waits_for_a_thread__counts_from_its_start(tmp_path:
         assert mine.queueing.start(6).result(30) == 6
 
 
+def test_time_limit__of_what_waits_behind_one_that_blocks__is_kept(tmp_path: Path) -> None:
+    mine.release.clear()
+    with hg.connect(mine.app, home=tmp_path / "home", threads_max=1):
+        try:
+            started = time.monotonic()
+            limits = mine.behind_one_that_blocks.start(3).result(15)
+            assert limits == ["schedule_to_close", "schedule_to_start"]
+            assert time.monotonic() - started < 5
+        finally:
+            mine.release.set()
+
+
+def test_queue__behind_one_that_blocks__does_not_have_the_store_asked_again_and_again(tmp_path: Path) -> None:
+    mine.release.clear()
+    with hg.connect(mine.app, home=tmp_path / "home", threads_max=1) as service:
+        try:
+            handle = mine.adding_behind_one_that_blocks.start(20)
+            until(lambda: service.client.get(handle.id).turn >= 1, "the first turn")
+            before = service.store.stats.snapshot()["queries"]  # type: ignore[attr-defined]  # of every real store
+            time.sleep(1.0)
+            assert service.store.stats.snapshot()["queries"] - before < 100  # type: ignore[attr-defined]
+        finally:
+            mine.release.set()
+        assert handle.result(30) == sum(range(20))
+
+
 @pytest.mark.usefixtures("service")
 def test_busy__execution_that_is_always_ready__does_not_hold_up_a_timer() -> None:
     busy = mine.restless.start(1_000_000)
@@ -94,6 +121,48 @@ def test_busy__execution_that_is_always_ready__does_not_hold_up_a_timer() -> Non
     busy.terminate("enough")
     with pytest.raises(hg.ExecutionFailure):
         busy.result(30)
+
+
+@pytest.mark.usefixtures("service")
+def test_spinning__workflow_code_that_never_waits__is_interrupted_and_others_go_on() -> None:
+    spinning = mine.spinning.start(0)
+    until(lambda: spinning.describe().failures > 0, "the first setback")
+    row = spinning.describe()
+    assert row.turn == 0
+    assert row.failure is not None
+    assert "in spinning; workflow code may go on for 2 s" in row.failure
+    assert mine.adding.start(50).result(30) == sum(range(50))
+    spinning.terminate("enough")
+    with pytest.raises(hg.ExecutionFailure, match="TERMINATED"):
+        spinning.result(30)
+
+
+def test_pulse__of_a_worker__shows_what_it_does_and_what_holds_it_up(tmp_path: Path) -> None:
+    mine.release.clear()
+    mine.gate.acquire()
+    with hg.connect(mine.app, home=tmp_path / "home", work=False) as opened:
+        worker = opened.worker()
+        threads = WorkerThreads(worker, opened.store, threads_max=1, turn_seconds=0.2)
+        threads.start()
+        try:
+            adding = mine.adding_behind_one_that_blocks.start(20)
+            until(lambda: threads.pulse().queued == 20, "the activities that wait for the thread")
+            busy = threads.pulse()
+            assert (busy.running, busy.hung, busy.has_lease, busy.has_failed) == (1, 0, True, False)
+            assert busy.looked_seconds is not None
+            assert busy.looked_seconds < 5
+            assert busy.turned_seconds is not None
+            assert busy.faults() == []
+            blocked = mine.blocked_for_good.start(0)
+            until(lambda: bool(threads.pulse().overdue), "the turn that is blocked")
+            (fault,) = threads.pulse().faults()
+            assert fault.startswith(f"execution {blocked.id} has been in one turn for")
+            assert "in blocked_for_good" in fault
+        finally:
+            mine.gate.release()
+            mine.release.set()
+        assert adding.result(30) == sum(range(20))
+        threads.stop(5.0)
 
 
 def test_fatal__store_closed_under_the_worker__is_told_once(tmp_path: Path) -> None:

@@ -77,6 +77,11 @@ def hurried(n: int) -> int:
     return n
 
 
+@app.activity(schedule_to_start="1m", schedule_to_close="5m", retry=hg.Retry(attempts=0, first="70s", jitter=0))
+def patient(n: int) -> int:
+    return n
+
+
 @app.workflow
 async def calls_flaky(n: int) -> int:
     return await flaky(n)
@@ -99,7 +104,13 @@ async def calls_async(n: int) -> Any:
 
 @app.workflow
 async def explains(kind: str) -> dict[str, Any]:
-    activity = {"limited": limited, "beating": beating, "unattended": unattended, "hurried": hurried}[kind]
+    activity = {
+        "limited": limited,
+        "beating": beating,
+        "unattended": unattended,
+        "hurried": hurried,
+        "patient": patient,
+    }[kind]
     started = hg.now()
     try:
         value = await activity(1)
@@ -470,6 +481,57 @@ def test_timeout__schedule_to_start__ends_what_no_worker_takes(open_env: OpenEnv
     assert (found["kind"], found["is_timeout"]) == ("schedule_to_start", True)
     assert found["after"] == pytest.approx(60.0, abs=3.0)
     assert left_behind(env) == {}
+
+
+@pytest.mark.parametrize(("name", "limit"), [("unattended", "schedule_to_start"), ("hurried", "schedule_to_close")])
+def test_timeout__of_what_is_claimed_and_waits_for_a_thread__ends_it(
+    open_env: OpenEnvironment, name: str, limit: str
+) -> None:
+    env = open_env(app)
+    handle = explains.start(name)
+    env.worker.poll()
+    env.worker.turn()
+    assert len(env.worker.queue) == 1
+    assert env.worker.agenda.next_due_ms == 1000 * (env.clock.seconds() + 60)
+
+    env.clock.advance(59)
+    env.worker.poll()
+    assert len(env.worker.queue) == 1
+    env.clock.advance(2)
+    env.worker.poll()
+    env.worker.turn()
+
+    found = handle.result(0)
+    assert (found["kind"], found["attempts"], found["after"]) == (limit, 0, 61.0)
+    assert list(env.worker.queue) == []
+    assert left_behind(env) == {}
+
+
+def test_timeout__schedule_to_start__is_for_the_first_wait_alone(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    stand_in = env.stand_in(patient).raises_once(OSError("not yet"))
+    handle = env.start(explains, "patient")
+    env.clock.advance(70)
+    env.worker.poll()
+    assert (len(stand_in.calls), len(env.worker.queue)) == (1, 1)
+
+    env.clock.advance(229)
+    env.worker.poll()
+    assert len(env.worker.queue) == 1
+    env.clock.advance(2)
+    env.worker.poll()
+    env.worker.turn()
+
+    found = handle.result(0)
+    assert (found["kind"], found["attempts"]) == ("schedule_to_close", 1)
+
+
+def test_timeout__of_a_later_wait_in_the_store__names_the_limit_that_has_passed(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    env.stand_in(patient).raises_once(OSError("not yet"))
+    handle = env.start(explains, "patient")
+    env.worker.queues = ("another",)
+    assert env.result(handle)["kind"] == "schedule_to_close"
 
 
 def test_timeout__schedule_to_close__bounds_all_attempts_together(open_env: OpenEnvironment) -> None:

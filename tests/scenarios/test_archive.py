@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 import headgate as hg
+from headgate.durable.archiving import ARCHIVED
 from headgate.durable.history import Turn
+from headgate.errors import NotFoundError
 from headgate.store.tables import INBOXES, TURNS
 from headgate.store.writes import Query
 from headgate.testing import replay
@@ -48,7 +52,7 @@ def test_archive__retention_has_passed__history_reads_as_before_without_rows(
     env.advance("15m")
     row = handle.describe()
     assert row.archive is not None
-    assert row.ready_pk is None
+    assert row.ready_pk == ARCHIVED
     assert rows(env, "c-1") == 0
     after = list(env.service.client.history("c-1"))
     assert after == before
@@ -87,3 +91,20 @@ def test_archive__started_again_before_it_was_due__is_left_alone(open_env: OpenE
     assert again.describe().archive is None
     again.signal("more", 5)
     assert env.result(again) == 5
+
+
+def test_archive__kept_for_a_year__is_forgotten_and_its_id_free(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    first = env.start(counting, 1, id="c-4")
+    first.signal("more", 1)
+    assert env.result(first) == 1
+    env.advance("2h")
+    env.advance("364d")
+    assert first.result(0) == 1
+    env.advance("1d")
+    with pytest.raises(NotFoundError, match="c-4: there is none of this id"):
+        first.describe()
+    again = env.start(counting, 2, id="c-4")
+    again.signal("more", 1)
+    assert env.result(again) == 2
+    assert next(turn.turn for turn in env.service.client.history("c-4")) == 1

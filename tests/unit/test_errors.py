@@ -42,6 +42,8 @@ STABLE = {
     "TokenReusedError": ("token_reused", 409, "ABORTED", 3),
     "TransientError": ("transient", 503, "UNAVAILABLE", 75),
     "ServerBusyError": ("server_busy", 503, "UNAVAILABLE", 75),
+    "NotAdmittedError": ("not_admitted", 503, "UNAVAILABLE", 75),
+    "QueryTimeoutError": ("query_timeout", 503, "UNAVAILABLE", 75),
     "StoreBusyError": ("store_busy", 503, "UNAVAILABLE", 75),
     "ThrottledError": ("throttled", 429, "RESOURCE_EXHAUSTED", 75),
     "FatalError": ("fatal", 500, "INTERNAL", 70),

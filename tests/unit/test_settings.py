@@ -74,6 +74,30 @@ def test_load__every_kind_from_variables__is_read_into_its_type() -> None:
     assert settings.http == Address("::1", 0)
 
 
+def test_load__where_events_may_be_forwarded_to__is_read_from_file_and_variables() -> None:
+    _file(
+        '[forward]\nprivate_networks = ["10.0.0.0/8", "fd00::/8"]\ntimeout_seconds = 5\n'
+        '[forward.headers]\n"shop.example:8443" = "/run/secrets/shop"\n[archive]\ndays = 0\n'
+    )
+    environ = {"HEADGATE_FORWARD_PRIVATE_HOSTS": "shop.internal,10.0.0.7", "HEADGATE_FORWARD_PLAIN_HTTP": "true"}
+
+    settings = Settings.load(environ, None, {})
+
+    assert settings.forward.private_hosts == ("shop.internal", "10.0.0.7")
+    assert settings.forward.private_networks == ("10.0.0.0/8", "fd00::/8")
+    assert settings.forward.plain_http is True
+    assert settings.forward.timeout_seconds == 5.0
+    assert settings.forward.headers == {"shop.example:8443": "/run/secrets/shop"}
+    assert settings.archive.days == 0
+
+
+def test_load__nothing_said_of_forwarding__public_addresses_over_tls_alone() -> None:
+    forward = Settings.load({}, None, {}).forward
+
+    assert (forward.private_hosts, forward.private_networks, forward.plain_http) == ((), (), False)
+    assert forward.headers == {}
+
+
 def test_load__tables_and_lists_in_the_file__are_read() -> None:
     _file('allowed_hosts = ["a.example"]\n[store.table_names]\nheadgate-fanout = "chunks"\n')
 
@@ -164,6 +188,12 @@ def test_load__unknown_name_like_no_other__lists_all() -> None:
         ("allowed_hosts", "https://a.example", "a list of host names"),
         ("allowed_hosts", "*", "a list of host names"),
         ("log.level", "loud", "one of debug, info, warning, error"),
+        ("forward.private_hosts", "https://a.example", "a list of host names"),
+        ("forward.private_networks", "10.0.0.0", "a list of ranges such as 10.0.0.0/8"),
+        ("forward.private_networks", "everything", "a list of ranges such as 10.0.0.0/8"),
+        ("forward.timeout_seconds", "0", "a number from 1 to 600"),
+        ("archive.days", "-1", "a whole number from 0 to 36,500"),
+        ("archive.days", "1.5", "a whole number from 0 to 36,500"),
     ],
 )
 def test_load__value_not_allowed_in_variable__names_key_variable_value_and_what_is(

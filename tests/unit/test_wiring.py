@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from headgate.clock import SystemClock
+from headgate.clock import SystemClock, VirtualClock
+from headgate.durable.app import App
+from headgate.durable.bus import DeadLetter
+from headgate.durable.cron import Recurrence
+from headgate.durable.events import Event
+from headgate.durable.retry import Retry
+from headgate.durable.slots import Spec
 from headgate.errors import SettingsError, TransientError
-from headgate.settings import CacheSettings, Secret, Settings, StoreSettings
+from headgate.settings import ArchiveSettings, CacheSettings, ForwardSettings, Secret, Settings, StoreSettings
 from headgate.store.cache import Cache, Cached, Layer, Loaded
 from headgate.store.cache_keys import dataset_config
 from headgate.store.tables import HEALTH_CHECK
-from headgate.wiring import open_cache, open_store, ping_redis
+from headgate.wiring import open_cache, open_service, open_store, ping_redis
 from tests.redis_server import RedisServer
 
 DYNAMODB = StoreSettings(
@@ -189,3 +201,171 @@ def test_redis_url__option_that_does_not_exist__is_refused_without_the_password(
         with pytest.raises(SettingsError, match="option that does not exist") as caught:
             use()
         assert "hunter2" not in caught.value.message
+
+
+# The service.
+
+
+class Inbox(ThreadingHTTPServer):
+    """A service on this machine that takes events, and notes with which headers they came."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.received: list[dict[str, str]] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            server: Inbox
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                self.server.received.append(dict(self.headers.items()))
+                self.send_response(202)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    @property
+    def receiver(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+@pytest.fixture
+def inbox() -> Iterator[Inbox]:
+    started = Inbox()
+    yield started
+    started.shutdown()
+    started.server_close()
+
+
+def _forwarding_app(inbox: Inbox) -> App:
+    app = App("shop")
+    app.forward("order.*", to=f"http://{inbox.receiver}/in", name="onwards", retry=Retry(attempts=1))
+    return app
+
+
+def _forwarded(settings: Settings, app: App) -> DeadLetter | None:
+    """Emit an event, have it sent on, and return the dead letter if it could not be."""
+    opened = open_store(settings, SystemClock())
+    with closing(opened.store):
+        service = open_service(app, opened, SystemClock())
+        worker = service.worker()
+        worker.join()
+        service.bus.emit(Event(type="order.created"))
+        worker.poll()
+        worker.perform(worker.queue.popleft())
+        letters = service.bus.dead_letters().letters
+    return letters[0] if letters else None
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        ForwardSettings(plain_http=True, private_hosts=("127.0.0.1",)),
+        ForwardSettings(plain_http=True, private_networks=("127.0.0.0/8",)),
+    ],
+)
+def test_open_service__receivers_that_the_settings_allow__are_sent_events_with_their_headers(
+    tmp_path: Path, inbox: Inbox, allowed: ForwardSettings
+) -> None:
+    (tmp_path / "secret").write_text("Authorization: Bearer s3cret\n")
+    forward = msgspec.structs.replace(allowed, headers={inbox.receiver: str(tmp_path / "secret")})
+
+    assert _forwarded(Settings(home=tmp_path / "home", forward=forward), _forwarding_app(inbox)) is None
+
+    assert [headers["authorization"] for headers in inbox.received] == ["Bearer s3cret"]
+    # Not in a row, a page of the file that was freed, or a blob.
+    stored = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    assert len(stored) > 1
+    assert [path for path in stored if b"s3cret" in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("forward", "told"),
+    [
+        (ForwardSettings(), "forward.plain_http"),
+        (ForwardSettings(plain_http=True), "forward.private_hosts"),
+        (ForwardSettings(plain_http=True, private_networks=("10.0.0.0/8",)), "forward.private_networks"),
+    ],
+)
+def test_open_service__receivers_that_the_settings_do_not_allow__are_not_reached(
+    tmp_path: Path, inbox: Inbox, forward: ForwardSettings, told: str
+) -> None:
+    letter = _forwarded(Settings(home=tmp_path / "home", forward=forward), _forwarding_app(inbox))
+
+    assert letter is not None
+    assert told in letter.error.message
+    assert inbox.received == []
+
+
+def test_open_service__time_for_a_receiver__is_that_of_the_settings(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        app = App("shop")
+        app.forward("order.*", to=f"http://{address}/", name="onwards", retry=Retry(attempts=1))
+        forward = ForwardSettings(plain_http=True, private_hosts=("127.0.0.1",), timeout_seconds=1.0)
+        began = time.monotonic()
+
+        letter = _forwarded(Settings(home=tmp_path / "home", forward=forward), app)
+
+    assert letter is not None
+    assert "no answer in time" in letter.error.message
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("forward", "told"),
+    [
+        (ForwardSettings(headers={"shop.example": "nowhere"}), "No such file"),
+        (ForwardSettings(headers={"https://shop.example": "nowhere"}), "not a receiver"),
+        (ForwardSettings(private_networks=("10.0.0.0/99",)), "10.0.0.0/99"),
+    ],
+)
+def test_open_service__settings_for_receivers_that_cannot_be_used__are_refused_before_work_begins(
+    tmp_path: Path, inbox: Inbox, forward: ForwardSettings, told: str
+) -> None:
+    opened = open_store(Settings(home=tmp_path / "home", forward=forward), SystemClock())
+    with closing(opened.store):
+        # An app that forwards nothing needs none of them.
+        open_service(App("quiet"), opened, SystemClock()).worker()
+        service = open_service(_forwarding_app(inbox), opened, SystemClock())
+
+        with pytest.raises(SettingsError, match=re.escape(told)):
+            service.worker()
+
+
+@pytest.mark.parametrize(("days", "kept_seconds"), [(365, 365 * 86_400), (30, 30 * 86_400), (0, None)])
+def test_open_service__archives__are_kept_as_the_settings_say(
+    tmp_path: Path, days: int, kept_seconds: float | None
+) -> None:
+    opened = open_store(Settings(home=tmp_path, archive=ArchiveSettings(days=days)), SystemClock())
+    with closing(opened.store):
+        assert open_service(App("shop"), opened, SystemClock()).archive.kept_seconds == kept_seconds
+
+
+def test_open_service__a_schedule_of_another_apps_workflow__starts_it_with_that_apps_limits(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    opened = open_store(Settings(home=tmp_path), clock)
+    reports = App("reports")
+
+    @reports.workflow(timeout="1h", retention="2h")
+    async def report() -> None:
+        return
+
+    with closing(opened.store):
+        shop = open_service(App("shop"), opened, clock)
+        shop.schedules.create("nightly", Spec(workflow="report", recurrence=Recurrence("@hourly")))
+        open_service(reports, opened, clock).worker()
+        worker = shop.worker()
+        worker.join()
+        clock.advance(3600)
+        worker.poll()
+        (found,) = shop.client.list(workflow="report").executions
+
+    assert found.timeout_at_ms == int(clock.seconds() * 1000) + 3_600_000
+    assert found.retention_seconds == 7200.0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
-from headgate.cli.session import session_of
+from headgate.cli.session import Config, Home, session_of
 from headgate.errors import (
     ConflictError,
     FatalError,
@@ -36,6 +38,9 @@ Server = Annotated[
         show_default=False,
     ),
 ]
+Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="JSON, @file, or - for standard input.")]
+Since = Annotated[str, typer.Option("--since", metavar="TIME", help="Such as 2026-01-31T00:00:00Z.")]
+Until = Annotated[str, typer.Option("--until", metavar="TIME", help="Not included.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="NAME:VALUE", help="A tag; may be given repeatedly.")]
 
 ADDRESS_FILE: Final = "server.json"
@@ -87,6 +92,14 @@ class Api:
             )
             return _answer(answer)
 
+    def content(self, path: str) -> bytes:
+        """Return what is at a path as it is, where that is not JSON. Raises as `request` does."""
+        with self._client() as client:
+            answer = client.get(path)
+            if answer.is_error:
+                _answer(answer)
+            return answer.content
+
     def follow(self, path: str, *, after: str | None = None, **query: Any) -> Iterator[tuple[str, str, Any]]:  # noqa: ANN401
         """Yield the events of a stream until it ends: their names, ids and data."""
         import msgspec
@@ -133,7 +146,7 @@ class Api:
             raise TransientError(f"{self._url}: the connection broke off ({type(exc).__name__}); try again") from exc
 
 
-def api_of(context: typer.Context, server: str | None, home: str | None, config: Path | None) -> Api:
+def api_of(context: typer.Context, server: Server = None, home: Home = None, config: Config = None) -> Api:
     """Return the server that was named, or else the one that serves the home."""
     session = session_of(context)
     named = server or session.environ.get("HEADGATE_SERVER")
@@ -141,6 +154,23 @@ def api_of(context: typer.Context, server: str | None, home: str | None, config:
         return Api(named)
     settings = session.settings(config, home=home)
     return Api(_served(settings.home) or f"http://{settings.http}")
+
+
+def asks(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the options that name a server, of which it is given the API as its first argument."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    context, *named = inspect.signature(api_of, eval_str=True).parameters.values()
+
+    @functools.wraps(command)
+    def asking(**given: Any) -> None:  # noqa: ANN401 - as the command has declared them
+        api = api_of(*[given.pop(each.name) for each in (context, *named)])
+        command(api, **given)
+
+    # In the order in which people read them: what the command is about, where the server is, in which form to answer.
+    order = sorted([context, *own, *named], key=lambda each: each.name == "as_json")
+    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in order]
+    asking.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    return asking
 
 
 def _served(home: Path) -> str | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headgate.cli.api import Api, Server, Tags, api_of, at, read_json, read_tags
-from headgate.cli.execution_waits import Id, download, replay, result, watch
+from headgate.cli.execution_waits import Id, download, logged, replay, result, watch
 from headgate.cli.output import compact, short, show_facts, show_table
 from headgate.cli.session import Config, Home, Json, echo_json
 from headgate.errors import TransientError, UserError
@@ -173,8 +173,12 @@ def _wait(wait: dict[str, Any]) -> str:
             return said + ("; no live worker would take it" if wait.get("no_worker") else "")
         case "timer" | "start":
             return f"{wait['kind']} at {short(wait['due_at'])}"
+        case "signal":
+            return f"signal {wait['name']}"
         case "child":
             return f"child {wait['execution_id']} ({wait['workflow']}, {wait['status'] or 'not started'})"
+        case "worker":
+            return f"a worker: {wait['fact']}"
         case "retry":
             return f"another try at {short(wait['next_try_at'])}; {wait['failures']} failed: {wait['error']}"
         case "redrive":
@@ -218,7 +222,7 @@ def logs(
     as_json: Json = False,
 ) -> None:
     """Show what the workflow and its activities logged."""
-    found = api_of(context, server, home, config).get(at("executions", id, "logs"))["lines"]
+    found = logged(api_of(context, server, home, config), id)
     if as_json:
         echo_json(found)
         return

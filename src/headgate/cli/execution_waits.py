@@ -20,6 +20,7 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The execution.")]
 FAILED_EXIT_CODE: Final = 1
 _ASK_SECONDS: Final = 30.0
 _COME_BACK_SECONDS: Final = 1.0
+_LINES_MAX: Final = 1_000
 
 
 def result(
@@ -135,6 +136,18 @@ def download(api: Api, execution_id: str) -> dict[str, Any]:
         turns = [*whole.get("turns", []), *page["turns"]]
         whole = {**page, "turns": turns}
     return whole
+
+
+def logged(api: Api, execution_id: str) -> list[dict[str, Any]]:
+    """Return everything that an execution and its activities logged, in order of time."""
+    lines: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        page = api.get(at("executions", execution_id, "logs"), limit=_LINES_MAX, cursor=cursor)
+        lines += page["lines"]
+        cursor = page["cursor"]
+        if cursor is None:
+            return sorted(lines, key=lambda line: str(line["at"]))
 
 
 def _read(path: Path) -> dict[str, Any]:

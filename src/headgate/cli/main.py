@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli import doctor, event, execution, key, schedule, table, up, worker, workflow
+from headgate.cli import chunk, doctor, event, execution, fanout, key, schedule, table, up, worker, workflow
 from headgate.cli.session import Json, Session, echo_json, session_of
 from headgate.errors import FatalError, HeadgateError
 
@@ -31,6 +31,8 @@ app.add_typer(workflow.app, name="workflow")
 app.add_typer(execution.app, name="execution")
 app.add_typer(event.app, name="event")
 app.add_typer(schedule.app, name="schedule")
+app.add_typer(fanout.app, name="fanout")
+app.add_typer(chunk.app, name="chunk")
 app.add_typer(key.app, name="key")
 app.add_typer(table.app, name="table")
 

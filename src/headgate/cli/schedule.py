@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.api import Server, Tags, api_of, at, read_json, read_tags
+from headgate.cli.api import Api, Input, Since, Tags, Until, asks, at, read_json, read_tags
 from headgate.cli.output import compact, short, show_facts, show_table
-from headgate.cli.session import Config, Home, Json, echo_json
+from headgate.cli.session import Json, echo_json
 
 app = typer.Typer(help="Recurring starts of workflows.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -36,22 +36,20 @@ class CatchUp(StrEnum):
 
 
 @app.command("create")
+@asks
 def create(  # noqa: PLR0913 - each is an option
-    context: typer.Context,
+    api: Api,
     id: Id,
     workflow: Annotated[str, typer.Option(metavar="NAME", help="What is started.")],
     cron: Annotated[str, typer.Option(metavar="WHEN", help="'0 6 * * MON-FRI', @hourly, or 'every 15m'.")],
     zone: Annotated[str, typer.Option(metavar="ZONE", help="Such as Europe/Berlin.")] = "UTC",
-    input: Annotated[str | None, typer.Option(metavar="JSON", help="JSON, @file, or - for standard input.")] = None,
+    input: Input = None,
     overlap: Annotated[Overlap, typer.Option(help="What to do while one is still open.")] = Overlap.SKIP,
     catchup: Annotated[CatchUp, typer.Option(help="What to do about slots that were missed.")] = CatchUp.LAST,
     jitter: Annotated[str | None, typer.Option(metavar="DURATION", help="Spread the starts over this time.")] = None,
     timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="End each execution after this.")] = None,
     tag: Tags = None,
     paused: Annotated[bool, typer.Option("--paused", help="Start nothing yet.")] = False,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Make a schedule."""
@@ -68,15 +66,13 @@ def create(  # noqa: PLR0913 - each is an option
         "tags": read_tags(tag),
         "paused": paused,
     }
-    _say(api_of(context, server, home, config).post("/schedules", body), as_json=as_json)
+    _say(api.post("/schedules", body), as_json=as_json)
 
 
 @app.command("ls")
-def ls(
-    context: typer.Context, server: Server = None, home: Home = None, config: Config = None, as_json: Json = False
-) -> None:
+@asks
+def ls(api: Api, as_json: Json = False) -> None:
     """List schedules, those that are due next first."""
-    api = api_of(context, server, home, config)
     found: list[dict[str, Any]] = []
     cursor = None
     while True:
@@ -96,16 +92,14 @@ def ls(
 
 
 @app.command("show")
+@asks
 def show(
-    context: typer.Context,
+    api: Api,
     id: Id,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Show a schedule, and what became of its last slots."""
-    found = api_of(context, server, home, config).get(at("schedules", id))
+    found = api.get(at("schedules", id))
     if as_json:
         echo_json(found)
         return
@@ -117,46 +111,40 @@ def show(
 
 
 @app.command("pause")
+@asks
 def pause(
-    context: typer.Context,
+    api: Api,
     id: Id,
     reason: Reason = "",
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Start nothing for now, but by hand and by backfill."""
-    _say(api_of(context, server, home, config).post(at("schedules", id, "pause"), {"reason": reason}), as_json=as_json)
+    _say(api.post(at("schedules", id, "pause"), {"reason": reason}), as_json=as_json)
 
 
 @app.command("resume")
+@asks
 def resume(
-    context: typer.Context,
+    api: Api,
     id: Id,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Start again, with the slots from now on."""
-    _say(api_of(context, server, home, config).post(at("schedules", id, "resume")), as_json=as_json)
+    _say(api.post(at("schedules", id, "resume")), as_json=as_json)
 
 
 @app.command("trigger")
+@asks
 def trigger(
-    context: typer.Context,
+    api: Api,
     id: Id,
     overlap: Annotated[Overlap, typer.Option(help="What to do if one is open.")] = Overlap.ALLOW,
     request_id: Annotated[str | None, typer.Option(metavar="ID", help="The same again starts nothing more.")] = None,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Start an execution now, and print its id."""
     body = {"overlap": overlap.value, "id": request_id}
-    fire = api_of(context, server, home, config).post(at("schedules", id, "trigger"), body)
+    fire = api.post(at("schedules", id, "trigger"), body)
     if as_json:
         echo_json(fire)
     else:
@@ -164,38 +152,45 @@ def trigger(
 
 
 @app.command("backfill")
+@asks
 def backfill(
-    context: typer.Context,
+    api: Api,
     id: Id,
-    since: Annotated[str, typer.Option(metavar="TIME", help="Such as 2026-01-31T00:00:00Z.")],
-    until: Annotated[str, typer.Option(metavar="TIME", help="Not included.")],
+    since: Since,
+    until: Until,
     overlap: Annotated[Overlap, typer.Option(help="buffer_one: one by one; allow: side by side.")] = Overlap.BUFFER_ONE,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Start the slots of a past time."""
     body = {"since": since, "until": until, "overlap": overlap.value}
-    answer = api_of(context, server, home, config).post(at("schedules", id, "backfill"), body)
+    answer = api.post(at("schedules", id, "backfill"), body)
     if as_json:
         echo_json(answer)
     else:
         typer.echo(f"{id}: {len(answer.get('backfills', []))} backfills under way")
 
 
+@app.command("stop-backfills")
+@asks
+def stop_backfills(api: Api, id: Id, as_json: Json = False) -> None:
+    """Start no further slots of past times; what was started goes on."""
+    answer = api.post(at("schedules", id, "stop-backfills"))
+    if as_json:
+        echo_json(answer)
+    else:
+        typer.echo(f"{id}: no backfills under way")
+
+
 @app.command("next")
+@asks
 def next_slots(
-    context: typer.Context,
+    api: Api,
     id: Id,
     count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many.")] = 10,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Show the slots to come, as if it were not paused."""
-    found = api_of(context, server, home, config).get(at("schedules", id, "preview"), n=count)["slots"]
+    found = api.get(at("schedules", id, "preview"), n=count)["slots"]
     if as_json:
         echo_json(found)
         return
@@ -204,16 +199,14 @@ def next_slots(
 
 
 @app.command("delete")
+@asks
 def delete(
-    context: typer.Context,
+    api: Api,
     id: Id,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Remove a schedule; what it started goes on."""
-    api_of(context, server, home, config).request("DELETE", at("schedules", id))
+    api.request("DELETE", at("schedules", id))
     if as_json:
         echo_json({"deleted": id})
     else:

@@ -81,11 +81,26 @@ def deadline(activity: Activity, options: ActivityOptions) -> tuple[int, Timeout
 
     add(activity.scheduled_at_ms, options.schedule_to_close, Timeout.SCHEDULE_TO_CLOSE)
     if activity.queue_pk is not None:
-        add(activity.scheduled_at_ms, options.schedule_to_start, Timeout.SCHEDULE_TO_START)
+        # Only the first wait counts against the limit for starting.
+        first_wait = options.schedule_to_start if activity.attempt == 0 else None
+        add(activity.scheduled_at_ms, first_wait, Timeout.SCHEDULE_TO_START)
     else:
         add(activity.started_at_ms, options.start_to_close, Timeout.START_TO_CLOSE)
         add(max(activity.started_at_ms, activity.heartbeat_at_ms), options.heartbeat, Timeout.HEARTBEAT)
     return min(limits, default=(NEVER_MS, None))
+
+
+def unbegun(activity: Activity) -> Activity:
+    """Return a claim that waits for a thread as the wait that it is: no attempt at it has been made."""
+    return replace(activity, attempt=activity.attempt - 1, queue_pk=queue_partition(options_of(activity).queue))
+
+
+def wait_deadline(activity: Activity) -> tuple[int, Timeout | None]:
+    """Return when the wait of a claim for a thread is too long, and which limit that is."""
+    options = options_of(activity)
+    if options.schedule_to_start is None and options.schedule_to_close is None:
+        return NEVER_MS, None
+    return deadline(unbegun(activity), options)
 
 
 class Activities:
@@ -245,8 +260,7 @@ class Activities:
             is_external=False,
             limit_slot=None,
         )
-        # Only the first wait counts against the limit for starting.
-        at_ms, kind = deadline(queued, options if activity.attempt == 0 else replace(options, schedule_to_start=None))
+        at_ms, kind = deadline(queued, options)
         return queued if kind is None else replace(queued, lease_pk=WATCH, lease_expires_ms=at_ms)
 
     # From outside.

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.durable import events
-from headgate.durable.dead_letters import DeadLetter, DeadLetterPage, DeadLetters, dead_letter
+from headgate.durable.dead_letters import DeadLetter, DeadLetterPage, DeadLetters, LetterFilter, dead_letter
 from headgate.durable.event_log import PREFIX, EventLog, StoredEvent, event_id_of, event_put, expiry, not_ours
 from headgate.durable.events import UNTIMED, Event
-from headgate.durable.replays import Replay, Replays
+from headgate.durable.replays import DROPPED_MAX, Replay, Replays, ReplayState, StoppedReplay
 from headgate.durable.subscriptions import Filter, Registered, Registry, Subscription, delivery, matches, matching
 from headgate.errors import ConflictError, HeadgateError, InvalidPayloadError, NotFoundError
 from headgate.ids import IdMaker
@@ -174,15 +174,37 @@ class Bus:
     # What failed.
 
     def dead_letters(
-        self, subscription: str | None = None, *, limit: int = 100, cursor: str | None = None
+        self,
+        subscription: str | None = None,
+        *,
+        type: str | None = None,
+        older_than_seconds: float | None = None,
+        newer_than_seconds: float | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
     ) -> DeadLetterPage:
-        """Return deliveries that failed for good, of one subscription or of all, by when the events were accepted."""
-        return self._dead_letters.page(subscription, limit=limit, cursor=cursor)
+        """Return deliveries that failed for good and match all that is given, by when the events were accepted.
+
+        `type` is one, or a pattern such as `order.*`; ages count from when they failed for good. A page may be short,
+        or empty, although there are more: the cursor tells.
+        """
+        wanted = LetterFilter(
+            subscription=subscription,
+            type=type,
+            older_than_seconds=older_than_seconds,
+            newer_than_seconds=newer_than_seconds,
+        )
+        return self._dead_letters.page(wanted, self._now_ms(), limit=limit, cursor=cursor)
+
+    def dead_letter(self, subscription: str, event_id: str) -> DeadLetter:
+        """Return the delivery of an event that failed for good. Raises `NotFoundError`."""
+        return self._dead_letters.get(subscription, event_id)
 
     def redeliver(self, subscription: str, event_id: str) -> None:
         """Turn a dead letter into a delivery that has all its attempts before it.
 
-        Raises `NotFoundError` if there is no such dead letter, and `ConflictError` if the event is being delivered.
+        Raises `NotFoundError` if there is no such dead letter, and `ConflictError` if the event is being delivered or
+        the subscription is retired.
         """
         self._dead_letters.redeliver(subscription, event_id, self._now_ms())
         self.told()
@@ -203,9 +225,11 @@ class Bus:
         """Deliver again what was accepted from `since` up to `until` and the subscription wants; return how many.
 
         With `types`, only those. The same replay under the same id goes on where it was left and delivers nothing
-        twice. Raises `NotFoundError` for an unknown subscription.
+        twice. Raises `NotFoundError` for an unknown subscription, and `ConflictError` if that is retired or the replay
+        is stopped.
         """
         registered = self.subscription(subscription)
+        registered.check_in_force()
         request = Replay(
             id=replay_id if replay_id is not None else self._ids.make("replay"),
             subscription=subscription,
@@ -216,6 +240,20 @@ class Bus:
         count = self._replays.run(request, registered.subscription, self._now_ms())
         self.told()
         return count
+
+    def replays(self, subscription: str) -> list[ReplayState]:
+        """Return the replays of a subscription of the last thirty days, by id. Raises `NotFoundError`."""
+        return self._replays.ls(self.subscription(subscription).subscription.name)
+
+    def stop_replay(
+        self, subscription: str, replay_id: str, *, limit: int = DROPPED_MAX, cursor: str | None = None
+    ) -> StoppedReplay:
+        """Make no further deliveries of a replay, and drop those that wait; what a worker has taken goes on.
+
+        About `limit` waiting deliveries are looked at, and the cursor goes on with the rest. Raises `NotFoundError`.
+        """
+        found = self.subscription(subscription).subscription
+        return self._replays.stop(found, replay_id, limit=limit, cursor=cursor)
 
     def _emission(self, event: Event) -> tuple[str, list[Write]]:
         """Return the id of a new event and the writes of one transaction; with an id given, the first is its dedup."""

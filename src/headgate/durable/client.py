@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +36,8 @@ from headgate.durable.history import (
 from headgate.durable.history_reader import read_turns
 from headgate.durable.interpreter import Interpreter
 from headgate.durable.listing import Listing, Wanted, list_executions
+from headgate.durable.logs import LogPage, LogPlace, notes_of, read_page
+from headgate.durable.queries import QUERY_SECONDS, answer
 from headgate.durable.records import ANSWER, OPEN, SEEN, Execution, execution_of, message
 from headgate.durable.starts import Reuse, StartRequest, start_writes, takes
 from headgate.durable.waits import Waits
@@ -313,28 +316,27 @@ class Client:
 
     def logs(self, execution_id: str) -> Sequence[Note]:
         """Return what the workflow and its activities have logged, in order of time."""
-        notes: list[Note] = []
-        for turn in self.history(execution_id):
-            for event in turn.events:
-                notes.extend(getattr(event, "notes", ()))
-            notes.extend(turn.notes)
+        notes = chain.from_iterable(map(notes_of, self.history(execution_id)))
         return sorted(notes, key=lambda note: note.at_ms)
 
-    def query(self, execution_id: str, name: str, input: Raw = NULL) -> Raw:
-        """Return what the code of an execution answers, as of its last turn."""
+    def log_page(self, execution_id: str, *, limit: int = 100, cursor: str | None = None) -> LogPage:
+        """Return some of what was logged, in the order in which the execution heard of it. Raises `CursorError`."""
+        place = LogPlace.parse(cursor)
+        last_turn = self.get(execution_id).turn
+        return read_page(self.history(execution_id, after=place.turn - 1), place, last_turn, limit)
+
+    def query(self, execution_id: str, name: str, input: Raw = NULL, *, timeout_seconds: float = QUERY_SECONDS) -> Raw:
+        """Return what the code of an execution answers, as of its last turn.
+
+        Raises `NotFoundError`, `UnknownWorkflowError`, `QueryTimeoutError`, and whatever the code raises.
+        """
         row = self.get(execution_id)
         definition = self._workflows.get(row.workflow)
         if definition is None:
             raise UnknownWorkflowError(f"workflow {row.workflow!r}: not loaded here; query it where it is")
         interpreter = Interpreter(definition.function, definition.signature, execution_id)
-        try:
-            for turn in self.history(execution_id, after=row.first_turn - 1):
-                if not any(isinstance(event, TerminateRequested) for event in turn.events):
-                    interpreter.replay(turn)
-            return interpreter.query(name, input)
-        finally:
-            if interpreter.closed is None:
-                interpreter.evict()
+        turns = self.history(execution_id, after=row.first_turn - 1)
+        return answer(interpreter, turns, name, input, timeout_seconds)
 
     def update(self, execution_id: str, name: str, input: Raw = NULL, *, timeout_seconds: float = 30.0) -> Raw:
         """Have an update handler answer. Raises `ExecutionFailure` with its error, `TimeoutError`."""

@@ -12,7 +12,7 @@ from headgate.durable import events
 from headgate.durable.events import Event
 from headgate.durable.failures import ErrorInfo
 from headgate.durable.records import Activity
-from headgate.durable.subscriptions import Registry, delivery
+from headgate.durable.subscriptions import Registry, check_pattern, delivery, takes_type
 from headgate.errors import ConflictError, NotFoundError
 from headgate.store.conditions import absent, exists
 from headgate.store.port import Store
@@ -23,6 +23,11 @@ from headgate.store.writes import Delete, Put, Query, Range, Sort, Write
 KIND: Final = "DEAD"
 PREFIX: Final = "DEAD#"
 RETENTION_DAYS: Final = 90
+# A page looks at this many letters at most, and says where to go on.
+SCANNED_MAX: Final = 2_000
+# It ends early when it is this large; so many are read at a time.
+PAGE_BYTES_MAX: Final = 8_000_000
+CHUNK: Final = 50
 
 
 class DeadLetter(Struct, frozen=True):
@@ -47,6 +52,35 @@ class DeadLetterPage(Struct, frozen=True):
 
     letters: list[DeadLetter]
     cursor: str | None = None
+
+
+class LetterFilter(Struct, frozen=True, kw_only=True):
+    """Which dead letters: those that match all that is given. `type` is one, or a pattern such as `order.*`.
+
+    Ages are in seconds since the delivery failed for good. Raises `DefinitionError` for what is not a pattern.
+    """
+
+    subscription: str | None = None
+    type: str | None = None
+    older_than_seconds: float | None = None
+    newer_than_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.type is not None:
+            check_pattern(self.type, what="type of dead letters")
+
+    def admits(self, letter: DeadLetter, now_ms: int) -> bool:
+        """Whether a dead letter, of whichever subscription, matches."""
+        age_seconds = (now_ms - letter.dead_at_ms) / 1000
+        if self.older_than_seconds is not None and age_seconds < self.older_than_seconds:
+            return False
+        if self.newer_than_seconds is not None and age_seconds > self.newer_than_seconds:
+            return False
+        return self.type is None or takes_type([self.type], _typed(letter.body).type)
+
+
+class _Typed(Struct):
+    type: str
 
 
 def dead_letter(activity: Activity, error: ErrorInfo, now_ms: int) -> list[Write]:
@@ -75,27 +109,46 @@ class DeadLetters:
         self._store = store
         self._registry = registry
 
-    def page(self, subscription: str | None, *, limit: int = 100, cursor: str | None = None) -> DeadLetterPage:
-        """Return the dead letters of one subscription or of all, in the order the events were accepted."""
-        if subscription is None:
-            query = Query(table=SUBSCRIPTIONS, index="kind-index", partition=KIND, limit=limit, cursor=cursor)
-        else:
-            sort = Sort(Range.BEGINS_WITH, PREFIX)
-            query = Query(table=SUBSCRIPTIONS, partition=subscription, sort=sort, consistent=True)
-            query = msgspec.structs.replace(query, limit=limit, cursor=cursor)
-        found = self._store.query(query)
-        return DeadLetterPage([_letter(item) for item in found.items], found.cursor)
+    def page(self, wanted: LetterFilter, now_ms: int, *, limit: int = 100, cursor: str | None = None) -> DeadLetterPage:
+        """Return dead letters that match, in the order the events were accepted.
+
+        There may be fewer than `limit`, or none, although there are more: the cursor tells.
+        """
+        found: list[DeadLetter] = []
+        scanned = 0
+        bytes_left = PAGE_BYTES_MAX
+        while len(found) < limit and scanned < SCANNED_MAX and bytes_left > 0:
+            # Never more than what is still wanted, so that the cursor is exactly behind the last that is returned.
+            page = self._store.query(_query(wanted.subscription, min(CHUNK, limit - len(found)), cursor))
+            letters = [_letter(item) for item in page.items]
+            admitted = [letter for letter in letters if wanted.admits(letter, now_ms)]
+            found += admitted
+            scanned += len(letters)
+            bytes_left -= sum(len(letter.body) for letter in admitted)
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return DeadLetterPage(found, cursor)
+
+    def get(self, subscription: str, event_id: str) -> DeadLetter:
+        """Return a dead letter. Raises `NotFoundError`."""
+        item = self._store.get(SUBSCRIPTIONS, Key(subscription, PREFIX + event_id), consistent=True)
+        if item is None:
+            raise _unknown(subscription, event_id)
+        return _letter(item)
 
     def redeliver(self, subscription: str, event_id: str, now_ms: int) -> None:
         """Turn a dead letter into a delivery that has all its attempts before it.
 
-        Raises `NotFoundError` if there is no such dead letter, and `ConflictError` if the event is being delivered.
+        Raises `NotFoundError` if there is no such dead letter, and `ConflictError` if the event is being delivered or
+        the subscription is retired.
         """
         key = Key(subscription, PREFIX + event_id)
         item = self._store.get(SUBSCRIPTIONS, key, consistent=True)
         registered = self._registry.find(subscription)
         if item is None or registered is None:
-            raise NotFoundError(f"subscription {subscription}: it has no dead letter of event {event_id}")
+            raise _unknown(subscription, event_id)
+        registered.check_in_force()
         made = delivery(registered.subscription, event_id, item["body"], now_ms)
         try:
             self._store.transact([Delete(SUBSCRIPTIONS, key, exists()), Put(ACTIVITIES, _row(made), absent())])
@@ -111,13 +164,30 @@ class DeadLetters:
         count = 0
         cursor: str | None = None
         while True:
-            page = self.page(subscription, cursor=cursor)
-            keys = [Key(subscription, PREFIX + letter.event_id) for letter in page.letters]
+            page = self._store.query(_query(subscription, 100, cursor))
+            keys = [Key(subscription, item["SK"]) for item in page.items]
             self._store.batch_write([Delete(SUBSCRIPTIONS, key) for key in keys])
             count += len(keys)
             cursor = page.cursor
             if cursor is None:
                 return count
+
+
+def _query(subscription: str | None, limit: int, cursor: str | None) -> Query:
+    if subscription is None:
+        return Query(table=SUBSCRIPTIONS, index="kind-index", partition=KIND, limit=limit, cursor=cursor)
+    sort = Sort(Range.BEGINS_WITH, PREFIX)
+    return Query(table=SUBSCRIPTIONS, partition=subscription, sort=sort, limit=limit, cursor=cursor, consistent=True)
+
+
+def _typed(body: str) -> _Typed:
+    return msgspec.json.decode(body, type=_Typed)
+
+
+def _unknown(subscription: str, event_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"subscription {subscription}: it has no dead letter of event {event_id}; 'headgate event dead' lists them"
+    )
 
 
 def _row(activity: Activity) -> Mapping[str, Any]:

@@ -17,8 +17,9 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str, int], Sequence[str]]
 
-# Answers to every machine of a cloud, and looks like anyone's address.
-_METADATA: Final = frozenset({ipaddress.ip_address("168.63.129.16")})
+# Where clouds answer their own machines, with credentials for instance. The first looks like anyone's address; the
+# link-local ones, which most clouds use, are told by themselves.
+_METADATA: Final = frozenset(map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
 # Addresses of IPv6 that stand for one of IPv4 in their last 32 bits.
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _LOW_32_BITS: Final = (1 << 32) - 1
@@ -33,8 +34,9 @@ def system_resolve(host: str, port: int) -> list[str]:
 class Destinations(Struct, frozen=True):
     """Where events may go. Without more said: to public addresses, over TLS.
 
-    `hosts` are names, or addresses, that may be anywhere; `networks` are ranges such as 10.0.0.0/8 that any name may be
-    in; `plain_http` allows addresses without TLS. Raises `SettingsError` for a range that is none.
+    `hosts` are names, or addresses, that need not be public; `networks` are ranges such as 10.0.0.0/8 that any name may
+    be in; `plain_http` allows addresses without TLS. What a cloud offers its own machines is reached only by way of
+    `networks`, for a name says nothing about where it leads tomorrow. Raises `SettingsError` for a range that is none.
     """
 
     hosts: tuple[str, ...] = ()
@@ -48,7 +50,7 @@ class Destinations(Struct, frozen=True):
         """Raise `NonRetryable` for an address that must not be used."""
         if scheme == "https" or (scheme == "http" and self.plain_http):
             return
-        remedy = "; use https, or allow plain HTTP" if scheme == "http" else "; use https"
+        remedy = "; use https, or set forward.plain_http" if scheme == "http" else "; use https"
         raise NonRetryable(f"{scheme or 'no scheme'}: events are sent over TLS{remedy}")
 
     def addresses(self, host: str, port: int, resolve: Resolve) -> list[str]:
@@ -62,16 +64,23 @@ class Destinations(Struct, frozen=True):
             raise TransientError(f"host {host}: it has no address: {exc}") from exc
         if not found:
             raise TransientError(f"host {host}: it has no address")
-        if _plain(host) not in map(_plain, self.hosts):
-            for address in found:
-                if not is_public(address) and not self._is_allowed(address):
-                    raise NonRetryable(
-                        f"host {host}: {address} is not a public address; allow the host or its network to send events "
-                        "there"
-                    )
+        is_named = _plain(host) in map(_plain, self.hosts)
+        for address in found:
+            if is_public(address) or self._is_in_network(address):
+                continue
+            if not is_named:
+                raise NonRetryable(
+                    f"host {host}: {address} is not a public address; name the host in forward.private_hosts, or its "
+                    "network in forward.private_networks, to send events there"
+                )
+            if _is_metadata(address):
+                raise NonRetryable(
+                    f"host {host}: {address} is for a cloud's own machines; if events are meant for it, name it in "
+                    "forward.private_networks"
+                )
         return [str(address) for address in found]
 
-    def _is_allowed(self, address: Address) -> bool:
+    def _is_in_network(self, address: Address) -> bool:
         return any(address in network for network in _ranges(self.networks) if network.version == address.version)
 
 
@@ -86,12 +95,17 @@ def is_public(address: Address) -> bool:
     return address.is_global and not address.is_multicast and not address.is_reserved and address not in _METADATA
 
 
+def _is_metadata(address: Address) -> bool:
+    inner = _inside(address) if isinstance(address, ipaddress.IPv6Address) else None
+    return address.is_link_local or address in _METADATA or (inner is not None and _is_metadata(inner))
+
+
 @lru_cache(maxsize=16)
 def _ranges(networks: tuple[str, ...]) -> tuple[Network, ...]:
     try:
         return tuple(ipaddress.ip_network(network) for network in networks)
     except ValueError as exc:
-        raise SettingsError(f"allowed network: {exc}; use a range such as 10.0.0.0/8") from exc
+        raise SettingsError(f"forward.private_networks: {exc}; use a range such as 10.0.0.0/8") from exc
 
 
 def _inside(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:

@@ -32,7 +32,7 @@ def compare(recorded: Sequence[Command], issued: Sequence[Command]) -> str | Non
     """
     for old, new in zip(recorded, issued, strict=False):
         if not _same(old, new):
-            return f"history has {_say(old)}, the code now does {_say(new)}"
+            return _difference(old, new)
     if len(issued) > len(recorded):
         return f"history ends there, the code now also does {_say(issued[len(recorded)])}"
     if len(issued) < len(recorded):
@@ -47,6 +47,17 @@ def _same(old: Command, new: Command) -> bool:
         return True
     old_parts, new_parts = _parts(old), _parts(new)
     return old_parts == new_parts or [_canonical(p) for p in old_parts] == [_canonical(p) for p in new_parts]
+
+
+def _difference(old: Command, new: Command) -> str:
+    before, after = _say(old), _say(new)
+    if before != after:
+        return f"history has {before}, the code now does {after}"
+    # What they are called by is the same; what they are not called by is not.
+    names = _COMPARED[type(old)]
+    parts = zip(names, map(_shown, _parts(old)), map(_shown, _parts(new)), strict=True)
+    name, was, is_now = next(each for each in parts if each[1] != each[2])
+    return f"history has {before} with {name.replace('_', ' ')} {_cut(was)}, the code now has {_cut(is_now)}"
 
 
 # What makes a command the same as another. What is not listed, such as options and due times, may change.
@@ -93,5 +104,12 @@ def _say(command: Command) -> str:
 
 
 def _short(value: Raw) -> str:
-    text = bytes(value).decode()
+    return _cut(_shown(bytes(value)))
+
+
+def _shown(part: object) -> str:
+    return canonical(Raw(part)).decode() if isinstance(part, bytes) else str(part)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -108,9 +108,14 @@ class Outlook(Struct, frozen=True):
 
 
 def draft_turn(
-    row: Execution, sources: Sequence[Source], commands: Sequence[Command], notes: Sequence[Note], outlook: Outlook
+    row: Execution,
+    sources: Sequence[Source],
+    commands: Sequence[Command],
+    notes: Sequence[Note],
+    outlook: Outlook,
+    awaits: tuple[str, ...] = (),
 ) -> Draft:
-    """Return the draft of a turn that consumed `sources` and issued `commands`."""
+    """Return the draft of a turn that consumed `sources`, issued `commands` and now `awaits` signals of these names."""
     turn = Turn(
         row.turn + 1,
         row.run,
@@ -121,7 +126,9 @@ def draft_turn(
         outlook.worker,
     )
     draft = Draft(
-        execution=replace(row, version=row.version + 1, turn=turn.turn, failures=0, failure=None, retry_at_ms=None),
+        execution=replace(
+            row, version=row.version + 1, turn=turn.turn, awaits=awaits, failures=0, failure=None, retry_at_ms=None
+        ),
         writes=[],
         sources=list(sources),
         turn=turn,

@@ -36,7 +36,14 @@ from headgate.durable.open_work import open_work
 from headgate.durable.ready import ReadyList, Work
 from headgate.durable.records import Activity, Execution, execution_of
 from headgate.durable.setbacks import setback
-from headgate.errors import ConflictError, DeterminismError, FatalError, HeadgateError, TransientError
+from headgate.errors import (
+    ConflictError,
+    DeterminismError,
+    FatalError,
+    HeadgateError,
+    InvalidPayloadError,
+    TransientError,
+)
 from headgate.ids import IdMaker
 from headgate.store.port import Store
 from headgate.store.schema import Key
@@ -127,7 +134,12 @@ class Engine:
 
         Raises what the store raises if it cannot be written; whatever was to be heard is then heard later.
         """
-        batch = self.ready.take(CYCLE_MAX)
+        try:
+            return self._cycle(self.ready.take(CYCLE_MAX))
+        finally:
+            self.ready.settle()
+
+    def _cycle(self, batch: Sequence[tuple[str, Work]]) -> list[Activity]:
         drafts: list[tuple[str, Work, Draft]] = []
         for execution_id, work in batch:
             try:
@@ -164,6 +176,23 @@ class Engine:
     # One execution.
 
     def _draft(self, execution_id: str, work: Work) -> Draft | None:
+        try:
+            return self._drafted(execution_id, work)
+        except InvalidPayloadError as exc:
+            return self._unreadable(execution_id, work, exc)
+
+    def _unreadable(self, execution_id: str, work: Work, error: InvalidPayloadError) -> Draft | None:
+        """What was written for this execution cannot be read here: it waits, and others go on."""
+        self._evict(execution_id)
+        row = self._row(execution_id)
+        is_ours = row is not None and row.workflow in self._workflows and not row.status.is_closed
+        if row is not None and is_ours and self._may_try(row, work.sources):
+            return self._set_back(row, work.sources, error)
+        self._mail.keep(execution_id, work.sources, self._now_ms())
+        self.ready.shelve(execution_id)
+        return None
+
+    def _drafted(self, execution_id: str, work: Work) -> Draft | None:
         heard = work.sources
         # Whoever is woken after a failed turn is to hear what that turn would have.
         if work.look or any(isinstance(source.event, Woken) for source in heard):
@@ -228,7 +257,8 @@ class Engine:
         events: list[Event] = [source.event for source in sources]
         consumed, issued = live.interpreter.advance(now_ms, events)
         notes, live.interpreter.notes = live.interpreter.notes, []
-        return draft_turn(row, sources[:consumed], issued, notes, self._outlook(live.interpreter.at_ms))
+        awaits = live.interpreter.mailbox.awaited() if live.interpreter.closed is None else ()
+        return draft_turn(row, sources[:consumed], issued, notes, self._outlook(live.interpreter.at_ms), awaits)
 
     def _terminated(self, row: Execution, event: TerminateRequested) -> list[Command]:
         work = open_work(read_run(self._store, row))
@@ -315,6 +345,11 @@ class Engine:
             except ConflictError:
                 # Someone else carries on with it.
                 self._evict(row.execution_id)
+            except TransientError as exc:
+                # The turn is committed, and what is left of it is done with the next look. Others need not wait for it.
+                _log.warning("the store is busy", execution_id=row.execution_id, error=str(exc))
+                self._evict(row.execution_id)
+                self.look(row.execution_id)
         if live is not None and (live.interpreter.closed is not None or self._replay_always):
             self._evict(row.execution_id)
         if row.status.is_closed:

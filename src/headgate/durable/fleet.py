@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import socket
 from collections.abc import Collection, Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.errors import ConflictError
+from headgate.durable.hosts import is_running, this_host
+from headgate.errors import ConflictError, OutcomeUnknownError
 from headgate.ids import IdMaker
 from headgate.store.conditions import Condition, all_of, equals, exists, lacks
 from headgate.store.port import Store
@@ -88,7 +86,7 @@ class Fleet:
             started_at_ms=now_ms,
             lease_seconds=self.lease_seconds,
             seen_at_ms=now_ms,
-            host=_host(),
+            host=this_host(),
             pid=os.getpid(),
             app=app,
             workflows=tuple(sorted(workflows)),
@@ -107,6 +105,8 @@ class Fleet:
         change = {"beats": renewed.beats, "seen_at_ms": renewed.seen_at_ms}
         try:
             self._store.update(WORKERS, Key(self.worker_id), set=change, condition=MEMBER)
+        except OutcomeUnknownError:
+            raise
         except ConflictError:
             return False
         self._member = renewed
@@ -152,7 +152,7 @@ class Fleet:
             return False
         if member.worker_id == self.worker_id:
             return True
-        if member.host == _host() and not _is_running(member.pid):
+        if member.host == this_host() and not is_running(member.pid):
             return False
         _, since = self._watched.get(member.worker_id, (0, self._clock.monotonic()))
         return self._clock.monotonic() - since <= member.lease_seconds
@@ -216,26 +216,6 @@ def list_members(store: Store) -> Sequence[Member]:
     """Return every worker of a store, for those who only look."""
     page = store.query(Query(table=WORKERS, index="fleet-index", partition=_FLEET, limit=_PAGE))
     return [msgspec.convert(item, Member) for item in page.items]
-
-
-@lru_cache(maxsize=1)
-def _host() -> str:
-    """Return what tells apart machines, and containers that share a name but not their processes."""
-    try:
-        processes = str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        processes = ""
-    return f"{socket.gethostname()} {processes}".strip()
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _weight(worker_id: str, execution_id: str) -> int:

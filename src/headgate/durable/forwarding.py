@@ -10,7 +10,7 @@ import base64
 import hashlib
 import hmac
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import httpcore
@@ -21,6 +21,7 @@ from headgate.durable.destinations import Destinations, Resolve, system_resolve
 from headgate.durable.events import Event, Mode, to_http
 from headgate.durable.failures import NonRetryable
 from headgate.errors import ThrottledError, TransientError
+from headgate.settings import Secret
 
 TIMEOUT_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 10.0
@@ -37,6 +38,9 @@ class Forwarder:
 
     With `secret_for`, which is asked for the secret of a receiver each time, messages are signed as Standard Webhooks
     describes it. The signature covers the body: in structured mode that is the whole event.
+
+    With `headers_for`, which is asked for the headers of a receiver, given as `host:port`, each time, those are sent
+    too. They are secret: what a receiver answers is then not repeated in errors, for it may quote them.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class Forwarder:
         destinations: Destinations = Destinations(),  # noqa: B008 - frozen
         mode: Mode = Mode.STRUCTURED,
         secret_for: Callable[[str], bytes | None] | None = None,
+        headers_for: Callable[[str], Mapping[str, Secret]] = lambda _receiver: {},
         timeout_seconds: float = TIMEOUT_SECONDS,
         resolve: Resolve = system_resolve,
         tls: ssl.SSLContext | None = None,
@@ -54,6 +59,7 @@ class Forwarder:
         self._destinations = destinations
         self._mode = mode
         self._secret_for = secret_for
+        self._headers_for = headers_for
         self._timeout_seconds = timeout_seconds
         self._resolve = resolve
         # Loading the certificates takes longer than many a request, so it is done once.
@@ -69,13 +75,14 @@ class Forwarder:
         headers, body = to_http(event, self._mode)
         headers |= {"host": _host(target), "user-agent": "headgate", "content-length": str(len(body))}
         headers |= self._signature(url, message_id, body)
+        secret = {name: value.reveal() for name, value in self._headers_for(_receiver(target)).items()}
         try:
-            status, excerpt = self._post(target, headers, body)
+            status, excerpt = self._post(target, headers | secret, body)
         except httpcore.TimeoutException as exc:
             raise TransientError(f"{_shown(target)}: no answer in time ({type(exc).__name__})") from exc
         except (httpcore.NetworkError, httpcore.ProtocolError) as exc:
             raise TransientError(f"{_shown(target)}: {type(exc).__name__} {exc}") from exc
-        _judge(_shown(target), status, excerpt)
+        _judge(_shown(target), status, b"" if secret else excerpt)
 
     def _target(self, url: str) -> httpx.URL:
         try:
@@ -226,6 +233,13 @@ def _judge(shown: str, status: int, excerpt: bytes) -> None:
 
 def _host(target: httpx.URL) -> str:
     return target.netloc.decode("ascii")
+
+
+def _receiver(target: httpx.URL) -> str:
+    """Return who an address belongs to, always with the port."""
+    host = target.raw_host.decode("ascii").lower().rstrip(".")
+    port = target.port or (443 if target.scheme == "https" else 80)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _shown(target: httpx.URL) -> str:

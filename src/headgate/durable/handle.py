@@ -10,6 +10,7 @@ from msgspec import Raw
 from headgate.durable import payload
 from headgate.durable.failures import ErrorInfo, ExecutionFailure
 from headgate.durable.history import Status
+from headgate.durable.queries import QUERY_SECONDS
 from headgate.durable.records import Execution
 
 if TYPE_CHECKING:
@@ -49,9 +50,10 @@ class Handle:
         """Send a signal. The same `id` again is the same signal, and is heard once."""
         self._client.signal(self.id, name, payload.encode(value, what=f"payload of signal {name}"), signal_id=id)
 
-    def query(self, name: str, input: Any = None, returns: Any = Any) -> Any:  # noqa: ANN401
-        """Return what the execution's code answers."""
-        answer = self._client.query(self.id, name, payload.encode(input, what=f"input of query {name}"))
+    def query(self, name: str, input: Any = None, returns: Any = Any, *, timeout_seconds: float = QUERY_SECONDS) -> Any:  # noqa: ANN401
+        """Return what the execution's code answers. Raises `QueryTimeoutError` if it does not in time."""
+        raw = payload.encode(input, what=f"input of query {name}")
+        answer = self._client.query(self.id, name, raw, timeout_seconds=timeout_seconds)
         return payload.decode(answer, returns, what=f"answer of query {name}")
 
     def update(self, name: str, input: Any = None, *, timeout_seconds: float = 30.0, returns: Any = Any) -> Any:  # noqa: ANN401

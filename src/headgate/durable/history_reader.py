@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
 from headgate.durable.history import Turn, load_turn
 from headgate.durable.records import Execution
-from headgate.errors import CorruptionError
+from headgate.errors import CorruptionError, InvalidPayloadError
 from headgate.store.port import Store
 from headgate.store.schema import Key
 from headgate.store.tables import TURNS
+from headgate.store.values import Item
 from headgate.store.writes import Query, Range, Sort
 
 _PAGE: Final = 500
@@ -38,7 +41,7 @@ def read_turns(store: Store, execution_id: str, first: int, last: int) -> Iterat
             )
         )
         for item in page.items:
-            turn = load_turn(item["body"])
+            turn = _decoded(execution_id, item)
             if turn.turn != expected:
                 raise _missing(execution_id, expected)
             expected += 1
@@ -55,7 +58,17 @@ def read_turn(store: Store, row: Execution) -> Turn:
     item = store.get(TURNS, Key(row.execution_id, row.turn), consistent=True)
     if item is None:
         raise _missing(row.execution_id, row.turn)
-    return load_turn(item["body"])
+    return _decoded(row.execution_id, item)
+
+
+def _decoded(execution_id: str, item: Item) -> Turn:
+    try:
+        return load_turn(item["body"])
+    except msgspec.DecodeError as exc:
+        raise InvalidPayloadError(
+            f"execution {execution_id} turn {item.get('turn')}: it cannot be read ({exc}); "
+            "a newer version of Headgate may have written it: upgrade this worker"
+        ) from exc
 
 
 def _missing(execution_id: str, turn: int) -> CorruptionError:

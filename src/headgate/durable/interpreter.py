@@ -11,12 +11,13 @@ import random
 import zlib
 from asyncio import events as asyncio_events
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVar
 
 from msgspec import Raw
 
-from headgate.durable import guard, payload
+from headgate.durable import guard, payload, turn_watch
 from headgate.durable.determinism import compare
 from headgate.durable.failures import ActivityFailure, ActivityTimeout, ChildFailure, ErrorInfo, revive
 from headgate.durable.history import (
@@ -74,6 +75,7 @@ class PendingFuture(DurableFuture[Any]):
 
 
 F = TypeVar("F", bound=PendingFuture)
+T = TypeVar("T")
 
 
 class Interpreter:
@@ -125,16 +127,15 @@ class Interpreter:
         ]
         self.at_ms = max(at_ms, self.at_ms, *due_ms)
         self.loop.now_seconds = self.at_ms / 1000
-        hooks = self.loop.enter()
-        guard.enter(self.execution_id)
         try:
-            consumed = self._context.run(self._apply_all, events)
-        finally:
-            guard.leave()
-            self.loop.leave(hooks)
-        violation = guard.violation() or self.loop.violation or self._broken
-        if violation is not None:
-            raise violation
+            consumed = self._inside(self._context.run, self._apply_all, events)
+            violation = guard.violation() or self.loop.violation or self._broken
+            if violation is not None:
+                raise violation
+        except BaseException:
+            # An end that does not count is none: its tasks are still to be let go of.
+            self.closed = None
+            raise
         commands = tuple(self._commands)
         if self.closed is not None:
             self.evict()
@@ -161,13 +162,9 @@ class Interpreter:
     def evict(self) -> None:
         """Let go of every task. `finally` blocks run, and what they ask for is refused and forgotten."""
         self._is_gone = True
-        hooks = self.loop.enter()
-        guard.enter(self.execution_id)
-        try:
-            self.loop.kill()
-        finally:
-            guard.leave()
-            self.loop.leave(hooks)
+        with suppress(WorkflowViolationError):
+            # One whose clean-up has no end was interrupted, and the watch has said so.
+            self._inside(self.loop.kill)
 
     def query(self, name: str, input: Raw) -> Raw:
         """Return what a query handler answers. Raises `NotFoundError` if the code registered none of this name."""
@@ -176,17 +173,28 @@ class Interpreter:
             raise NotFoundError(
                 f"execution {self.execution_id}: no query {name!r}; it answers {sorted(self.mailbox.queries)}"
             )
+
+        def ask() -> Any:  # noqa: ANN401 - what user code answers
+            args, kwargs = handler.signature.unpack(input, what=f"query {name}")
+            return handler.function(*args, **kwargs)
+
         self._asking = True
+        try:
+            answer = self._inside(self._context.run, ask)
+        finally:
+            self._asking = False
+        return payload.encode(answer, what=f"answer of query {name}")
+
+    def _inside(self, work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - whatever it takes
+        """Return what `work` returns, run as workflow code is: on the loop, under guard, and not for ever."""
+        watched = turn_watch.begin(self.execution_id)
         hooks = self.loop.enter()
         guard.enter(self.execution_id)
         try:
-            args, kwargs = handler.signature.unpack(input, what=f"query {name}")
-            answer = self._context.run(handler.function, *args, **kwargs)
+            return turn_watch.run(watched, work, *args)
         finally:
             guard.leave()
             self.loop.leave(hooks)
-            self._asking = False
-        return payload.encode(answer, what=f"answer of query {name}")
 
     # What workflow code asks for.
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from headgate.durable.drafts import SOURCES_MAX, Source
-from headgate.durable.history import Started, load_event
+from headgate.durable.history import Started, TerminateRequested, load_event
 from headgate.durable.records import MESSAGES, Execution, message, message_of
-from headgate.errors import ConflictError, HeadgateError
+from headgate.errors import ConflictError, HeadgateError, InvalidPayloadError
 from headgate.ids import IdMaker
 from headgate.store.port import Store
 from headgate.store.tables import INBOXES
@@ -25,12 +27,30 @@ class Mail:
         self._ids = ids
 
     def read(self, execution_id: str) -> list[Source]:
-        """Return the first messages in the order of their arrival, and one more than a turn takes if there is."""
+        """Return the first messages in the order of their arrival, and one more than a turn takes if there is.
+
+        Raises `InvalidPayloadError` if one of them cannot be read, unless another asks to terminate.
+        """
         page = self._store.query(
             Query(table=INBOXES, partition=execution_id, sort=_OLDEST, limit=SOURCES_MAX + 1, consistent=True)
         )
         found = [message_of(item) for item in page.items]
-        return [Source(load_event(row.body), row.consumed(), row.run, row.first_run) for row in found]
+        sources: list[Source] = []
+        unread: InvalidPayloadError | None = None
+        for row in found:
+            try:
+                sources.append(Source(load_event(row.body), row.consumed(), row.run, row.first_run))
+            except msgspec.DecodeError as exc:
+                unread = InvalidPayloadError(
+                    f"execution {execution_id} message {row.message_id}: it cannot be read ({exc}); "
+                    "a newer version of Headgate may have written it: upgrade this worker"
+                )
+        if unread is None:
+            return sources
+        last_words = [source for source in sources if isinstance(source.event, TerminateRequested)]
+        if not last_words:
+            raise unread
+        return last_words
 
     def kept(self, execution_id: str, source: Source, now_ms: int) -> list[Write]:
         """Return the writes that put into the inbox what is only in memory, and take it from where it was."""

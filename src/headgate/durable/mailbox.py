@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 from headgate.durable import payload
 from headgate.durable.failures import describe
@@ -15,6 +15,11 @@ from headgate.errors import NotFoundError, WorkflowViolationError
 
 if TYPE_CHECKING:
     from headgate.durable.interpreter import Interpreter
+
+
+# As many as someone reads who wonders what an execution waits for.
+AWAITED_MAX: Final = 50
+AWAITED_CHARACTERS_MAX: Final = 200
 
 
 class Handler:
@@ -33,6 +38,10 @@ class Handler:
 
 def _nothing(_: Handler) -> None:
     """Dispose of what is no longer there."""
+
+
+def _pending(futures: Iterable[asyncio.Future[Signal]]) -> list[asyncio.Future[Signal]]:
+    return [future for future in futures if not future.done()]
 
 
 class UpdateHandler:
@@ -77,8 +86,16 @@ class Mailbox:
         if kept:
             future.set_result(kept.popleft())
         else:
-            self._waiters.setdefault(name, []).append(future)
+            # Without those who gave up: a loop of waits that time out must not grow a list.
+            self._waiters[name] = [*_pending(self._waiters.get(name, ())), future]
         return future
+
+    def awaited(self) -> tuple[str, ...]:
+        """Return the names of signals that the code waits for; for a condition, of those that it has handlers for."""
+        names = [name for name, waiters in self._waiters.items() if _pending(waiters)]
+        if any(not future.done() for _, future in self._conditions):
+            names += [name for name, handlers in self._handlers.items() if handlers and name not in names]
+        return tuple(name[:AWAITED_CHARACTERS_MAX] for name in names[:AWAITED_MAX])
 
     def handle(self, name: str, function: Callable[..., Any]) -> Handler:
         """Give every signal of this name to `function`, those that were kept first."""

@@ -48,6 +48,12 @@ class WaitsForTimer(Struct, frozen=True, tag_field="kind", tag="timer"):
     due_at: str
 
 
+class WaitsForSignal(Struct, frozen=True, tag_field="kind", tag="signal"):
+    """A signal that has not come."""
+
+    name: str
+
+
 class WaitsForChild(Struct, frozen=True, tag_field="kind", tag="child"):
     """A child that has not ended. Its status is empty as long as it is not there."""
 
@@ -92,6 +98,7 @@ class WaitsForMessage(Struct, frozen=True, tag_field="kind", tag="message"):
 Wait = (
     WaitsForActivity
     | WaitsForTimer
+    | WaitsForSignal
     | WaitsForChild
     | WaitsForWorker
     | WaitsForRetry
@@ -116,9 +123,10 @@ class Pending:
         if row.turn < row.first_turn:
             return waits + self._start(row)
         work = open_work(read_run(self._store, row))
-        found = [*self._activities(row, work), *self._timers(work), *self._children(work)]
+        signals = [WaitsForSignal(name) for name in row.awaits]
+        found = [*self._activities(row, work), *signals, *self._timers(work), *self._children(work)]
         if not found and not waits and row.dispatched is None:
-            return [WaitsForMessage("nothing it asked for is open; it waits for a signal, an update or a condition")]
+            return [WaitsForMessage("an update, a cancellation or a signal; nothing that it asked for is open")]
         return waits + found
 
     def _obstacles(self, row: Execution) -> list[Wait]:

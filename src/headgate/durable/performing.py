@@ -18,6 +18,7 @@ from headgate.durable.activities import Ended, Timeout
 from headgate.durable.activity_context import ActivityContext, Later, enter, leave
 from headgate.durable.definitions import Activity as Definition
 from headgate.durable.failures import ErrorInfo, describe
+from headgate.durable.process_group import kill_group, lead_group
 
 _KILLED: Final = "the process of the activity ended without an answer"
 
@@ -54,7 +55,10 @@ async def perform_async(definition: Definition[..., Any], input: Raw, context: A
 def perform_isolated(
     definition: Definition[..., Any], input: Raw, context: ActivityContext, limit_seconds: float | None
 ) -> Ended:
-    """Run an activity in a process of its own, which is killed when its time is up or nobody wants its result."""
+    """Run an activity in a process of its own, which is killed when its time is up or nobody wants its result.
+
+    Whatever that process has started is killed with it; none of them outlives this process.
+    """
     function = definition.function
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
@@ -68,8 +72,7 @@ def perform_isolated(
     except OSError:
         return Ended(error=ErrorInfo(type="ProcessDied", message=_KILLED), notes=tuple(context.notes))
     finally:
-        process.kill()
-        process.join()
+        kill_group(process)
         ours.close()
 
 
@@ -115,6 +118,7 @@ def _await_isolated(
 
 def _isolated(module: str, qualname: str, answer_to: Connection) -> None:
     """Run in the new process: find the function again, call it, send back what it returned or raised."""
+    lead_group()
     try:
         input = answer_to.recv_bytes()
         found: Any = sys.modules.get(module) or importlib.import_module(module)

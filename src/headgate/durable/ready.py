@@ -40,6 +40,8 @@ class ReadyList:
         self._clock = clock
         self._mutex = threading.Lock()
         self._ready: dict[str, Work] = {}
+        # Taken, and neither heard nor put back yet.
+        self._taken: Sequence[tuple[str, Work]] = ()
         self._shelved: dict[str, float] = {}
 
     def __bool__(self) -> bool:
@@ -59,14 +61,17 @@ class ReadyList:
             self._work(execution_id).look = True
 
     def take(self, count_max: int) -> list[tuple[str, Work]]:
-        """Return the first of those that are ready; they are no longer on the list."""
+        """Return the first of those that are ready; they are no longer on the list. `settle` says when it is over."""
         with self._mutex:
-            if len(self._ready) <= count_max:
-                batch = list(self._ready.items())
-                self._ready = {}
-                return batch
             first = list(self._ready)[:count_max]
-            return [(execution_id, self._ready.pop(execution_id)) for execution_id in first]
+            batch = [(execution_id, self._ready.pop(execution_id)) for execution_id in first]
+            self._taken = batch
+            return batch
+
+    def settle(self) -> None:
+        """What was taken has been heard, or put back."""
+        with self._mutex:
+            self._taken = ()
 
     def put_back(self, batch: Sequence[tuple[str, Work]]) -> None:
         """Let those who were taken be ready again, with everything read anew."""
@@ -79,9 +84,10 @@ class ReadyList:
                 self._ready[execution_id] = again
 
     def ids_told(self) -> set[str]:
-        """Return the keys of everything that waits to be heard."""
+        """Return the keys of everything that waits to be heard, or is being heard."""
         with self._mutex:
-            return {str(r.key.partition) for work in self._ready.values() for r in work.removals}
+            works = [*self._ready.values(), *(work for _, work in self._taken)]
+            return {str(removal.key.partition) for work in works for removal in work.removals}
 
     def shelve(self, execution_id: str) -> None:
         """The execution cannot be advanced now; there is no hurry to look again."""

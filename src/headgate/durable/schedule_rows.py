@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from headgate.durable.declarations import Declarations, Limits
 from headgate.durable.history import CancelRequested, Status, TerminateRequested
 from headgate.durable.records import OPEN, item_of, message
-from headgate.durable.slots import Decision, Fire, Overlap, Schedule, slot_of
+from headgate.durable.slots import Decision, Fire, Overlap, Schedule, Spec, slot_of
 from headgate.durable.starts import StartRequest, start_writes
 from headgate.errors import ConflictError, OutcomeUnknownError
 from headgate.ids import IdMaker
@@ -34,9 +35,16 @@ SLOT_TAG: Final = "headgate.slot"
 class ScheduleRows:
     """The rows of schedules, and the writes that go with a change of one."""
 
-    def __init__(self, store: Store, ids: IdMaker) -> None:
+    def __init__(
+        self,
+        store: Store,
+        ids: IdMaker,
+        limits_of: Callable[[str], tuple[float | None, float | None]] = lambda _: (None, None),
+    ) -> None:
         self._store = store
         self._ids = ids
+        self._limits_of = limits_of
+        self._declarations = Declarations(store)
 
     def find(self, schedule_id: str) -> Schedule | None:
         """Return the schedule as it stands."""
@@ -87,15 +95,28 @@ class ScheduleRows:
     def start(self, schedule: Schedule, execution_id: str, slot: str, now_ms: int) -> list[Write]:
         """Return the writes that start an execution. The first is refused if there is one of this id."""
         spec = schedule.spec
+        # Asked for at every start, as a client's start does: what is declared anew takes effect.
+        limits = self._limits(spec)
         request = StartRequest(
             execution_id=execution_id,
             workflow=spec.workflow,
             input=Raw(spec.input.encode()),
             tags={**spec.tags, SCHEDULE_TAG: schedule.schedule_id, SLOT_TAG: slot},
-            timeout_seconds=spec.timeout_seconds,
-            retention_seconds=spec.retention_seconds,
+            timeout_seconds=limits.timeout_seconds,
+            retention_seconds=limits.retention_seconds,
         )
         return start_writes(request, now_ms, self._ids.ulid())[1]
+
+    def _limits(self, spec: Spec) -> Limits:
+        """Return the limits that a schedule gives, or those that its workflow is declared with."""
+        given = Limits(spec.timeout_seconds, spec.retention_seconds)
+        if None not in given:
+            return given
+        declared = Limits(*self._limits_of(spec.workflow))
+        if declared == Limits():
+            # The code that is loaded here is nearer than what some process has said of it.
+            declared = self._declarations.limits(spec.workflow)
+        return Limits(*(own if own is not None else other for own, other in zip(given, declared, strict=True)))
 
     def end(self, schedule: Schedule, overlap: Overlap, execution_id: str, now_ms: int) -> list[Write]:
         """Return the writes that ask an execution to end, or end it. The first is refused if it has."""

@@ -92,14 +92,12 @@ class Schedules:
         *,
         limits_of: Callable[[str], tuple[float | None, float | None]] = lambda _workflow: (None, None),
     ) -> None:
-        # The time-out and retention that a workflow is declared with, for schedules that say nothing of them.
-        self._limits_of = limits_of
         # Set by whoever fires schedules in this process, to hear of changes at once.
         self.told: Callable[[], None] = lambda: None
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._rows = ScheduleRows(store, ids)
+        self._rows = ScheduleRows(store, ids, limits_of)
 
     def create(self, schedule_id: str, spec: Spec, *, paused: bool = False, reason: str = "") -> Schedule:
         """Store a new schedule. Its slots are those from now on.
@@ -110,7 +108,7 @@ class Schedules:
         now_ms = self._now_ms()
         schedule = Schedule(
             schedule_id=check_schedule_id(schedule_id),
-            spec=self._complete(spec),
+            spec=checked(spec),
             created_at_ms=now_ms,
             judged_through_ms=now_ms,
             version=1,
@@ -160,7 +158,7 @@ class Schedules:
         With `revision`, only if that is the present one. Raises `ConflictError`, `NotFoundError`, or a `UserError` as
         `create` does.
         """
-        spec = self._complete(spec)
+        spec = checked(spec)
 
         def change(current: Schedule) -> Schedule:
             if current.spec == spec:
@@ -251,9 +249,11 @@ class Schedules:
 
         return self._change(schedule_id, change)
 
-    def stop_backfills(self, schedule_id: str) -> Schedule:
-        """Start no further slots of backfills. Raises `NotFoundError`."""
-        return self._change(schedule_id, lambda current: replace(current, backfills=()))
+    def stop_backfills(self, schedule_id: str, *, revision: int | None = None) -> Schedule:
+        """Start no further slots of backfills. Raises `NotFoundError`, and `ConflictError` for another `revision`."""
+        return self._change(
+            schedule_id, lambda current: replace(current, backfills=()) if current.backfills else current, revision
+        )
 
     def preview(self, schedule_id: str, count: int = 10) -> list[Preview]:
         """Return the slots to come, as if it were not paused. Raises `NotFoundError`, `InvalidScheduleError`."""
@@ -345,14 +345,6 @@ class Schedules:
                 self.told()
                 return changed
         raise _contended(schedule_id)
-
-    def _complete(self, spec: Spec) -> Spec:
-        timeout_seconds, retention_seconds = self._limits_of(spec.workflow)
-        if spec.timeout_seconds is None:
-            spec = replace(spec, timeout_seconds=timeout_seconds)
-        if spec.retention_seconds is None:
-            spec = replace(spec, retention_seconds=retention_seconds)
-        return checked(spec)
 
     def _find(self, schedule_id: str) -> Schedule | None:
         return self._rows.find(check_schedule_id(schedule_id))

@@ -12,7 +12,11 @@ from headgate.durable.app import App
 from headgate.durable.archiving import Archive, Archiver
 from headgate.durable.bus import Bus
 from headgate.durable.client import Client
+from headgate.durable.declarations import Declarations, Limits
+from headgate.durable.forwarding import Forwarder
+from headgate.durable.pulse import Pulse
 from headgate.durable.schedules import Schedules
+from headgate.durable.turn_watch import TURN_SECONDS
 from headgate.durable.worker import Worker
 from headgate.durable.worker_threads import THREADS_MAX, WorkerThreads
 from headgate.ids import IdMaker
@@ -35,6 +39,8 @@ class Service:
         self.clock = clock
         self._keyring = keyring
         self._threads: WorkerThreads | None = None
+        # How to reach the services that events are forwarded to, where settings say more than the default.
+        self.open_forwarder: Callable[[], Forwarder] = lambda: Forwarder(clock)
         app.bind(self.client, self.bus)
 
     def _limits_of(self, workflow: str) -> tuple[float | None, float | None]:
@@ -44,8 +50,16 @@ class Service:
     def worker(
         self, *, queues: Sequence[str] = ("default",), replay_always: bool = False, lease_seconds: float = 10.0
     ) -> Worker:
-        """Return a worker for the app, which does nothing by itself."""
+        """Return a worker for the app, which does nothing by itself; its workflows' limits are made known to others.
+
+        Raises what `open_forwarder` does, if the app forwards events.
+        """
         guard.install()
+        forwards = any(each.forward_to is not None for each in self.app.subscriptions.values())
+        limits = {
+            name: Limits(each.timeout_seconds, each.retention_seconds) for name, each in self.app.workflows.items()
+        }
+        Declarations(self.store).declare(self.app.name, limits)
         return Worker(
             self.app,
             self.store,
@@ -57,6 +71,7 @@ class Service:
             queues=queues,
             replay_always=replay_always,
             lease_seconds=lease_seconds,
+            forwarder=self.open_forwarder() if forwards else None,
         )
 
     def start(
@@ -65,13 +80,16 @@ class Service:
         queues: Sequence[str] = ("default",),
         threads_max: int = THREADS_MAX,
         lease_seconds: float = 10.0,
+        turn_seconds: float = TURN_SECONDS,
         replay_always: bool = False,
         on_fatal: Callable[[BaseException], None] | None = None,
     ) -> None:
         """Begin to work."""
         worker = self.worker(queues=queues, lease_seconds=lease_seconds, replay_always=replay_always)
         worker.engine.closed = self.client.closed
-        self._threads = WorkerThreads(worker, self.store, threads_max=threads_max, on_fatal=on_fatal)
+        self._threads = WorkerThreads(
+            worker, self.store, threads_max=threads_max, turn_seconds=turn_seconds, on_fatal=on_fatal
+        )
         install_notes()
         self._threads.start()
         self.client.notify = self._threads.notify
@@ -79,6 +97,11 @@ class Service:
         self._threads.others_committed = self.client.waits.ring_all
         self.bus.told = self._threads.look
         self.schedules.told = self._threads.look
+
+    def pulse(self) -> Pulse | None:
+        """Return what the worker of this process is seen to do, or None if there is none."""
+        threads = self._threads
+        return None if threads is None else threads.pulse()
 
     def stop(self, grace_seconds: float = 5.0) -> None:
         """Stop working: what runs may end, the rest is given back."""

@@ -96,6 +96,14 @@ class Registered(Struct, frozen=True, omit_defaults=True):
     registered_at: str
     retired_at: str | None = None
 
+    def check_in_force(self) -> None:
+        """Raise `ConflictError` if it is retired: no app may be there any more to take what is delivered."""
+        if self.retired_at is not None:
+            raise ConflictError(
+                f"subscription {self.subscription.name}: it is retired; start an app that declares it, or purge its "
+                "dead letters"
+            )
+
 
 def check_pattern(pattern: str, *, what: str = "pattern") -> str:
     """Return what types of events can be chosen by. Raises `DefinitionError`."""

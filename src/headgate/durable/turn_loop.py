@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
+from headgate.durable.turn_watch import TurnInterrupted
 from headgate.errors import WorkflowViolationError
 
 T = TypeVar("T")
@@ -179,7 +180,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
                     coroutine.close()
                 except RuntimeError:
                     continue
-                except Exception as exc:  # noqa: BLE001 - `finally` blocks may raise what they like when told to go
+                except (Exception, TurnInterrupted) as exc:  # noqa: BLE001 - `finally` may raise what it likes
                     self._host.report("a task raised while its execution left memory", exc)
                 break
         self._tasks.clear()

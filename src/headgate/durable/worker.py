@@ -17,7 +17,7 @@ import structlog
 from msgspec import Raw
 
 from headgate.clock import Clock
-from headgate.durable.activities import Activities, Ended, Timeout, deadline, options_of
+from headgate.durable.activities import Activities, Ended, Timeout, deadline, options_of, unbegun, wait_deadline
 from headgate.durable.activity_context import ActivityContext
 from headgate.durable.activity_tokens import sign_token
 from headgate.durable.agenda import Agenda
@@ -32,8 +32,9 @@ from headgate.durable.failures import ErrorInfo
 from headgate.durable.fleet import MEMBER, Fleet
 from headgate.durable.forwarding import Forwarder
 from headgate.durable.history import ActivityOptions, EmitEvent
+from headgate.durable.orphans import Orphans
 from headgate.durable.performing import failed, perform, perform_isolated
-from headgate.durable.records import Activity, Execution
+from headgate.durable.records import NEVER_MS, Activity, Execution
 from headgate.durable.schedules import Schedules
 from headgate.durable.subscriptions import HandlerSignature
 from headgate.errors import NotFoundError, OutcomeUnknownError, StaleClaimError, TransientError
@@ -89,6 +90,7 @@ class Worker:
         live_max: int = 2_000,
         replay_always: bool = False,
         lease_seconds: float = 10.0,
+        forwarder: Forwarder | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self.app = app
@@ -122,10 +124,13 @@ class Worker:
         self._mutex = threading.Lock()
         self._claiming = 0
         self._mean_seconds = 0.0
-        self._forwarder: Forwarder | None = None
-        self._unfinished: list[tuple[Activity, Ended | None]] = []
-        self._orphans: set[str] = set()
+        self._forwarder = forwarder
+        # How attempts ended that the store did not let us record yet.
+        self.unfinished: deque[tuple[Activity, Ended | None]] = deque()
+        self._orphans = Orphans(self)
         self._is_expelled = False
+        # When the first limit passes of what waits in the queue, or earlier.
+        self._waiting_due_ms = NEVER_MS
 
     @property
     def worker_id(self) -> str:
@@ -156,7 +161,7 @@ class Worker:
         if self._is_expelled or options.queue not in self.queues or not self.can_perform(activity) or not self.room():
             return None
         self._claiming += 1
-        return self.activities.claimed(activity)
+        return self._orphans.claimed(self.activities.claimed(activity))
 
     def membership(self) -> Check:
         """Return the check that this worker is one of the fleet, for every transaction that claims something.
@@ -192,23 +197,28 @@ class Worker:
     def turn(self) -> int:
         """Lead one cycle of the engine, and return how many activities it added to the queue."""
         self._claiming = 0
-        claims = self.engine.cycle()
-        self._claiming = 0
-        self.queue.extend(claims)
+        try:
+            claims = self.engine.cycle()
+            self.queue.extend(claims)
+        finally:
+            self._claiming = 0
+            self._orphans.turn_is_over()
+        self._waiting_due_ms = min([self._waiting_due_ms, *(wait_deadline(activity)[0] for activity in claims)])
         return len(claims)
 
     @property
     def is_due(self) -> bool:
         """Whether a poll would find something to do, as far as is known."""
-        return bool(self._unfinished) or self.agenda.seconds_left() <= 0
+        return bool(self.unfinished) or self.agenda.seconds_left() <= 0
 
     def poll(self) -> float:
         """Look for everything that is due, and return for how many seconds nothing else will be."""
-        unfinished, self._unfinished = self._unfinished, []
-        for activity, outcome in unfinished:
-            self._record_or_keep(activity, outcome)
+        for _ in range(len(self.unfinished)):
+            self._record_or_keep(*self.unfinished.popleft())
         self._expire_running()
-        return self.agenda.poll()
+        self.agenda.poll()
+        self._expire_waiting()
+        return self.agenda.seconds_left()
 
     # Performing.
 
@@ -240,8 +250,11 @@ class Worker:
         """
         if self.fleet.has_lease():
             return True
-        if not self.fleet.renew():
-            return False
+        with self._orphans.in_hand(activity):
+            return self.fleet.renew() and self.is_held(activity)
+
+    def is_held(self, activity: Activity) -> bool:
+        """Whether the store has this very claim."""
         try:
             self.activities.get(activity.activity_id, activity.token)
         except (StaleClaimError, NotFoundError):
@@ -250,14 +263,7 @@ class Worker:
 
     def adopt(self) -> None:
         """Take on what is claimed under this worker's name and nobody here knows of: the answer to a claim was lost."""
-        known = {activity.token for activity in self.queue}
-        known |= {running.activity.token for running in self.running.values()}
-        known |= {activity.token for activity, _ in self._unfinished}
-        told = self.engine.ready.ids_told()
-        held = [a for a in self.activities.held() if a.token not in known and a.activity_id not in told]
-        # Seen twice: once could be a claim that is just being handed on.
-        self.queue.extend(activity for activity in held if activity.token in self._orphans)
-        self._orphans = {activity.token for activity in held if activity.token not in self._orphans}
+        self.queue.extend(self._orphans.found())
 
     def perform(self, activity: Activity) -> None:
         """Run an activity that is not async to its end in this thread."""
@@ -307,13 +313,14 @@ class Worker:
 
     def finish(self, activity: Activity, outcome: Ended | None) -> None:
         """Record how an attempt ended: None if someone else will complete it."""
-        running = self.running.get(activity.activity_id)
-        if running is not None and running.activity.token == activity.token:
-            del self.running[activity.activity_id]
-            if running.is_abandoned:
-                return
-            activity = running.activity
-        self._record_or_keep(activity, outcome)
+        with self._orphans.in_hand(activity):
+            running = self.running.get(activity.activity_id)
+            if running is not None and running.activity.token == activity.token:
+                del self.running[activity.activity_id]
+                if running.is_abandoned:
+                    return
+                activity = running.activity
+            self._record_or_keep(activity, outcome)
 
     def _record_or_keep(self, activity: Activity, outcome: Ended | None) -> None:
         try:
@@ -323,7 +330,7 @@ class Worker:
         except (TransientError, OutcomeUnknownError) as exc:
             # Recording it again is refused if it was done.
             _log.warning("result kept for later", activity_id=activity.activity_id, error=str(exc))
-            self._unfinished.append((activity, outcome))
+            self.unfinished.append((activity, outcome))
 
     def _record(self, activity: Activity, outcome: Ended | None) -> None:
         if outcome is None:
@@ -393,13 +400,33 @@ class Worker:
             outcome = Ended(error=error, timeout=running.timeout, notes=tuple(running.context.notes))
             self._record_or_keep(activity, outcome)
 
+    def _expire_waiting(self) -> None:
+        """End what was claimed, waits here for a thread, and whose limit has passed."""
+        now_ms = self.activities.now_ms()
+        self._waiting_due_ms = NEVER_MS
+        # A copy, which is made in one step: other threads take from the queue.
+        for activity in list(self.queue):
+            at_ms, kind = wait_deadline(activity)
+            if kind is None or at_ms > now_ms:
+                self._waiting_due_ms = min(self._waiting_due_ms, at_ms)
+                continue
+            try:
+                self.queue.remove(activity)
+            except ValueError:
+                continue  # Somebody has begun it in this moment.
+            _log.warning("activity was not begun in time", activity_id=activity.activity_id, limit=kind.value)
+            error = ErrorInfo(type="TimeoutError", message=f"{kind.value} of {activity.name} has passed")
+            self._record_or_keep(unbegun(activity), Ended(error=error, timeout=kind))
+
     def time_out(self, activity: Activity, error: ErrorInfo, kind: Timeout) -> None:
         """End an activity that no worker has and whose limit has passed. Raises `StaleClaimError`."""
         self._record(activity, Ended(error=error, timeout=kind))
 
     def next_timeout_ms(self) -> int | None:
-        """Return when the first of the running activities runs out of time."""
-        return min((r.deadline_ms for r in list(self.running.values()) if r.timeout is not None), default=None)
+        """Return when the first of the activities that run or wait here runs out of time."""
+        running_ms = (r.deadline_ms for r in list(self.running.values()) if r.timeout is not None)
+        due_ms = min(self._waiting_due_ms, min(running_ms, default=NEVER_MS))
+        return None if due_ms >= NEVER_MS else due_ms
 
     def _release(self, activity: Activity) -> None:
         try:

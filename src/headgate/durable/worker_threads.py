@@ -15,9 +15,11 @@ import structlog
 
 from headgate.durable.async_performers import AsyncPerformers
 from headgate.durable.failures import describe
+from headgate.durable.pulse import Pulse
 from headgate.durable.records import Activity
+from headgate.durable.turn_watch import TURN_SECONDS, each_turn, overdue
 from headgate.durable.worker import Worker
-from headgate.errors import OutcomeUnknownError, TransientError
+from headgate.errors import NotFoundError, OutcomeUnknownError, TransientError
 from headgate.store.port import Store
 
 THREADS_MAX: Final = 64
@@ -41,11 +43,13 @@ class WorkerThreads:
         store: Store,
         *,
         threads_max: int = THREADS_MAX,
+        turn_seconds: float = TURN_SECONDS,
         on_fatal: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._worker = worker
         self._store = store
         self._threads_max = threads_max
+        self._turn_seconds = turn_seconds
         self._on_fatal = on_fatal
         # Set by whoever waits in this process for what another may do.
         self.others_committed: Callable[[], None] = lambda: None
@@ -56,6 +60,8 @@ class WorkerThreads:
         self._ended = 0
         self._stopping = False
         self._wakes_at = 0.0
+        self._looked_at: float | None = None
+        self._turned_at: float | None = None
         self._performers: list[threading.Thread] = []
         self._failed = False
         self._pump = threading.Thread(target=self._guarded(self._run_pump), name="headgate-pump", daemon=True)
@@ -78,6 +84,21 @@ class WorkerThreads:
         """Something was put into the store in this process that only a look will find."""
         self._worker.agenda.look_again()
         self._bell.set()
+
+    def pulse(self) -> Pulse:
+        """Return what the worker is seen to do, without waiting for anyone."""
+        now = monotonic()
+        worker = self._worker
+        return Pulse(
+            has_failed=self._failed,
+            has_lease=worker.fleet.has_lease(),
+            looked_seconds=None if self._looked_at is None else now - self._looked_at,
+            turned_seconds=None if self._turned_at is None else now - self._turned_at,
+            queued=len(worker.queue),
+            running=len(worker.running),
+            hung=worker.hung(),
+            overdue=overdue(),
+        )
 
     def stop(self, grace_seconds: float) -> None:
         """Take on nothing new, let what runs end for so long, give back the rest, and return."""
@@ -108,14 +129,14 @@ class WorkerThreads:
                 # Most who ring have told the engine what there is, and a look at every table would find nothing.
                 if self._worker.is_due:
                     self._worker.poll()
+                self._looked_at = monotonic()
                 self.lead(keep=False)
                 # Only now: leading may have made timers that are due before all others.
                 wait_seconds = self._worker.agenda.seconds_left()
             except (TransientError, OutcomeUnknownError) as exc:
                 _log.warning("the store is busy", error=str(exc))
                 wait_seconds = _PAUSE_SECONDS
-            if self._worker.queue:
-                self._grow()
+            if self._worker.queue and self._grow():
                 wait_seconds = min(wait_seconds, GROW_SECONDS)
             self._wakes_at = monotonic() + wait_seconds
             if self._bell.wait(max(wait_seconds, 0.001)):
@@ -153,6 +174,7 @@ class WorkerThreads:
                 return None
             try:
                 claimed = worker.turn()
+                self._turned_at = monotonic()
             finally:
                 self._lead.release()
             if not claimed:
@@ -193,11 +215,17 @@ class WorkerThreads:
                 activity = self._next()
 
     def _perform(self, activity: Activity) -> None:
-        definition = self._worker.definition(activity)
-        if not definition.is_async:
+        if self._is_async(activity):
+            self._async.perform(activity)
+        else:
             self._worker.perform(activity)
-            return
-        self._async.perform(activity)
+
+    def _is_async(self, activity: Activity) -> bool:
+        try:
+            return self._worker.definition(activity).is_async
+        except NotFoundError:
+            # It is gone from the app since it was claimed, which is that activity's failure alone.
+            return False
 
     def _await_work(self) -> Activity | None:
         with self._work:
@@ -231,30 +259,32 @@ class WorkerThreads:
             # Everyone is busy; the pump sees to it that they are enough.
             self._bell.set()
 
-    def _grow(self) -> None:
-        """Add a thread if activities wait and nobody has ended one for a moment."""
+    def _grow(self) -> bool:
+        """Add a thread if activities wait and nobody has ended one for a moment. Returns whether to ask again soon."""
         if self._idle:
             with self._work:
                 self._work.notify(len(self._worker.queue))
-            return
+            return True
         ended, self._ended = self._ended, 0
-        if ended and self._performers:
-            return
         # A thread whose activity hangs is lost to the others until it returns, and is made up for, within bounds.
-        if len(self._performers) < self._threads_max + min(self._worker.hung(), self._threads_max):
+        if len(self._performers) >= self._threads_max + min(self._worker.hung(), self._threads_max):
+            return False
+        if not ended or not self._performers:
             perform = self._guarded(self._run_performer)
             thread = threading.Thread(target=perform, name="headgate-performer", daemon=True)
             self._performers.append(thread)
             self._worker.threads = len(self._performers)
             thread.start()
+        return True
 
     def _settle_last(self, deadline: _Deadline) -> None:
         """Let what ended during the last moments be heard, as far as there is time."""
         if self._failed or not self._lead.acquire(timeout=max(0.1, deadline.left())):
             return
         try:
-            while self._worker.engine.has_work and deadline.left() > 0:
-                self._worker.turn()
+            with each_turn(self._turn_seconds):
+                while self._worker.engine.has_work and deadline.left() > 0:
+                    self._worker.turn()
         except (TransientError, OutcomeUnknownError) as exc:
             _log.warning("the store is busy", error=str(exc))
         finally:
@@ -265,7 +295,8 @@ class WorkerThreads:
 
         def guarded() -> None:
             try:
-                run()
+                with each_turn(self._turn_seconds):
+                    run()
             except Exception as exc:  # noqa: BLE001 - the top of a thread; a worker that is half dead helps nobody
                 self._fail(exc)
 

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from litestar.types import ControllerRouterHandler
 
 from headgate.durable.service import Service
+from headgate.fanout.service import FanoutService
 from headgate.serve.activities import activity_routes
+from headgate.serve.dead_letters import dead_letter_routes
 from headgate.serve.events import event_routes
 from headgate.serve.executions import execution_routes
+from headgate.serve.fanouts import fanout_routes
 from headgate.serve.pool import WorkPool
 from headgate.serve.schedules import schedule_routes
+from headgate.serve.subscriptions import subscription_routes
 from headgate.serve.watching import Watches
 from headgate.serve.workers import worker_routes
 
 
 def api_routes(
-    service: Service, pool: WorkPool, *, stopping: Callable[[], bool] = lambda: False
+    service: Service,
+    pool: WorkPool,
+    *,
+    fanouts: FanoutService | None = None,
+    unusable_handlers: Callable[[], Mapping[str, str]] = dict,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of every part that this server offers.
 
-    Once `stopping` says so, requests that only wait come to an end.
+    Once `stopping` says so, requests that only wait come to an end. `unusable_handlers` are those of fan-outs that
+    this process could not load, and why.
     """
     watches = Watches(service.store, stopping=stopping)
     return [
         *execution_routes(service, pool, watches=watches),
         *event_routes(service, pool, watches=watches),
+        *subscription_routes(service, pool),
+        *dead_letter_routes(service, pool),
         *activity_routes(service, pool),
         *schedule_routes(service, pool),
         *worker_routes(service, pool),
+        *([] if fanouts is None else fanout_routes(fanouts, pool, watches=watches, unusable=unusable_handlers)),
     ]

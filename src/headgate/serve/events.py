@@ -1,4 +1,4 @@
-"""Events over HTTP: emitted as CloudEvents or plainly, looked at, followed, and delivered again."""
+"""Events over HTTP: emitted as CloudEvents or plainly, looked at and followed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from msgspec import Meta, Raw, Struct
 from msgspec.structs import replace
 
 from headgate.durable import events
-from headgate.durable.bus import DeadLetter
 from headgate.durable.event_log import StoredEvent, first_id
 from headgate.durable.events import BATCH_TYPE, JSON_TYPE, STRUCTURED_TYPE, Event
 from headgate.durable.records import instant
 from headgate.durable.service import Service
-from headgate.durable.subscriptions import Filter, Registered
-from headgate.errors import ConflictError, HeadgateError, InvalidPayloadError, NotFoundError
-from headgate.serve.execution_views import Limit, Name
+from headgate.errors import HeadgateError, InvalidPayloadError
+from headgate.serve.execution_views import Limit
 from headgate.serve.operations import Answer, Call, NoQuery, Operation, operation_routes
 from headgate.serve.pool import WorkPool
-from headgate.serve.raw_values import ErrorView, checked, error_view, idempotency_key, missing
+from headgate.serve.raw_values import checked, idempotency_key, missing
 from headgate.serve.streams import ALIVE, ALIVE_SECONDS, MEDIA_TYPE, OPENING, message, stream, stream_seconds
 from headgate.serve.watching import Watches
 
@@ -99,93 +97,8 @@ class TailQuery(Struct, forbid_unknown_fields=True):
     seconds: str = msgspec.field(default="1h", name="for")
 
 
-class SubscriptionView(Struct, frozen=True, omit_defaults=True):
-    """Who wants which events."""
-
-    name: str
-    app: str
-    types: tuple[str, ...]
-    queue: str
-    attempts: int | None
-    registered_at: str
-    filter: FilterView | None = None
-    forward_to: str | None = None
-    retired_at: str | None = None
-
-
-class FilterView(Struct, frozen=True, omit_defaults=True):
-    """What an event must be besides of a type."""
-
-    source: str | None = None
-    subject: str | None = None
-    data: dict[str, str | int | float | bool | None] = {}
-
-
-class SubscriptionPage(Struct, frozen=True):
-    """All subscriptions."""
-
-    subscriptions: list[SubscriptionView]
-
-
-class DeadLetterQuery(Struct, forbid_unknown_fields=True):
-    """Which dead letters: those of one subscription, or all."""
-
-    subscription: str | None = None
-    limit: Limit = 100
-    cursor: str | None = None
-
-
-class DeadLetterView(Struct, frozen=True):
-    """A delivery that failed for good."""
-
-    subscription: str
-    event_id: str
-    attempts: int
-    scheduled_at: str
-    dead_at: str
-    error: ErrorView
-    event: Raw
-
-
-class DeadLetterPage(Struct, frozen=True):
-    """Some dead letters, and the cursor of the next page if there is one."""
-
-    dead_letters: list[DeadLetterView]
-    cursor: str | None = None
-
-
-class Redeliver(Struct, forbid_unknown_fields=True):
-    """Which dead letters to deliver again: these, or, without any, up to `limit` of the subscription's."""
-
-    subscription: Name
-    event_ids: list[str] = []
-    limit: Limit = 1000
-
-
-class Redelivered(Struct, frozen=True):
-    """How many are delivered again; `more` if the subscription has others."""
-
-    count: int
-    more: bool
-
-
-class Replay(Struct, forbid_unknown_fields=True):
-    """Which events to deliver again. With an id, asking again goes on where it was left."""
-
-    since: Annotated[datetime, Meta(tz=True)]
-    until: Annotated[datetime, Meta(tz=True)]
-    types: list[str] = []
-    id: str | None = None
-
-
-class Replayed(Struct, frozen=True):
-    """How many events are delivered again."""
-
-    count: int
-
-
 def event_routes(service: Service, pool: WorkPool, *, watches: Watches | None = None) -> list[ControllerRouterHandler]:
-    """Return the routes of events, subscriptions and dead letters."""
+    """Return the routes of events."""
     watches = watches if watches is not None else Watches(service.store)
     return operation_routes([*_Events(service).operations(), *_Tail(service, pool, watches).operations()], pool)
 
@@ -199,26 +112,6 @@ class _Events:
         return [
             Operation("POST", "/events", "Emit events", self.emit, {202: Emitted}, body_forms=forms),
             Operation("GET", "/events", "List events", self.ls, {200: EventPage}, query=EventQuery),
-            Operation("GET", "/subscriptions", "List subscriptions", self.subscriptions, {200: SubscriptionPage}),
-            Operation(
-                "POST",
-                "/subscriptions/{name}/replay",
-                "Deliver past events again",
-                self.replay,
-                {200: Replayed},
-                body=Replay,
-            ),
-            Operation(
-                "GET", "/dead-letters", "List dead letters", self.dead, {200: DeadLetterPage}, query=DeadLetterQuery
-            ),
-            Operation(
-                "POST",
-                "/dead-letters/redeliver",
-                "Deliver dead letters again",
-                self.redeliver,
-                {200: Redelivered},
-                body=Redeliver,
-            ),
         ]
 
     def emit(self, call: Call[None, NoQuery]) -> Answer:
@@ -235,40 +128,6 @@ class _Events:
         kept = _fitting(views) if asked.after is not None else _fitting(views[::-1])[::-1]
         next_after = kept[-1].id if kept else asked.after
         return Answer(EventPage(kept, next_after))
-
-    def subscriptions(self, _call: Call[None, NoQuery]) -> Answer:
-        found = sorted(self._bus.refresh(), key=lambda each: each.subscription.name)
-        return Answer(SubscriptionPage([_subscription_view(each) for each in found]))
-
-    def replay(self, call: Call[Replay, NoQuery]) -> Answer:
-        body = call.body
-        replay_id = body.id if body.id is not None else idempotency_key(call.headers)
-        count = self._bus.replay(
-            call.path["name"], since=body.since, until=body.until, types=body.types, replay_id=replay_id
-        )
-        return Answer(Replayed(count))
-
-    def dead(self, call: Call[None, DeadLetterQuery]) -> Answer:
-        asked = call.query
-        page = self._bus.dead_letters(asked.subscription, limit=asked.limit, cursor=asked.cursor)
-        return Answer(DeadLetterPage([_dead_view(letter) for letter in page.letters], page.cursor))
-
-    def redeliver(self, call: Call[Redeliver, NoQuery]) -> Answer:
-        body = call.body
-        if body.event_ids:
-            for event_id in body.event_ids:
-                self._bus.redeliver(body.subscription, event_id)
-            return Answer(Redelivered(len(body.event_ids), more=False))
-        self._bus.subscription(body.subscription)
-        page = self._bus.dead_letters(body.subscription, limit=body.limit)
-        count = 0
-        for letter in page.letters:
-            try:
-                self._bus.redeliver(letter.subscription, letter.event_id)
-            except (NotFoundError, ConflictError):
-                continue  # Another has taken it up.
-            count += 1
-        return Answer(Redelivered(count, more=page.cursor is not None))
 
 
 class _Tail:
@@ -367,36 +226,6 @@ def _fitting(views: list[EventView]) -> list[EventView]:
         if bytes_left < 0 and place:
             return views[:place]
     return views
-
-
-def _subscription_view(registered: Registered) -> SubscriptionView:
-    subscription = registered.subscription
-    wanted = subscription.filter
-    return SubscriptionView(
-        name=subscription.name,
-        app=registered.app,
-        types=subscription.types,
-        queue=subscription.queue,
-        attempts=subscription.retry.attempts,
-        registered_at=registered.registered_at,
-        filter=None if wanted == Filter() else FilterView(wanted.source, wanted.subject, dict(wanted.data)),
-        forward_to=subscription.forward_to,
-        retired_at=registered.retired_at,
-    )
-
-
-def _dead_view(letter: DeadLetter) -> DeadLetterView:
-    error = error_view(letter.error)
-    assert error is not None, "a dead letter has the error of its last attempt"
-    return DeadLetterView(
-        subscription=letter.subscription,
-        event_id=letter.event_id,
-        attempts=letter.attempts,
-        scheduled_at=instant(letter.scheduled_at_ms),
-        dead_at=instant(letter.dead_at_ms),
-        error=error,
-        event=Raw(letter.body.encode()),
-    )
 
 
 def _now() -> float:

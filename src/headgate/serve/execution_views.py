@@ -99,6 +99,13 @@ class HistoryQuery(Struct, forbid_unknown_fields=True):
     limit: Limit = 200
 
 
+class LogQuery(Struct, forbid_unknown_fields=True):
+    """Which lines to show: up to `limit` that come after a cursor."""
+
+    limit: Limit = 200
+    cursor: str | None = None
+
+
 class ResultQuery(Struct, forbid_unknown_fields=True):
     """How long to wait for the end."""
 
@@ -215,9 +222,13 @@ class LogLine(Struct, frozen=True):
 
 
 class Log(Struct, frozen=True):
-    """What was logged, in order of time."""
+    """Some of what was logged, in the order in which the execution heard of it: an activity's lines come with its end.
+
+    The cursor is there if there may be more. A page may be short, or empty.
+    """
 
     lines: list[LogLine]
+    cursor: str | None = None
 
 
 class AnswerView(Struct, frozen=True):

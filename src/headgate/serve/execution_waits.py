@@ -1,4 +1,7 @@
-"""Waiting for executions over HTTP: for a result, for an update's answer, for whatever changes. No thread waits."""
+"""Waiting for executions over HTTP: for a result, for an answer of their code, for whatever changes.
+
+No thread waits. Only queries run users' code in one, and so few at a time that the others are free for everyone else.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,15 @@ from litestar import Response
 from msgspec import Raw
 
 from headgate.durable import duration
+from headgate.durable.failures import describe
 from headgate.durable.history import AnswerUpdate
+from headgate.durable.queries import QUERY_SECONDS
 from headgate.durable.records import Execution
 from headgate.durable.service import Service
 from headgate.errors import ExecutionClosedError, HeadgateError, UserError
 from headgate.serve.execution_views import (
+    AnswerView,
+    Ask,
     AskUpdate,
     ExecutionSummary,
     ResultQuery,
@@ -27,6 +34,7 @@ from headgate.serve.execution_views import (
     result_view,
     summary,
 )
+from headgate.serve.gate import Gate
 from headgate.serve.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.pool import WorkPool
 from headgate.serve.problem import Problem, response, retry_after
@@ -35,6 +43,8 @@ from headgate.serve.streams import ALIVE, ALIVE_SECONDS, MEDIA_TYPE, OPENING, me
 from headgate.serve.watching import Watches
 
 WAIT_SECONDS_MAX: Final = 60.0
+QUERIES_MAX: Final = 8
+QUERY_WAIT_SECONDS: Final = 1.0
 # Commits of others wake as well; this is how soon to look without one.
 _LOOK_SECONDS: Final = 0.5
 
@@ -52,6 +62,7 @@ def wait_operations(service: Service, pool: WorkPool, watches: Watches) -> list[
             {200: ResultView, 202: ResultView},
             query=ResultQuery,
         ),
+        Operation("POST", f"{one}/queries", "Ask its code something", waits.query, {200: AnswerView}, body=Ask),
         Operation(
             "POST",
             f"{one}/updates",
@@ -84,6 +95,20 @@ class _Waits:
         self._client = service.client
         self._pool = pool
         self._watches = watches
+        self._queries = Gate(pool, "queries", calls_max=QUERIES_MAX, wait_seconds=QUERY_WAIT_SECONDS)
+
+    async def query(self, call: Call[Ask, NoQuery]) -> Answer | Response[Any]:
+        body, execution_id = call.body, call.path["id"]
+        input = checked(body.input, f"input of query {body.name}")
+        ask = partial(self._client.query, execution_id, body.name, input, timeout_seconds=QUERY_SECONDS)
+        try:
+            found = await self._queries.run(ask)
+        except HeadgateError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever user code raises is its answer
+            info = describe(exc)
+            return response(Problem.of(422, "query_failed", f"query {body.name}: {info}", errors=[error_view(info)]))
+        return Answer(AnswerView(found))
 
     async def result(self, call: Call[None, ResultQuery]) -> Answer:
         wait_seconds = _wait_seconds(call.query.wait)

@@ -6,23 +6,19 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
-from litestar import Response
 from litestar.types import ControllerRouterHandler
 from msgspec import Raw, Struct
 
 from headgate.durable.duration import optional_seconds
-from headgate.durable.failures import describe
 from headgate.durable.fleet import list_members
 from headgate.durable.history import Status
 from headgate.durable.pending import Pending
 from headgate.durable.records import Execution, instant
 from headgate.durable.service import Service
-from headgate.errors import HeadgateError, NotFoundError, UnknownWorkflowError, UserError
+from headgate.errors import NotFoundError, UnknownWorkflowError, UserError
 from headgate.serve.execution_bulk import bulk_operations
 from headgate.serve.execution_views import (
     Accepted,
-    AnswerView,
-    Ask,
     ExecutionPage,
     ExecutionView,
     HistoryPage,
@@ -30,6 +26,7 @@ from headgate.serve.execution_views import (
     ListQuery,
     Log,
     LogLine,
+    LogQuery,
     SendSignal,
     SignalWithStart,
     StartedView,
@@ -44,8 +41,7 @@ from headgate.serve.execution_views import (
 from headgate.serve.execution_waits import wait_operations
 from headgate.serve.operations import Answer, Call, NoQuery, Operation, operation_routes
 from headgate.serve.pool import WorkPool
-from headgate.serve.problem import Problem, response
-from headgate.serve.raw_values import checked, error_view, idempotency_key
+from headgate.serve.raw_values import checked, idempotency_key
 from headgate.serve.watching import Watches
 
 # A page of history ends early when it is this large.
@@ -118,9 +114,8 @@ class Executions:
                 "GET", one, "Describe an execution, and what it waits for", self.show, {200: ExecutionView, 304: None}
             ),
             Operation("GET", f"{one}/history", "Show its turns", self.history, {200: HistoryPage}, query=HistoryQuery),
-            Operation("GET", f"{one}/logs", "Show what it logged", self.logs, {200: Log}),
+            Operation("GET", f"{one}/logs", "Show what it logged", self.logs, {200: Log}, query=LogQuery),
             Operation("POST", f"{one}/signals", "Send it a signal", self.signal, accepted, body=SendSignal),
-            Operation("POST", f"{one}/queries", "Ask its code something", self.query, {200: AnswerView}, body=Ask),
             Operation("POST", f"{one}/cancel", "Ask it to end", self.cancel, accepted, body=Why),
             Operation("POST", f"{one}/terminate", "End it without asking its code", self.terminate, accepted, body=Why),
             Operation("POST", f"{one}/redrive", "Let it go on when it is stuck", self.redrive, accepted),
@@ -229,21 +224,10 @@ class Executions:
         next_after = turns[-1].turn if has_more else None
         return Answer(HistoryPage(row.execution_id, row.workflow, turns, next_after))
 
-    def logs(self, call: Call[None, NoQuery]) -> Answer:
-        notes = self._client.logs(call.path["id"])
-        return Answer(Log([LogLine(instant(note.at_ms), note.level, note.source, note.text) for note in notes]))
-
-    def query(self, call: Call[Ask, NoQuery]) -> Answer | Response[Any]:
-        name = call.body.name
-        input = checked(call.body.input, f"input of query {name}")
-        try:
-            return Answer(AnswerView(self._client.query(call.path["id"], name, input)))
-        except HeadgateError:
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever user code raises is its answer
-            info = describe(exc)
-            problem = Problem.of(422, "query_failed", f"query {name}: {info}", errors=[error_view(info)])
-            return response(problem)
+    def logs(self, call: Call[None, LogQuery]) -> Answer:
+        page = self._client.log_page(call.path["id"], limit=call.query.limit, cursor=call.query.cursor)
+        lines = [LogLine(instant(note.at_ms), note.level, note.source, note.text) for note in page.notes]
+        return Answer(Log(lines, page.cursor))
 
     def _started_with(self, row: Execution) -> Raw | None:
         try:

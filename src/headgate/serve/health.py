@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from headgate.clock import Clock
+from headgate.durable.pulse import Pulse
 from headgate.errors import CorruptionError, HeadgateError
 from headgate.serve.sweeper import Sweeper
 from headgate.store.port import Store
@@ -53,18 +54,29 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Health:
-    """Knows the phase, watches the sweepers, and can try the store. Blocks only in `probe`."""
+    """Knows the phase, watches the sweepers and the worker, and can try the store. Blocks only in `probe`."""
 
     def __init__(
-        self, *, version: str, store: Store, sweepers: Sequence[Sweeper], clock: Clock, disk: Path | None
+        self,
+        *,
+        version: str,
+        store: Store,
+        sweepers: Sequence[Sweeper],
+        clock: Clock,
+        disk: Path | None,
+        pulse: Callable[[], Pulse | None] = lambda: None,
     ) -> None:
-        """Take the folder whose free space matters as `disk`, or None if the state is elsewhere."""
+        """Take the folder whose free space matters as `disk`, or None if the state is elsewhere.
+
+        `pulse` gives that of the worker in this process, or None if there is none.
+        """
         self.phase = Phase.STARTING
         self._version = version
         self._store = store
         self._sweepers = sweepers
         self._clock = clock
         self._disk = disk
+        self._pulse = pulse
 
     def alive(self) -> Report:
         """Return a report that says only that someone was there to make it."""
@@ -77,7 +89,9 @@ class Health:
 
     def summary(self) -> Report:
         """Return what is known without asking anyone."""
-        return self._report([*self.ready().checks, *map(_check_sweeper, self._sweepers)])
+        pulse = self._pulse()
+        worker = [] if pulse is None else [_check_worker(pulse)]
+        return self._report([*self.ready().checks, *map(_check_sweeper, self._sweepers), *worker])
 
     def probe(self) -> Report:
         """Return what reading from, writing to and reading back from the store shows. Blocks."""
@@ -124,6 +138,12 @@ def _check_sweeper(sweeper: Sweeper) -> Check:
     if sweeper.last_error is None:
         return Check(name, Status.OK, "the last one worked" if sweeper.failures == 0 else "works again")
     return Check(name, Status.DEGRADED, f"the last one failed, {sweeper.failures} in all: {sweeper.last_error}")
+
+
+def _check_worker(pulse: Pulse) -> Check:
+    # Never worse than degraded: requests are answered all the same, and a restart helps no execution that spins.
+    faults = pulse.faults()
+    return Check("worker", Status.DEGRADED if faults else Status.OK, "; ".join([*faults, str(pulse)]))
 
 
 def _check_disk(folder: Path) -> Check:

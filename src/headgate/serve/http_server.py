@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import socket
+import sys
 from typing import Final
 
+import structlog
 import uvicorn
 from litestar.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headgate.errors import SettingsError
+from headgate.serve.problem import MEDIA_TYPE, Problem
 from headgate.settings import Address
+from headgate.telemetry import correlated
 
 _BACKLOG: Final = 512
+_log = structlog.get_logger(__name__)
 
 
 class HttpServer:
@@ -30,7 +37,7 @@ class HttpServer:
         """Return, once requests are answered, the task that answers them. It ends when the server is drained."""
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=_Protocol,
             ws="none",
             lifespan="on",
             log_config=None,
@@ -57,6 +64,24 @@ class HttpServer:
 
     def close(self) -> None:
         self._socket.close()
+
+
+class _Protocol(HttpToolsProtocol):
+    """Tells whoever sends what is not HTTP so in the shape of every other error: the application never sees it."""
+
+    def send_400_response(self, msg: str) -> None:
+        identifier = f"req_{secrets.token_hex(13)}"
+        with correlated(identifier):
+            fact = str(sys.exception() or msg)
+            problem = Problem.of(400, "bad_request", f"the request is not HTTP/1.1 as it is spoken here: {fact}")
+            _log.info("request refused", action="http.request", status=400, fact=fact)
+        content = problem.content()
+        head = (
+            f"HTTP/1.1 400 {problem.title}\r\ncontent-type: {MEDIA_TYPE}\r\ncontent-length: {len(content)}\r\n"
+            f"x-correlation-id: {identifier}\r\nx-content-type-options: nosniff\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode("ascii") + content)
+        self.transport.close()
 
 
 class _Uvicorn(uvicorn.Server):

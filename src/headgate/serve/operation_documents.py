@@ -19,16 +19,19 @@ if TYPE_CHECKING:
     from headgate.serve.operations import Operation
 
 Document = dict[str, Any]
-_REFERENCE: Final = "#/components/schemas/{name}"
+_REFERENCE: Final = "#/components/schemas/"
 _JSON: Final = "application/json"
 
 
 class OperationDocuments:
     """Describes operations, and puts the schemas of their structs where the descriptions refer to them."""
 
-    def __init__(self, operations: Sequence[Operation]) -> None:
+    def __init__(self, operations: Sequence[Operation], namespace: str = "") -> None:
         kinds = list(dict.fromkeys([Problem, *(kind for each in operations for kind in _kinds(each))]))
-        schemas, self._components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+        reference = f"{_REFERENCE}{namespace}{{name}}"
+        schemas, components = msgspec.json.schema_components(kinds, ref_template=reference)
+        self._components = {f"{namespace}{name}": schema for name, schema in components.items()}
+        self._namespace = namespace
         self._schemas = dict(zip(kinds, schemas, strict=True))
         self._app: Litestar | None = None
 
@@ -75,7 +78,8 @@ class OperationDocuments:
         }
         if "{" in operation.path:
             # An operation on one thing and one on all of them have the same words.
-            document["operationId"] = ".".join([words[0], "one", *words[1:], operation.method.lower()])
+            last = ["one"] if operation.path.endswith("}") and len(words) > 1 else []
+            document["operationId"] = ".".join([words[0], "one", *words[1:], *last, operation.method.lower()])
         forms = self._body_forms(operation)
         if forms:
             document["requestBody"] = {"required": True, "content": forms}
@@ -100,7 +104,7 @@ class OperationDocuments:
         return {**responses, "default": problem}
 
     def _query_parameters(self, operation: Operation) -> list[Document]:
-        schema: Mapping[str, Any] = self._components[operation.query.__name__]
+        schema: Mapping[str, Any] = self._components[f"{self._namespace}{operation.query.__name__}"]
         required = schema.get("required", ())
         return [
             {"name": name, "in": "query", "required": name in required, "schema": described}

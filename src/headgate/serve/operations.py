@@ -96,15 +96,20 @@ class Operation:
         return PathTemplate.parse(PREFIX + self.path)
 
 
-def operation_routes(operations: Sequence[Operation], pool: WorkPool) -> list[ControllerRouterHandler]:
-    """Return what serves these operations. Their first words below the prefix belong to them alone."""
+def operation_routes(
+    operations: Sequence[Operation], pool: WorkPool, *, namespace: str = ""
+) -> list[ControllerRouterHandler]:
+    """Return what serves these operations. Their first words below the prefix belong to them alone.
+
+    In the server's document their schemas have names that begin with `namespace`: others may use the same words.
+    """
     dispatcher = _Dispatcher(operations, pool)
 
     # The framework reads the annotations of a function, and this is the one for all.
     async def dispatch(request: Request[Any, Any, Any]) -> Response[Any]:
         return await dispatcher.answer(request)
 
-    documents = OperationDocuments(operations)
+    documents = OperationDocuments(operations, namespace)
     handlers: list[ControllerRouterHandler] = []
     taken: dict[str, set[str]] = {}
     for operation in operations:

@@ -184,6 +184,7 @@ class _Schedules:
             Operation(
                 "POST", f"{one}/backfill", "Start past slots", self.backfill, {202: ScheduleView}, body=BackfillSchedule
             ),
+            Operation("POST", f"{one}/stop-backfills", "Start no further past slots", self.stop_backfills, changed),
             Operation("GET", f"{one}/preview", "Look ahead", self.preview, {200: PreviewView}, query=PreviewQuery),
         ]
 
@@ -233,6 +234,11 @@ class _Schedules:
     def backfill(self, call: Call[BackfillSchedule, NoQuery]) -> Answer:
         body = call.body
         return self._shown(self._schedules.backfill(call.path["id"], body.since, body.until, body.overlap), 202)
+
+    def stop_backfills(self, call: Call[None, NoQuery]) -> Result:
+        return _if_matching(
+            call, lambda revision: self._shown(self._schedules.stop_backfills(call.path["id"], revision=revision))
+        )
 
     def preview(self, call: Call[None, PreviewQuery]) -> Answer:
         coming = self._schedules.preview(call.path["id"], call.query.n)

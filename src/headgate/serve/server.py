@@ -12,6 +12,8 @@ import structlog
 from headgate.clock import Clock
 from headgate.durable.app import App
 from headgate.durable.service import Service
+from headgate.fanout.background import Background
+from headgate.fanout.service import FanoutService
 from headgate.serve.api import api_routes
 from headgate.serve.grpc_server import GrpcServer
 from headgate.serve.health import Health, Phase
@@ -25,7 +27,7 @@ from headgate.serve.user_routes import admits_origin, user_routes
 from headgate.settings import Settings
 from headgate.store.cache import Cache
 from headgate.telemetry import Metrics, Tracing
-from headgate.wiring import OpenedStore, open_cache, open_service, open_store
+from headgate.wiring import OpenedStore, join_fanouts, open_cache, open_fanouts, open_service, open_store
 
 ROWS_SWEPT_EVERY_SECONDS: Final = 60.0
 # Looking for unreferenced blobs means looking at every old blob, and a day late is early enough.
@@ -61,7 +63,11 @@ def run(
             # Some backends open without asking anyone, and a server whose store is out of reach is not ready.
             opened.store.check_health()
             service = open_service(app if app is not None else App("headgate"), opened, clock)
-            server = Server(settings, opened, cache, http, service, version=version, clock=clock, tracing=tracing)
+            fanouts = open_fanouts(opened, clock, service.ids)
+            join_fanouts(service, fanouts)
+            server = Server(
+                settings, opened, cache, http, service, fanouts, version=version, clock=clock, tracing=tracing
+            )
             with closing(server), asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(server.serve(stop, announce))
     finally:
@@ -70,7 +76,7 @@ def run(
 
 
 class Server:
-    """HTTP, gRPC, the pool and the sweepers around one open store."""
+    """HTTP, gRPC, the pool, the sweepers and the workers around one open store."""
 
     def __init__(
         self,
@@ -79,6 +85,7 @@ class Server:
         cache: Cache,
         http: HttpServer,
         service: Service,
+        fanouts: FanoutService,
         *,
         version: str,
         clock: Clock,
@@ -86,11 +93,20 @@ class Server:
     ) -> None:
         self._settings = settings
         self._service = service
+        self._fanouts = fanouts
+        self._background: Background | None = None
         self._http = http
         self._pool = WorkPool()
         self._sweepers = _sweepers(opened)
         disk = settings.home if settings.store.backend == "sqlite" else None
-        self._health = Health(version=version, store=opened.store, sweepers=self._sweepers, clock=clock, disk=disk)
+        self._health = Health(
+            version=version,
+            store=opened.store,
+            sweepers=self._sweepers,
+            clock=clock,
+            disk=disk,
+            pulse=service.pulse,
+        )
         metrics = Metrics(version=version)
         metrics.watch_store(opened.store.stats.snapshot)
         metrics.registry.register(ServerCollector(self._pool, self._sweepers))
@@ -104,7 +120,13 @@ class Server:
             clock=clock,
             allowed_hosts=settings.allowed_hosts,
             routes=[
-                *api_routes(service, self._pool, stopping=self._is_stopping),
+                *api_routes(
+                    service,
+                    self._pool,
+                    fanouts=fanouts,
+                    unusable_handlers=self._unusable_handlers,
+                    stopping=self._is_stopping,
+                ),
                 *user_routes(service.app, self._pool),
             ],
             admits=admits_origin(service.app),
@@ -139,7 +161,10 @@ class Server:
             sweeper.request_stop()
         _log.info("draining", action="server.drain", grace_seconds=grace_seconds)
         await asyncio.gather(
-            self._http.drain(), grpc.drain(grace_seconds), asyncio.to_thread(self._service.stop, grace_seconds)
+            self._http.drain(),
+            grpc.drain(grace_seconds),
+            asyncio.to_thread(self._service.stop, grace_seconds),
+            asyncio.to_thread(self._stop_background, grace_seconds),
         )
 
     def _is_stopping(self) -> bool:
@@ -151,8 +176,24 @@ class Server:
             self._service.start(
                 threads_max=worker.threads_max,
                 lease_seconds=worker.lease_seconds,
+                turn_seconds=worker.turn_seconds,
                 on_fatal=lambda _error: stop.request(),
             )
+        fanout = self._settings.fanout
+        self._background = Background(
+            self._fanouts,
+            processes=fanout.processes,
+            trusted=fanout.handlers,
+            on_fatal=lambda _error: stop.request(),
+        )
+        self._background.start()
+
+    def _unusable_handlers(self) -> dict[str, str]:
+        return {} if self._background is None else self._background.unusable
+
+    def _stop_background(self, grace_seconds: float = 0.0) -> None:
+        if self._background is not None:
+            self._background.stop(grace_seconds)
 
     def _write_address(self) -> None:
         """Say in the home folder where this server is, for the commands that talk to it."""
@@ -160,6 +201,7 @@ class Server:
 
     def close(self) -> None:
         """Stop the threads. Blocks until what they are doing is done, but for a sweep not for long."""
+        self._stop_background()
         for sweeper in self._sweepers:
             sweeper.request_stop()
         for sweeper in self._sweepers:

@@ -12,7 +12,7 @@ from headgate.clock import Clock
 from headgate.durable.app import App
 from headgate.serve.stop import Stop
 from headgate.settings import Settings
-from headgate.wiring import open_service, open_store
+from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store
 
 _GRACE_SHARE = 0.7
 _log = structlog.get_logger(__name__)
@@ -28,10 +28,12 @@ def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], an
     with closing(opened.store):
         opened.store.check_health()
         service = open_service(app, opened, clock)
+        join_fanouts(service, open_fanouts(opened, clock, service.ids))
         service.start(
             queues=queues,
             threads_max=settings.worker.threads_max,
             lease_seconds=settings.worker.lease_seconds,
+            turn_seconds=settings.worker.turn_seconds,
             on_fatal=lambda _error: stop.request(),
         )
         try:

@@ -42,7 +42,7 @@ class FolderBlobs:
         path = self._path(name)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_folder(path.parent)
             # Payloads may be confidential: for the owner alone, whatever the folder around them allows.
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
                 file.write(content)
@@ -95,6 +95,15 @@ def check_blob_name(name: str) -> None:
         raise UserError(
             f"blob name {name!r}: use letters, digits and _ = . - in parts joined by '/', no part starting with '.'"
         )
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each durable before a blob is in it."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -58,7 +58,7 @@ def check_key(table: Table, key: Key) -> None:
         raise InvalidItemError(f"table {table.name}: it has no sort key, but the key gives {key.sort!r}")
 
 
-def checked_update(update: Update, *, in_token_transaction: bool) -> Update:
+def checked_update(update: Update, *, cannot_repeat: bool) -> Update:
     """Return the update with canonical values. Raises `InvalidItemError`."""
     table = update.table
     check_key(table, update.key)
@@ -68,7 +68,7 @@ def checked_update(update: Update, *, in_token_transaction: bool) -> Update:
             f"table {table.name}: an update changes 1 to {UPDATE_ATTRIBUTES_MAX} attributes, not {len(touched)}"
         )
     for name in touched:
-        if not isinstance(name, str) or not name or not is_text(name):
+        if not (isinstance(name, str) and name and (name.isascii() or is_text(name))):
             raise InvalidItemError(f"table {table.name}: attribute name {name!r} must be non-empty Unicode text")
         if name in table.key_names:
             raise InvalidItemError(f"table {table.name}: an update cannot change the key attribute {name!r}")
@@ -77,10 +77,11 @@ def checked_update(update: Update, *, in_token_transaction: bool) -> Update:
     values, _ = canonical_item(dict(update.set))
     check_index_attributes(table, values)
     moves_version = VERSION in update.set or VERSION in update.add
-    if update.add and not (in_token_transaction or (moves_version and pins_version(update.condition))):
+    if update.add and not (cannot_repeat or (moves_version and pins_version(update.condition))):
         raise InvalidItemError(
             f"table {table.name}: add {sorted(update.add)} needs version_is(…) and a new version, "
-            "or a transaction with a token; otherwise a retry could count twice"
+            "a transaction with a token, or one with a write that its own condition refuses the second time; "
+            "otherwise a retry could count twice"
         )
     amounts = {name: canonical_number(amount, name) for name, amount in update.add.items()}
     for name in amounts:

@@ -38,6 +38,7 @@ from headgate.store.dynamodb_reads import ItemReads, live
 from headgate.store.dynamodb_streams import ChangeStreams, dump_position, load_position
 from headgate.store.dynamodb_tables import Tables
 from headgate.store.dynamodb_writes import PreparedWrite, WriteRequests, applied_item, is_repeatable
+from headgate.store.fences import may_count
 from headgate.store.names import TableNames
 from headgate.store.schema import Key, Table
 from headgate.store.spill import Spill
@@ -337,7 +338,8 @@ class DynamoStore:
         self._refuse_if_closed()
         check_transaction(writes, token)
         now = self._clock.seconds()
-        prepared = [self._requests.prepare(write, now, in_token_transaction=token is not None) for write in writes]
+        counts = may_count(writes, token)
+        prepared = [self._requests.prepare(write, now, cannot_repeat=counts) for write in writes]
         check_transaction_bytes(write.size_bytes for write in prepared)
         self.stats.transactions += 1
         self.stats.writes += len(writes)

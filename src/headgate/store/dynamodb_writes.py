@@ -48,7 +48,7 @@ class WriteRequests:
         self._names = names
         self._spill = spill
 
-    def prepare(self, write: Write, now_seconds: float, *, in_token_transaction: bool = False) -> PreparedWrite:
+    def prepare(self, write: Write, now_seconds: float, *, cannot_repeat: bool = False) -> PreparedWrite:
         """Return the write as it is to be sent.
 
         Raises `InvalidItemError` or `ItemTooLargeError`, and whatever the blobs raise that large attributes spill to.
@@ -57,7 +57,7 @@ class WriteRequests:
             case Put():
                 return self._put(write, now_seconds)
             case Update():
-                return self._update(checked_update(write, in_token_transaction=in_token_transaction), now_seconds)
+                return self._update(checked_update(write, cannot_repeat=cannot_repeat), now_seconds)
             case Delete() | Check():
                 check_key(write.table, write.key)
                 request = {"Key": to_key(write.table, write.key)}

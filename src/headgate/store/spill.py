@@ -74,6 +74,8 @@ class Spill:
 
     def fit_update(self, table: Table, key: Key, values: Item) -> Item:
         """Return the values of an update with each large one spilled."""
+        if not any(map(_may_be_large, values.values())):
+            return values
         large = [name for name, size in _largest_first(table, values) if size >= UPDATE_SPILL_BYTES]
         return {**values, **{name: self._spill(table, key, name, values[name]) for name in large}} if large else values
 
@@ -169,12 +171,19 @@ def _split(name: str, content: bytes) -> tuple[_Header, bytes]:
     return msgspec.json.decode(head, type=_Header), body
 
 
+def _may_be_large(value: object) -> bool:
+    """Whether a value is worth measuring, told without doing so."""
+    if type(value) is str:
+        return 4 * len(value) >= SPILL_BYTES_MIN
+    return isinstance(value, bytes | list | dict | frozenset)
+
+
 def _largest_first(table: Table, item: Item) -> Iterator[tuple[str, int]]:
     fixed = {*table.key_names, *table.index_attributes, table.ttl_attribute}
     sizes = {
         name: stored_bytes({name: value})
         for name, value in item.items()
-        if name not in fixed and isinstance(value, str | bytes | list | dict | frozenset) and not _is_reference(value)
+        if name not in fixed and _may_be_large(value) and not _is_reference(value)
     }
     large = {name: size for name, size in sizes.items() if size >= SPILL_BYTES_MIN}
     return iter(sorted(large.items(), key=lambda entry: (-entry[1], entry[0])))

@@ -27,6 +27,7 @@ from headgate.store.checks import (
 )
 from headgate.store.conditions import Condition
 from headgate.store.cursors import Cursors
+from headgate.store.fences import may_count
 from headgate.store.names import TableNames
 from headgate.store.schema import Key, Table
 from headgate.store.spill import REFERENCE, Spill
@@ -138,7 +139,10 @@ class SqliteStore:
             found = self._index_reader.read(statement, parameters)
         else:
             found = self._read(statement, parameters)
-        items = [self._spill.restore(decoded(rows, body)) for (body,) in found[: query.limit]]
+        items = [
+            self._spill.restore(decoded(rows, body)) if REFERENCE in body else decoded(rows, body)
+            for (body,) in found[: query.limit]
+        ]
         more = len(found) > query.limit
         return Page(items, self._cursors.after(query, items[-1]) if more else None)
 
@@ -159,7 +163,7 @@ class SqliteStore:
         condition: Condition | None = None,
     ) -> Item:
         update = Update(table, key, set or {}, add or {}, tuple(remove), condition)
-        item = self._commit(self._update_row(update, in_token_transaction=False))
+        item = self._commit(self._update_row(update, cannot_repeat=False))
         assert item is not None, "an update that was not refused has a result"
         return item
 
@@ -169,8 +173,7 @@ class SqliteStore:
     def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
         check_transaction(writes, token)
         self.stats.transactions += 1
-        operations = [self._operation(write, in_token_transaction=token is not None) for write in writes]
-        check_transaction_bytes(operation.bytes_written() for operation in operations)
+        operations = self._operations(writes, token)
         if token is None:
             self._commit_all(operations)
             return
@@ -184,9 +187,7 @@ class SqliteStore:
         pieces = []
         for writes in transactions:
             check_transaction(writes, None)
-            operations = [self._operation(write) for write in writes]
-            check_transaction_bytes(operation.bytes_written() for operation in operations)
-            pieces.append(operations)
+            pieces.append(self._operations(writes, None))
         self._refuse_if_closed()
         self.stats.transactions += len(pieces)
         self.stats.writes += sum(len(operations) for operations in pieces)
@@ -198,8 +199,7 @@ class SqliteStore:
         self._refuse_if_closed()
         self.stats.transactions += 1
         self.stats.writes += len(writes)
-        operations = [self._operation(write) for write in writes]
-        check_transaction_bytes(operation.bytes_written() for operation in operations)
+        operations = self._operations(writes, None)
         work = operations[0].carry_out if len(operations) == 1 else lambda c: carry_out_all(c, operations)
 
         def settle(error: BaseException | None) -> None:
@@ -285,12 +285,18 @@ class SqliteStore:
         conflict.current = conflict.failures[conflict.write_index]
         return conflict
 
-    def _operation(self, write: Write, *, in_token_transaction: bool = False) -> Operation:
+    def _operations(self, writes: Sequence[Write], token: str | None) -> list[Operation]:
+        counts = may_count(writes, token)
+        operations = [self._operation(write, cannot_repeat=counts) for write in writes]
+        check_transaction_bytes(operation.bytes_written() for operation in operations)
+        return operations
+
+    def _operation(self, write: Write, *, cannot_repeat: bool = False) -> Operation:
         match write:
             case Put():
                 return self._put_row(write)
             case Update():
-                return self._update_row(write, in_token_transaction=in_token_transaction)
+                return self._update_row(write, cannot_repeat=cannot_repeat)
             case Delete() | Check():
                 check_key(write.table, write.key)
                 kind = DeleteRow if isinstance(write, Delete) else CheckRow
@@ -305,8 +311,8 @@ class SqliteStore:
             body = dump(item, special=True)
         return PutRow(self._rows[put.table.name], item, body, put.condition, self._clock.seconds())
 
-    def _update_row(self, update: Update, *, in_token_transaction: bool) -> UpdateRow:
-        checked = checked_update(update, in_token_transaction=in_token_transaction)
+    def _update_row(self, update: Update, *, cannot_repeat: bool) -> UpdateRow:
+        checked = checked_update(update, cannot_repeat=cannot_repeat)
         values = self._spill.fit_update(checked.table, checked.key, dict(checked.set))
         fitted = Update(checked.table, checked.key, values, checked.add, checked.remove, checked.condition)
         return UpdateRow(self._rows[checked.table.name], fitted, self._clock.seconds())

@@ -135,7 +135,12 @@ class UpdateRow(Operation):
         return self._new
 
     def bytes_written(self) -> int:
-        return stored_bytes(self._update.set)
+        values = self._update.set.values()
+        # Far from the limit of a transaction a bound will do, as for a whole row.
+        chars = sum(
+            len(value) if type(value) is str else 40 if is_plain(value) else BODY_SURELY_SMALL for value in values
+        )
+        return 2 * BODY_SURELY_SMALL if 4 * chars < BODY_SURELY_SMALL else stored_bytes(self._update.set)
 
 
 class DeleteRow(Operation):

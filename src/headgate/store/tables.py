@@ -224,7 +224,12 @@ CHUNK: Final = Entity(
     "chunk",
     "{run_id}",
     "CHUNK#chunk-{start:07d}",
-    {"attention_pk": "{run_id}#{attention}", "attention_sk": "{since}#{start:07d}"},
+    {
+        "attention_pk": "{run_id}#{attention}",
+        "attention_sk": "{since}#{start:07d}",
+        "queue_pk": "{run_id}#{lane}",
+        "queue_sk": "{available_at_ms}#{start:07d}",
+    },
 )
 FANOUT: Final = Table(
     "headgate-fanout",
@@ -235,11 +240,15 @@ FANOUT: Final = Table(
         Index("GSI1", KeyAttribute("GSI1_PK"), KeyAttribute("GSI1_SK")),
         # Sparse: only chunks that someone may have to look at.
         Index("attention-index", KeyAttribute("attention_pk"), KeyAttribute("attention_sk")),
+        # Sparse: chunks that a worker may take, in the order in which they may be taken.
+        Index("queue-index", KeyAttribute("queue_pk"), KeyAttribute("queue_sk")),
     ),
     ttl_attribute="ttl",
     entities=(
         FANOUT_RUN,
         CHUNK,
+        Entity("campaign member", "CAMPAIGN#{campaign}", "MEMBER#{created_at}#{run_id}"),
+        Entity("deferred items of a chunk", "{run_id}", "SLOW#slow-{start:07d}"),
         Entity("chunk attempt", "{run_id}", "ATT#chunk-{start:07d}#{attempt:04d}"),
         Entity("fan-out event", "{run_id}", "EVT#{event_id}"),
         Entity("fan-out counters", "{run_id}", "CTR#{shard:02d}"),

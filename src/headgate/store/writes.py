@@ -25,8 +25,8 @@ class Update(msgspec.Struct, frozen=True):
     """Change attributes of an item that exists.
 
     An update never creates an item: on a missing or expired one it conflicts, so that a late message
-    cannot raise a phantom row. `add` takes part only under a version or in a transaction with a token,
-    because only those make a retry harmless.
+    cannot raise a phantom row. `add` takes part only under a version, in a transaction with a token, or
+    beside a write whose condition it makes false itself, because only those make a retry harmless.
     """
 
     table: Table

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import typer
+import typer.main
+from typer.testing import CliRunner
 
 from headgate.cli import api
+from headgate.cli.session import Session
 from headgate.errors import ConflictError, FatalError, HeadgateError, SettingsError, TransientError, UserError
 
 
@@ -60,3 +65,24 @@ def test_error__problem__keeps_its_code_and_has_the_exit_code_of_its_family(
 
 def test_at__ids_with_slashes__are_one_segment() -> None:
     assert api.at("executions", "a/b c", "history") == "/executions/a%2Fb%20c/history"
+
+
+def test_asks__a_command__has_its_own_options_and_those_that_name_the_server() -> None:
+    app = typer.Typer(add_completion=False)
+    given: list[tuple[str, int]] = []
+
+    @app.command("tell")
+    @api.asks
+    def tell(asked: api.Api, name: str, count: Annotated[int, typer.Option(min=1)] = 2) -> None:
+        """Tell someone."""
+        assert isinstance(asked, api.Api)
+        given.append((name, count))
+
+    command = typer.main.get_command(app)
+    shown = CliRunner().invoke(app, ["--help"]).output
+    app(["anna", "--server", "http://127.0.0.1:1"], obj=Session({}), standalone_mode=False)
+    app(["ben", "--count", "3", "--home", "x"], obj=Session({}), standalone_mode=False)
+
+    assert given == [("anna", 2), ("ben", 3)]
+    assert [param.name for param in command.params] == ["name", "count", "server", "home", "config"]
+    assert "Tell someone." in shown

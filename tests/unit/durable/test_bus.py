@@ -22,6 +22,7 @@ from headgate.durable.events import Event
 from headgate.durable.failures import ErrorInfo, describe
 from headgate.durable.history import ActivityOptions
 from headgate.durable.records import Activity, activity_of
+from headgate.durable.replays import ReplayStatus
 from headgate.durable.retry import Retry
 from headgate.durable.subscriptions import RETRY_DEFAULT, HandlerSignature
 from headgate.errors import (
@@ -42,6 +43,7 @@ from headgate.store.sqlite import SqliteStore
 from headgate.store.tables import ACTIVITIES, CONTROL, EXECUTIONS
 from headgate.store.writes import Put, Query
 from headgate.testing import Environment
+from tests.simulation.durable_processes import ProcessStore
 from tests.stores import open_sqlite
 
 DAY: Final = 86_400.0
@@ -858,6 +860,91 @@ def test_purge__one_letter_or_all__leaves_those_of_others(bus: Bus, store: Sqlit
     assert bus.subscription("orders").subscription == ORDERS
 
 
+def test_dead_letter__one__is_found_by_subscription_and_event(
+    bus: Bus, store: SqliteStore, clock: VirtualClock
+) -> None:
+    event_id = bus.emit(EVENT)
+    fail_for_good(store, clock, ValueError("no such shop"))
+
+    assert bus.dead_letter("orders", event_id) == bus.dead_letters("orders").letters[0]
+    for subscription, other in (("orders", "evt_none"), ("nobody", event_id)):
+        with pytest.raises(NotFoundError, match=f"{subscription}: it has no dead letter of event {other}"):
+            bus.dead_letter(subscription, other)
+
+
+def test_dead_letters__by_type_and_age__are_those_that_match_all_of_it(
+    bus: Bus, store: SqliteStore, clock: VirtualClock
+) -> None:
+    bus.register([Subscription(name="all", types=("*",))], "shop")
+    for day in range(4):
+        for name in ("order.created", "order.paid", "user.created"):
+            bus.emit(Event(type=name, data=day))
+        fail_for_good(store, clock, ValueError())
+        clock.advance(DAY)
+
+    def found(subscription: str | None = None, **wanted: Any) -> list[tuple[str, str, int]]:
+        letters = bus.dead_letters(subscription, limit=1000, **wanted).letters
+        return sorted((each.subscription, each.event.type, each.event.data) for each in letters)
+
+    assert len(found()) == 4 * 5
+    assert found("all", type="user.*") == [("all", "user.created", day) for day in range(4)]
+    assert found(type="order.paid", older_than_seconds=3 * DAY) == [
+        (name, "order.paid", day) for name in ("all", "orders") for day in (0, 1)
+    ]
+    assert found("orders", newer_than_seconds=2 * DAY) == [
+        ("orders", name, day) for name in ("order.created", "order.paid") for day in (2, 3)
+    ]
+    assert found("orders", type="order.paid", older_than_seconds=2 * DAY, newer_than_seconds=3 * DAY) == [
+        ("orders", "order.paid", 1),
+        ("orders", "order.paid", 2),
+    ]
+    assert found(type="order") == []
+
+
+def test_dead_letters__few_that_match_among_many__come_in_pages_without_a_gap(
+    bus: Bus, store: SqliteStore, clock: VirtualClock
+) -> None:
+    names = ["order.rare" if number % 50 == 0 else "order.often" for number in range(400)]
+    bus.emit_many([Event(type=name, data=number) for number, name in enumerate(names)])
+    fail_for_good(store, clock, ValueError())
+
+    numbers: list[int] = []
+    cursor = None
+    for _ in range(500):
+        page = bus.dead_letters("orders", type="order.rare", limit=3, cursor=cursor)
+        assert len(page.letters) <= 3
+        numbers += [letter.event.data for letter in page.letters]
+        cursor = page.cursor
+        if cursor is None:
+            break
+
+    assert numbers == list(range(0, 400, 50))
+
+
+def test_dead_letters__a_type_that_is_no_pattern__is_refused(bus: Bus) -> None:
+    with pytest.raises(DefinitionError):
+        bus.dead_letters(type="*.created")
+
+
+def test_redeliver_and_replay__to_a_subscription_that_is_retired__are_refused_and_nothing_is_lost(
+    bus: Bus, store: SqliteStore, clock: VirtualClock
+) -> None:
+    event_id = bus.emit(EVENT)
+    fail_for_good(store, clock, ValueError())
+    bus.retire("orders")
+
+    with pytest.raises(ConflictError, match="orders: it is retired"):
+        bus.redeliver("orders", event_id)
+    with pytest.raises(ConflictError, match="orders: it is retired"):
+        bus.replay("orders", since=at(clock, days=-1), until=at(clock, days=1))
+
+    assert deliveries(store) == []
+    assert len(bus.dead_letters("orders").letters) == 1
+    bus.register([ORDERS], "shop")
+    bus.redeliver("orders", event_id)
+    assert len(deliveries(store)) == 1
+
+
 # Replays.
 
 
@@ -972,3 +1059,93 @@ def test_replay__a_process_that_dies_on_the_way__goes_on_where_it_was(tmp_path: 
     assert new_bus(store, clock).replay("orders", since=since, until=until, replay_id="r1") == 300
     assert len(deliveries(store)) == 300
     store.close()
+
+
+def test_stop_replay__while_it_runs__makes_no_more_and_drops_what_still_waits(
+    bus: Bus, store: SqliteStore, clock: VirtualClock
+) -> None:
+    bus.emit_many([EVENT] * 300)
+    succeed(store)
+    bus.emit(Event(type="order.created", data="not of the replay"))
+    process = ProcessStore(store)
+    running = Bus(process, clock, IdMaker(clock))
+    since, until = at(clock, days=-1), at(clock, days=1)
+    stopped: list[Any] = []
+
+    def stop_in_the_middle() -> None:
+        while len(deliveries(store)) < 91:
+            process.meanwhile = (process.calls + 1, stop_in_the_middle)
+            return
+        (delivery, *_) = [each for each in deliveries(store) if each.activity_id.endswith("#r1")]
+        claimed = msgspec.structs.replace(delivery, token="held", queue_pk=None, available_at_ms=None, worker="w")
+        store.transact([claimed.put(delivery.token)])
+        stopped.append(bus.stop_replay("orders", "r1"))
+
+    process.meanwhile = (1, stop_in_the_middle)
+    with pytest.raises(ConflictError, match="replay r1: it was stopped after 90 deliveries"):
+        running.replay("orders", since=since, until=until, replay_id="r1")
+
+    assert [(each.replay.count, each.dropped, each.cursor) for each in stopped] == [(90, 89, None)]
+    assert [events.load(each.input).data for each in deliveries(store)] == ["not of the replay"]
+    # Asked for again under its id, as by a client that repeats a request, it stays stopped.
+    with pytest.raises(ConflictError, match="it was stopped"):
+        bus.replay("orders", since=since, until=until, replay_id="r1")
+    assert len(deliveries(store)) == 1
+
+
+def test_stop_replay__that_has_made_all_its_deliveries__drops_what_still_waits_step_by_step(
+    bus: Bus, store: SqliteStore, clock: VirtualClock
+) -> None:
+    bus.emit_many([EVENT] * 250)
+    succeed(store)
+    bus.replay("orders", since=at(clock, days=-1), until=at(clock, days=1), replay_id="r1")
+    bus.replay("orders", since=at(clock, days=-1), until=at(clock, days=1), replay_id="r2")
+    for delivery in [each for each in deliveries(store) if each.activity_id.endswith("#r1")][:100]:
+        store.transact([delivery.ended()])
+
+    dropped, cursor = 0, None
+    for _ in range(20):
+        step = bus.stop_replay("orders", "r1", limit=60, cursor=cursor)
+        dropped, cursor = dropped + step.dropped, step.cursor
+        assert step.replay.status is ReplayStatus.STOPPED
+        if cursor is None:
+            break
+
+    assert dropped == 150
+    assert len([each for each in deliveries(store) if each.activity_id.endswith("#r2")]) == 250
+    assert len(deliveries(store)) == 250
+
+
+def test_stop_replay__what_is_not_there__is_not_found(bus: Bus, store: SqliteStore, clock: VirtualClock) -> None:
+    bus.replay("orders", since=at(clock, days=-1), until=at(clock, days=1), replay_id="r1")
+
+    with pytest.raises(NotFoundError, match="orders: it has no replay r2"):
+        bus.stop_replay("orders", "r2")
+    with pytest.raises(NotFoundError, match="nobody"):
+        bus.stop_replay("nobody", "r1")
+
+
+def test_replays__of_a_subscription__are_listed_with_how_far_they_came(
+    bus: Bus, store: SqliteStore, clock: VirtualClock
+) -> None:
+    bus.emit_many([EVENT] * 3)
+    since, until = at(clock, days=-1), at(clock, days=1)
+    bus.replay("orders", since=since, until=until, replay_id="done")
+    bus.replay("orders", since=since, until=since, types=["order.*"], replay_id="none")
+    bus.replay("orders", since=since, until=until, replay_id="stopped")
+    bus.stop_replay("orders", "stopped")
+
+    found = bus.replays("orders")
+
+    assert [(each.id, each.count, each.status) for each in found] == [
+        ("done", 3, ReplayStatus.DONE),
+        ("none", 0, ReplayStatus.DONE),
+        ("stopped", 3, ReplayStatus.STOPPED),
+    ]
+    assert (found[1].since_ms, found[1].until_ms, found[1].types) == (
+        int(since.timestamp() * 1000),
+        int(since.timestamp() * 1000),
+        ("order.*",),
+    )
+    with pytest.raises(NotFoundError):
+        bus.replays("nobody")

@@ -30,6 +30,7 @@ from headgate.durable.failures import NonRetryable, describe
 from headgate.durable.forwarding import Forwarder
 from headgate.durable.subscriptions import RETRY_DEFAULT
 from headgate.errors import SettingsError, ThrottledError, TransientError
+from headgate.settings import Secret
 
 EVENT = Event(type="order.created", source="/shop", id="A-1", subject="é", data={"id": 17}, extensions={"tenant": "7"})
 LOOPBACK = Destinations(networks=("127.0.0.0/8", "::1/128"), plain_http=True)
@@ -53,6 +54,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_response(302)
                 self.send_header("location", f"http://{METADATA}/latest/meta-data")
                 self.end_headers()
+            case "echo":
+                self._answer(400, str(self.headers).encode())
             case "hang":
                 self.server.released.wait(10)
             case "drip":
@@ -215,6 +218,51 @@ def test_send__a_proxy_in_the_environment__is_not_used(receiver: Receiver, monke
     forwarder().send(f"http://127.0.0.1:{receiver.port}/", EVENT, message_id="m1")
 
     assert len(receiver.received) == 1
+
+
+# Secret headers.
+
+
+def test_send__headers_for_the_receiver__arrive_with_the_event(receiver: Receiver) -> None:
+    asked: list[str] = []
+
+    def headers_for(receiver_named: str) -> dict[str, Secret]:
+        asked.append(receiver_named)
+        return {"authorization": Secret("Bearer s3cret")}
+
+    sender = forwarder(headers_for=headers_for)
+    sender.send(f"http://Shop.invalid:{receiver.port}/in?key=1", EVENT, message_id="m1")
+
+    ((_, headers, body),) = receiver.received
+    assert headers["authorization"] == "Bearer s3cret"
+    assert asked == [f"shop.invalid:{receiver.port}"]
+    assert [event.decoded().data for event in events.from_http(headers, body)] == [{"id": 17}]
+
+
+@pytest.mark.parametrize("kind", ["echo", "status/500", "cut", "redirect"])
+def test_send__a_receiver_that_tells_what_it_was_sent__is_not_quoted(receiver: Receiver, kind: str) -> None:
+    sender = forwarder(headers_for=lambda _: {"authorization": Secret("Bearer s3cret")})
+
+    error = raised(lambda: sender.send(f"http://127.0.0.1:{receiver.port}/{kind}", EVENT, message_id="m1"))
+
+    info = describe(error)
+    assert len(receiver.received) == 1
+    assert "s3cret" not in f"{error!r} {info}"
+    assert "because of the moon" not in str(error)
+    if kind == "echo":
+        assert "answered 400" in str(error)
+
+
+def test_send__headers_that_cannot_be_had__can_be_tried_again(receiver: Receiver) -> None:
+    def headers_for(_: str) -> dict[str, Secret]:
+        raise TransientError("its file is just being replaced")
+
+    error = raised(
+        lambda: forwarder(headers_for=headers_for).send(f"http://127.0.0.1:{receiver.port}/", EVENT, message_id="")
+    )
+
+    assert type(error) is TransientError
+    assert receiver.received == []
 
 
 # What it answers.
@@ -402,7 +450,7 @@ def test_send__a_host_like_the_one_that_is_allowed__is_not_it(receiver: Receiver
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://shop.example/", "use https, or allow plain HTTP"),
+        ("http://shop.example/", "use https, or set forward.plain_http"),
         ("ftp://shop.example/", "use https"),
         ("file:///etc/passwd", "use https"),
         ("shop.example", "use https"),
@@ -429,6 +477,24 @@ def test_send__a_name_without_an_address__can_be_tried_again() -> None:
     assert type(raised(lambda: forwarder(Resolver([])).send("http://shop.invalid/", EVENT, message_id=""))) is (
         TransientError
     )
+
+
+@pytest.mark.parametrize("address", [METADATA, "100.100.100.200", "168.63.129.16", "fd00:ec2::254", "::ffff:a9fe:a9fe"])
+def test_send__a_host_that_is_allowed_and_turns_to_the_clouds_own_services__is_refused(
+    receiver: Receiver, address: str
+) -> None:
+    sender = forwarder(Resolver([address]), destinations=Destinations(hosts=("shop.invalid",), plain_http=True))
+
+    error = raised(lambda: sender.send(f"http://shop.invalid:{receiver.port}/", EVENT, message_id=""))
+
+    assert isinstance(error, NonRetryable)
+    assert "forward.private_networks" in str(error)
+
+
+def test_addresses__the_clouds_own_services_allowed_as_a_network__are_reached() -> None:
+    allowed = Destinations(networks=("169.254.0.0/16",))
+
+    assert allowed.addresses("shop.invalid", 80, Resolver([METADATA])) == [METADATA]
 
 
 def test_destinations__a_network_that_is_none__is_refused_when_it_is_set() -> None:

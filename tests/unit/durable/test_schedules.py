@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
 from headgate.durable.cron import Recurrence
+from headgate.durable.declarations import Declarations, Limits
 from headgate.durable.history import CancelRequested, Event, Started, TerminateRequested, load_event
 from headgate.durable.records import MESSAGES
 from headgate.durable.schedules import BACKFILLS_MAX, Schedules
@@ -465,6 +466,84 @@ class TestFire:
         assert plant.schedules.next_due_ms() == slot_ms(1)
         plant.schedules.pause("s")
         assert plant.schedules.next_due_ms() is None
+
+
+class TestLimits:
+    """Whoever starts an execution gives it the limits that its workflow is declared with, in whichever app."""
+
+    def test_fire__a_workflow_of_another_app__has_the_limits_it_is_declared_with(self, plant: Plant) -> None:
+        plant.schedules.create("s", HOURLY)
+        Declarations(plant.store).declare("reports", {"report": Limits(60.0, 3600.0)})
+
+        plant.fire(slot_ms(1))
+
+        execution = plant.execution(slot_id(1))
+        assert execution["timeout_at_ms"] == slot_ms(1) + 60_000
+        assert execution["retention_seconds"] == 3600.0
+        # What the user said stays what the user said, so that limits which are declared anew take effect.
+        assert plant.schedules.get("s").spec == HOURLY
+
+    def test_fire__limits_declared_anew__count_from_the_next_slot_on(self, plant: Plant) -> None:
+        plant.schedules.create("s", replace(HOURLY, overlap=Overlap.ALLOW))
+        for hour, timeout_seconds in ((1, 60.0), (2, 120.0)):
+            Declarations(plant.store).declare("reports", {"report": Limits(timeout_seconds, None)})
+            plant.fire(slot_ms(hour))
+
+        found = [plant.execution(slot_id(hour))["timeout_at_ms"] - slot_ms(hour) for hour in (1, 2)]
+        assert found == [60_000, 120_000]
+
+    def test_fire__limits_that_the_schedule_has_itself__stand(self, plant: Plant) -> None:
+        plant.schedules.create("s", replace(HOURLY, timeout_seconds=5))
+        Declarations(plant.store).declare("reports", {"report": Limits(60.0, 3600.0)})
+
+        plant.fire(slot_ms(1))
+
+        assert plant.execution(slot_id(1))["timeout_at_ms"] == slot_ms(1) + 5_000
+        assert plant.execution(slot_id(1))["retention_seconds"] == 3600.0
+
+    def test_fire__a_workflow_of_this_app__has_the_limits_of_the_code_that_is_loaded(self, plant: Plant) -> None:
+        schedules = Schedules(plant.store, plant.clock, IdMaker(plant.clock), limits_of=lambda _: (30.0, None))
+        Declarations(plant.store).declare("reports", {"report": Limits(60.0, 3600.0)})
+        schedules.create("s", HOURLY)
+        plant.go(slot_ms(1))
+
+        schedules.fire_due(slot_ms(1))
+
+        assert plant.execution(slot_id(1))["timeout_at_ms"] == slot_ms(1) + 30_000
+        assert "retention_seconds" not in plant.execution(slot_id(1))
+
+    def test_trigger_and_backfill__a_workflow_of_another_app__have_its_limits_too(self, plant: Plant) -> None:
+        plant.schedules.create("s", HOURLY)
+        Declarations(plant.store).declare("reports", {"report": Limits(60.0, None)})
+
+        fire = plant.schedules.trigger("s", request_id="r")
+        plant.schedules.backfill("s", moment(slot_ms(-2)), moment(slot_ms(-1)), Overlap.ALLOW)
+        plant.fire(CREATED_MS)
+
+        assert fire.execution_id is not None
+        for started in (fire.execution_id, slot_id(-2)):
+            assert plant.execution(started)["timeout_at_ms"] == CREATED_MS + 60_000
+
+    def test_fire__nobody_has_declared_the_workflow__is_without_limits(self, plant: Plant) -> None:
+        plant.schedules.create("s", HOURLY)
+
+        plant.fire(slot_ms(1))
+
+        assert "timeout_at_ms" not in plant.execution(slot_id(1))
+
+    def test_declare__as_it_is_already__writes_nothing(self, plant: Plant) -> None:
+        declarations = Declarations(plant.store)
+        limits = {f"w{number}": Limits(None, float(number)) for number in range(250)}
+        declarations.declare("reports", limits)
+        before = plant.store.stats.snapshot()
+
+        declarations.declare("reports", limits)
+        assert plant.store.stats.snapshot()["commits"] == before["commits"]
+        declarations.declare("reports", {"w7": Limits(7.0, 7.0)})
+
+        assert declarations.limits("w7") == Limits(7.0, 7.0)
+        assert declarations.limits("w249") == Limits(None, 249.0)
+        assert declarations.limits("nobody") == Limits()
 
 
 class TestCreate:

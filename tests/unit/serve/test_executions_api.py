@@ -289,7 +289,7 @@ def test_show__timers_children_and_external__are_told(api: Api) -> None:
     ]
     (external,) = api.get("/executions/b").json()["waits_for"]
     assert (external["kind"], external["state"], external["attempt"]) == ("activity", "external", 1)
-    assert api.get("/executions/o").json()["waits_for"][0]["kind"] == "message"
+    assert api.get("/executions/o").json()["waits_for"] == [{"kind": "signal", "name": "add"}]
 
 
 def test_show__no_worker_is_alive__says_so(api: Api) -> None:
@@ -340,7 +340,8 @@ def test_logs__after_it_ran__are_in_order(api: Api) -> None:
     api.started("pay", 1, id="p")
 
     assert api.get("/executions/p/logs").json() == {
-        "lines": [{"at": "2025-06-15T15:06:40.000Z", "level": "INFO", "source": "workflow", "text": "paying"}]
+        "lines": [{"at": "2025-06-15T15:06:40.000Z", "level": "INFO", "source": "workflow", "text": "paying"}],
+        "cursor": None,
     }
 
 

@@ -161,3 +161,21 @@ def test_list__pages__have_every_schedule_once(api: Api) -> None:
 
     assert sorted(seen) == ["a", "b", "c"]
     problem(api.get("/schedules?cursor=zzz"), 400, "bad_cursor")
+
+
+def test_stop_backfills__under_way__start_no_further_slots(api: Api) -> None:
+    api.post("/schedules", {**HOURLY, "paused": True})
+    backfill = {"since": "2025-06-01T00:00:00Z", "until": "2025-06-02T00:00:00Z"}
+    begun = api.post("/schedules/hourly/backfill", backfill)
+    assert len(begun.json()["backfills"]) == 1
+
+    stopped = api.post("/schedules/hourly/stop-backfills")
+
+    assert stopped.status_code == 200
+    assert "backfills" not in stopped.json()
+    assert stopped.headers["etag"] != begun.headers["etag"]
+    assert stopped.json() == api.get("/schedules/hourly").json()
+    assert api.post("/schedules/hourly/stop-backfills").status_code == 200
+    problem(api.post("/schedules/none/stop-backfills"), 404, "not_found")
+    stale = api.post("/schedules/hourly/stop-backfills", headers={"If-Match": begun.headers["etag"]})
+    problem(stale, 412, "conflict")

@@ -1,0 +1,111 @@
+"""Questions about a fan-out: what they cost when it has a thousand chunks, and when it has a million."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench.fanout_runs import filled, opened
+from bench.measure import ROUNDS, Figure, seconds
+from headgate.fanout.error_groups import error_groups
+from headgate.fanout.progress import Follower
+from headgate.fanout.service import FanoutService
+from headgate.fanout.states import Disposition
+from headgate.fanout.stuck import stuck
+from headgate.store.sqlite import SqliteStore
+
+# The larger one takes half a minute to make, and more than a gigabyte of disk until its journal is gone.
+FEW, MANY = 1_000, 1_000_000
+FLAT_MAX = 1.30
+
+Site = tuple[FanoutService, SqliteStore, str]
+
+
+def run(many: int = MANY, rounds: int = ROUNDS) -> list[Figure]:
+    """Return the figures. `many` is a multiple of a thousand."""
+    with ExitStack() as sites:
+        small, large = (_site(sites, size) for size in (FEW, many))
+        cases = (("show", _show, 10), ("stuck", _stuck, 40), ("failures", _failures, 40), ("errors", _errors, 40))
+        return [
+            _flat(f"{name}: time at {many:,} chunks / at {FEW:,}", (small, large), ask, times, rounds)
+            for name, ask, times in cases
+        ]
+
+
+def _site(sites: ExitStack, size: int) -> Site:
+    home = Path(sites.enter_context(TemporaryDirectory(prefix="headgate-bench-")))
+    service, store = sites.enter_context(opened(home))
+    run_id = filled(home, service, size, _half_way)
+    service.tender().ended(run_id)
+    return service, store, run_id
+
+
+def _half_way(place: int, size: int) -> Disposition:
+    """Of any size 100 chunks are dead, 64 running and 20 to be tried again; of the others, half are done."""
+    mark, offset = divmod(place, size // FEW)
+    if offset == 0 and mark % 10 == 5:
+        return Disposition.DEAD
+    # Past the dead ones among them, as many of any size.
+    if offset == 0 and 500 <= mark < 571:
+        return Disposition.RUNNING
+    if offset == 0 and 600 <= mark < 622:
+        return Disposition.RETRYING
+    return Disposition.DONE if mark < FEW // 2 else Disposition.QUEUED
+
+
+def _flat(
+    name: str, sites: Sequence[Site], ask: Callable[[FanoutService, str], int], times: int, rounds: int
+) -> Figure:
+    answers, calls = zip(*(_asked_once(site, ask) for site in sites), strict=True)
+    spent: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds):
+        # Who goes first alternates, so that neither always inherits the other's warm cache.
+        for place in (0, 1) if number % 2 else (1, 0):
+            spent[place].append(_seconds(sites[place], ask, times))
+    grown = [large / small for small, large in zip(*spent, strict=True)]
+    middle = statistics.median(grown)
+    small_ms, large_ms = (1000 * statistics.median(each) for each in spent)
+    return Figure(
+        name,
+        f"{middle:.2f}",
+        f"<= {FLAT_MAX:.2f}",
+        middle <= FLAT_MAX,
+        f"{calls[0]} and {calls[1]} reads, {answers[0]} and {answers[1]} chunks in the answer",
+        f"{small_ms:.2f} ms and {large_ms:.2f} ms; rounds {min(grown):.2f} to {max(grown):.2f}",
+        grown,
+    )
+
+
+def _asked_once(site: Site, ask: Callable[[FanoutService, str], int]) -> tuple[int, int]:
+    service, store, run_id = site
+    before = store.stats.queries + store.stats.reads
+    return ask(service, run_id), store.stats.queries + store.stats.reads - before
+
+
+def _seconds(site: Site, ask: Callable[[FanoutService, str], int], times: int) -> float:
+    service, _, run_id = site
+
+    def work() -> None:
+        for _ in range(times):
+            ask(service, run_id)
+
+    return seconds(work) / times
+
+
+def _show(service: FanoutService, run_id: str) -> int:
+    return Follower(service.store, service.clock, run_id).look().sampled
+
+
+def _stuck(service: FanoutService, run_id: str) -> int:
+    return len(stuck(service.library, run_id))
+
+
+def _failures(service: FanoutService, run_id: str) -> int:
+    return len(list(service.library.failures(run_id)))
+
+
+def _errors(service: FanoutService, run_id: str) -> int:
+    return error_groups(service.library, run_id).errors

@@ -1,0 +1,1 @@
+"""Fan-outs: work split into chunks, each visible, counted once and recoverable."""

@@ -1,0 +1,48 @@
+"""Events: what was done to a fan-out as a whole, by whom and why, kept with it."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field, to_builtins
+
+from headgate.store.tables import FANOUT
+from headgate.store.values import Item
+from headgate.store.writes import Put
+
+EVENT_PREFIX = "EVT#"
+
+
+class FanoutEvent(Struct, frozen=True, omit_defaults=True):
+    """One thing that happened to a fan-out."""
+
+    run_id: str = field(name="PK")
+    sk: str = field(name="SK")
+    kind: str
+    at: str
+    by: str | None = None
+    reason: str | None = None
+    count: int | None = None
+
+    def put(self) -> Put:
+        """Return the write that stores this row."""
+        return Put(FANOUT, to_builtins(self))
+
+
+def event(
+    run_id: str,
+    unique: str,
+    kind: str,
+    at: str,
+    *,
+    by: str | None = None,
+    reason: str | None = None,
+    count: int | None = None,
+) -> FanoutEvent:
+    """Return an event; `unique` is an id of its own that sorts by time."""
+    return FanoutEvent(run_id, f"{EVENT_PREFIX}{unique}", kind, at, by, reason, count)
+
+
+def event_of(item: Item) -> FanoutEvent:
+    """Return the event that an item holds."""
+    return FanoutEvent(
+        item["PK"], item["SK"], item["kind"], item["at"], item.get("by"), item.get("reason"), item.get("count")
+    )

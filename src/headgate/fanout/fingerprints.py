@@ -1,0 +1,30 @@
+"""Fingerprints: one short name for all errors that are the same but for their numbers, ids and quotes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+# The order matters: what looks like an id holds digits, and a quote may hold either.
+_SPECIFICS: Final = (
+    (re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`"), "<text>"),
+    (re.compile(r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b"), "<id>"),
+    (re.compile(r"\b(?:0x[0-9a-fA-F]+|[0-9a-fA-F]{16,})\b"), "<id>"),
+    (re.compile(r"(?:[A-Za-z]:)?(?:/[\w.+~-]+){2,}"), "<path>"),
+    (re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"), "<n>"),
+)
+_MESSAGE_MAX: Final = 512
+
+
+def generalised(message: str) -> str:
+    """Return the message with what differs from case to case taken out."""
+    text = message[:_MESSAGE_MAX]
+    for pattern, name in _SPECIFICS:
+        text = pattern.sub(name, text)
+    return " ".join(text.split())
+
+
+def fingerprint(error_class: str, message: str) -> str:
+    """Return the fingerprint of an error: twelve hexadecimal digits."""
+    return hashlib.sha256(f"{error_class}: {generalised(message)}".encode("utf-8", "replace")).hexdigest()[:12]

@@ -1,0 +1,288 @@
+"""Handlers: the user's function, how it is found, and what calling it with a chunk comes to.
+
+A handler is `module:function`. It is given the items of a chunk as a list (a stretch of bytes as bytes), or the chunk
+itself if that is what its parameter is annotated with; or, item by item, each item alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import signal
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from types import FrameType
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headgate.durable import payload
+from headgate.durable.failures import NonRetryable
+from headgate.errors import DefinitionError, NotFoundError, PayloadTooLargeError
+from headgate.fanout.jobs import Done, Failed, Job
+from headgate.fanout.sources import Piece, read_items
+
+Handler = Callable[[Any], Any]
+# Said to a child in place of the packages that a handler may come from.
+ANY: Final = "*"
+OUTPUT_BYTES_MAX: Final = 256 * 1024
+PROGRESS_SECONDS: Final = 0.5
+
+
+class Work:
+    """A chunk as its handler sees it."""
+
+    def __init__(self, job: Job, items: Sequence[Any], places: Sequence[int], say: Callable[[int], None]) -> None:
+        self.run_id = job.run_id
+        self.chunk_id = job.chunk_id
+        self.group = job.group
+        self.lane = job.lane
+        self.attempt = job.attempt
+        self.params: dict[str, Any] = {} if job.params is None else msgspec.json.decode(job.params)
+        self.items = items
+        # The index of each item within the fan-out.
+        self.places = places
+        self.input_key = job.input_key
+        self.output_key: str | None = None
+        self.item_errors: dict[int, str] = {}
+        self.deferred: list[int] = []
+        self._say = say
+        self._said_at = perf_counter()
+
+    def progress(self, items_done: int) -> None:
+        """Say how many items are done. Cheap: it is passed on about twice a second."""
+        now = perf_counter()
+        if now - self._said_at >= PROGRESS_SECONDS:
+            self._said_at = now
+            self._say(items_done)
+
+    def defer(self, place: int) -> None:
+        """Leave an item, named by its index within the fan-out (see `places`), to the slow lane.
+
+        Raises `ValueError` for an index that is not one of `places`, and in the slow lane itself.
+        """
+        if self.lane == "slow":
+            raise ValueError(f"item {place}: the slow lane cannot defer items further")
+        self._check(place)
+        self.deferred.append(place)
+
+    def item_error(self, place: int, error: BaseException | str) -> None:
+        """Note that one item, named as for `defer`, failed, without failing the others. Raises `ValueError`."""
+        self._check(place)
+        self.item_errors[place] = error if isinstance(error, str) else _said(error)
+
+    def _check(self, place: int) -> None:
+        if place not in self.places:
+            raise ValueError(f"item {place} is not in this chunk; it has {list(self.places[:3])} … of the fan-out")
+
+
+class Loaded(Struct, frozen=True):
+    """A handler that can be called."""
+
+    function: Handler
+    takes_work: bool
+    # The file of its module: if that changes, so may the handler.
+    file: str = ""
+
+
+class _ItemTimeoutError(BaseException):
+    """Raised in the handler when one item takes too long. Not an `Exception`, which handlers catch."""
+
+
+def load(name: str, trusted: Sequence[str] | None = None) -> Loaded:
+    """Return the handler called `module:function`. Raises `DefinitionError` saying what is wrong with it.
+
+    A name that the operator gave may be any. One that came with a fan-out, which whoever reaches the API can make, must
+    be a function of a module in the current folder, or of one of the `trusted` packages: else it could be `os:system`.
+    """
+    module_name, _, path = name.partition(":")
+    if not module_name or not path:
+        raise DefinitionError(f"handler {name!r}: give it as module:function")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    if trusted is not None:
+        _refuse_foreign(name, module_name, trusted)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as exc:
+        raise DefinitionError(
+            f"handler {name!r}: module {module_name} cannot be imported ({_said(exc)}); "
+            "run from the folder that has it, or install it"
+        ) from exc
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise DefinitionError(f"handler {name!r}: {module_name} has no function {path}")
+    if trusted is not None and getattr(found, "__module__", None) != module_name:
+        raise DefinitionError(f"handler {name!r}: it is a function of another module; name that module")
+    return Loaded(found, _takes_work(name, found), str(getattr(sys.modules[module_name], "__file__", None) or ""))
+
+
+def _refuse_foreign(name: str, module_name: str, trusted: Sequence[str]) -> None:
+    """Refuse a module from outside of the project, before anything of it is imported."""
+    package = module_name.partition(".")[0]
+    if package in trusted or module_name in trusted:
+        return
+    spec = None if package in sys.stdlib_module_names else importlib.util.find_spec(package)
+    # What is built in has a word in place of a file, and a word would pass for a file of the current folder.
+    places: list[str | None] = [spec.origin] if spec is not None and spec.has_location else []
+    if spec is not None and spec.submodule_search_locations is not None:
+        places += spec.submodule_search_locations
+    here = Path.cwd().resolve()
+    for place in places:
+        path = Path(place or "/").resolve()
+        if path.is_relative_to(here) and "site-packages" not in path.parts:
+            return
+    raise DefinitionError(
+        f"handler {name!r}: module {package} is not in the folder {here}; "
+        "run the worker where it is, name the handler with --handler, or list the package under fanout.handlers"
+    )
+
+
+def _takes_work(name: str, function: Handler) -> bool:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+        hints = typing.get_type_hints(function)
+    except (TypeError, ValueError, NameError):
+        return False
+    if not parameters:
+        raise DefinitionError(f"handler {name!r}: it must take the items of a chunk as its parameter")
+    return hints.get(parameters[0].name) is Work
+
+
+def perform(handler: Loaded, job: Job, say: Callable[[int], None]) -> Done | Failed:
+    """Call the handler with a job and return how it ended. Raises only what ends a process."""
+    started = perf_counter()
+    work: Work | None = None
+    try:
+        work = _work(job, say)
+        output = _each(handler, work, job) if job.each else _whole(handler, work)
+        done = Done(
+            key=job.key,
+            duration_ms=_since_ms(started),
+            memory_mb=_memory_mb(),
+            output=output,
+            output_key=work.output_key,
+            item_errors={place: _text(text) for place, text in work.item_errors.items()},
+            deferred=work.deferred,
+        )
+        # Handlers can put anything into these, and whoever reads the answer should not have to wonder.
+        return msgspec.convert(msgspec.to_builtins(done), Done)
+    except MemoryError as exc:
+        return _failed(job, started, "OOM", _said(exc), work)
+    except NonRetryable as exc:
+        return _failed(job, started, _class(exc), str(exc), work, is_final=True)
+    except NotFoundError as exc:
+        # The input is gone: no further try will find it.
+        return _failed(job, started, _class(exc), str(exc), work, is_final=True)
+    except Exception as exc:  # noqa: BLE001 - whatever the user's code raises is how the chunk ended
+        return _failed(job, started, _class(exc), str(exc), work)
+
+
+def _work(job: Job, say: Callable[[int], None]) -> Work:
+    places: Sequence[int] = range(job.start, job.start + job.items)
+    if job.deferred is not None:
+        places = msgspec.json.decode(job.deferred, type=list[int])
+    source = msgspec.json.decode(job.source) if job.source else {}
+    items = read_items(source, Piece(job.start, job.items, job.input_key, job.input), places)
+    return Work(job, items, places, say)
+
+
+def _whole(handler: Loaded, work: Work) -> str | None:
+    if handler.takes_work:
+        return _output(handler.function(work))
+    is_stretch = len(work.items) == 1 and isinstance(work.items[0], bytes)
+    return _output(handler.function(work.items[0] if is_stretch else list(work.items)))
+
+
+def _each(handler: Loaded, work: Work, job: Job) -> str | None:
+    results: list[Any] = []
+    first: Exception | None = None
+    for number, (place, item) in enumerate(zip(work.places, work.items, strict=True)):
+        try:
+            results.append(_one(handler.function, item, job.item_timeout_seconds))
+        except _ItemTimeoutError:
+            results.append(None)
+            if job.lane == "slow":
+                work.item_error(place, f"TIMEOUT: longer than {job.item_timeout_seconds:g} s")
+            else:
+                work.defer(place)
+        except MemoryError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - one bad item must not fail the others
+            first = first or exc
+            results.append(None)
+            work.item_error(place, exc)
+        work.progress(number + 1)
+    if first is not None and len(work.item_errors) == len(work.items):
+        # Not one bad item but something that ails them all, or all there is.
+        raise first
+    return _output(results) if any(result is not None for result in results) else None
+
+
+def _one(function: Handler, item: Any, limit_seconds: float | None) -> Any:  # noqa: ANN401 - the user's own
+    if limit_seconds is None:
+        return function(item)
+    previous = signal.signal(signal.SIGALRM, _give_up)
+    signal.setitimer(signal.ITIMER_REAL, limit_seconds)
+    try:
+        return function(item)
+    finally:
+        # In any case: an alarm left behind would go off in the next item.
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _give_up(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise _ItemTimeoutError
+
+
+def _output(value: Any) -> str | None:  # noqa: ANN401 - whatever JSON can say
+    if value is None:
+        return None
+    text = bytes(payload.encode(value, what="the output"))
+    if len(text) > OUTPUT_BYTES_MAX:
+        raise PayloadTooLargeError(
+            f"the output has {len(text)} bytes as JSON, at most {OUTPUT_BYTES_MAX}; "
+            "write it to a file or bucket, and set output_key"
+        )
+    return text.decode()
+
+
+def _failed(
+    job: Job, started: float, error_class: str, message: str, work: Work | None, *, is_final: bool = False
+) -> Failed:
+    errors = {} if work is None else {place: _text(text) for place, text in work.item_errors.items()}
+    return Failed(job.key, _since_ms(started), error_class, _text(message), is_final, errors)
+
+
+def _text(text: str) -> str:
+    """Return what can be sent of a text: errors quote whatever they were about, half a character included."""
+    return text[:4096].encode("utf-8", "replace").decode()
+
+
+def _since_ms(started: float) -> int:
+    return round(1000 * (perf_counter() - started))
+
+
+def _memory_mb() -> int:
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Kilobytes on Linux, bytes on macOS.
+    return peak // 1024 if sys.platform != "darwin" else peak // (1024 * 1024)
+
+
+def _class(error: BaseException) -> str:
+    return type(error).__name__
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

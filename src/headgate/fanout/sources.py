@@ -1,0 +1,280 @@
+"""Sources: where the items of a fan-out come from, and how a chunk finds its own again.
+
+A source gives pieces in order, and can begin anywhere, so that a split that was interrupted goes on where it was. What
+a piece's row holds is enough to read its items later, on another machine if the input is there; a piece of a file
+remembers what the file was like, so that a file which has changed is refused rather than misread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from headgate.durable import payload
+from headgate.errors import (
+    DefinitionError,
+    HeadgateError,
+    InvalidPayloadError,
+    NotFoundError,
+    PayloadTooLargeError,
+)
+
+# What a message of a queue can hold; more belongs into a file or a blob, and its name into the item.
+ITEM_BYTES_MAX: Final = 256 * 1024
+_READ_BYTES: Final = 1 << 20
+_encode = msgspec.json.Encoder().encode
+
+
+class Piece(Struct, frozen=True):
+    """What one chunk is about: its items from `start` on, themselves or where they are."""
+
+    start: int
+    items: int
+    input_key: str
+    input: str | None = None
+
+
+class Source(Protocol):
+    """Where items come from."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what tells this source from others, for the fan-out's row and its digest."""
+
+    def total(self) -> int | None:
+        """Return how many items there are, if that is known without reading them."""
+
+    def pieces(self, size: int, start: int) -> Iterator[Piece]:
+        """Give the pieces from item `start` on. Raises what is wrong with the input, naming it."""
+
+
+class ListSource:
+    """Items that are at hand."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self._items = items
+
+    def describe(self) -> dict[str, Any]:
+        digest = hashlib.sha256()
+        for place, item in enumerate(self._items):
+            digest.update(_item_json(item, place) + b"\n")
+        return {"kind": "list", "items": len(self._items), "sha256": digest.hexdigest()}
+
+    def total(self) -> int | None:
+        return len(self._items)
+
+    def pieces(self, size: int, start: int) -> Iterator[Piece]:
+        for first in range(start, len(self._items), size):
+            yield _inline(self._items[first : first + size], first)
+
+
+class RangeSource:
+    """The whole numbers from `low` to before `high`."""
+
+    def __init__(self, low: int, high: int) -> None:
+        if high < low:
+            raise DefinitionError(f"range {low} to {high}: the end must not be before the beginning")
+        self._low = low
+        self._high = high
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "range", "low": self._low, "high": self._high}
+
+    def total(self) -> int | None:
+        return self._high - self._low
+
+    def pieces(self, size: int, start: int) -> Iterator[Piece]:
+        for first in range(self._low + start, self._high, size):
+            count = min(size, self._high - first)
+            yield Piece(first - self._low, count, f"range:{first}-{first + count - 1}")
+
+
+class IterableSource:
+    """Items that are made one after the other, and of which only one chunk is in memory at a time.
+
+    `make` is called again to resume, and must give the same items in the same order; `name` and `version` stand for
+    them in the digest.
+    """
+
+    def __init__(
+        self, make: Callable[[], Iterable[Any]], *, name: str, version: str = "", total: int | None = None
+    ) -> None:
+        self._make = make
+        self._name = name
+        self._version = version
+        self._total = total
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "iterable", "name": self._name, "version": self._version}
+
+    def total(self) -> int | None:
+        return self._total
+
+    def pieces(self, size: int, start: int) -> Iterator[Piece]:
+        items = self._items()
+        skipped = sum(1 for _ in islice(items, start))
+        if skipped < start:
+            raise DefinitionError(
+                f"items of {self._name}: {start} were split before, and now there are only {skipped}; "
+                "they must be the same when a split is resumed"
+            )
+        first = start
+        while batch := list(islice(items, size)):
+            yield _inline(batch, first)
+            first += len(batch)
+
+    def _items(self) -> Iterator[Any]:
+        try:
+            yield from self._make()
+        except HeadgateError:
+            raise
+        except Exception as exc:
+            raise InvalidPayloadError(f"items of {self._name}: {type(exc).__name__}: {exc}") from exc
+
+
+class LinesSource:
+    """The lines of a UTF-8 text file, without their ends. Empty lines count, but for one at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+        self._mark = file_mark(self._path)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "lines", "path": str(self._path), "mark": self._mark}
+
+    def total(self) -> int | None:
+        return None
+
+    def pieces(self, size: int, start: int) -> Iterator[Piece]:
+        with self._path.open("rb") as file:
+            first = 0
+            while True:
+                offset = file.tell()
+                count = sum(1 for _ in islice(file, size if first >= start else min(size, start - first)))
+                if count == 0:
+                    return
+                if first >= start:
+                    where = {"path": str(self._path), "offset": offset, "bytes": file.tell() - offset}
+                    yield _in_file("lines", where, self._mark, first, count)
+                first += count
+
+
+class BytesSource:
+    """A file in stretches of bytes: each byte is an item, and a chunk is `size` of them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+        self._mark = file_mark(self._path)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "bytes", "path": str(self._path), "mark": self._mark}
+
+    def total(self) -> int | None:
+        return self._path.stat().st_size
+
+    def pieces(self, size: int, start: int) -> Iterator[Piece]:
+        end = self._path.stat().st_size
+        for offset in range(start, end, size):
+            count = min(size, end - offset)
+            where = {"path": str(self._path), "offset": offset, "bytes": count}
+            yield _in_file("bytes", where, self._mark, offset, count)
+
+
+class _FileInput(Struct, frozen=True):
+    """What the row of a chunk says of its stretch of a file."""
+
+    kind: str
+    path: str
+    offset: int
+    bytes: int
+    mark: str
+
+
+def read_items(source: dict[str, Any], piece: Piece, places: Sequence[int]) -> list[Any]:
+    """Return the items of a chunk, or of those at `places` among them.
+
+    Raises `NotFoundError` if the input is gone or is not what it was when it was split.
+    """
+    if piece.input is None:
+        if source.get("kind") != "range":
+            raise NotFoundError(f"input {piece.input_key}: the row does not say where it is; its worker has to know")
+        low = int(source["low"])
+        return [low + place for place in places]
+    if piece.input.startswith("["):
+        items = msgspec.json.decode(piece.input)
+    else:
+        items = _read_file(msgspec.json.decode(piece.input, type=_FileInput))
+    if isinstance(items, bytes):
+        return [items]
+    return [items[place - piece.start] for place in places]
+
+
+def check_input(input: str | None) -> None:
+    """Raise `NotFoundError` if what a chunk is to read is gone or has changed since it was split."""
+    if input is None or input.startswith("["):
+        return
+    stretch = msgspec.json.decode(input, type=_FileInput)
+    mark = file_mark(Path(stretch.path))
+    if mark != stretch.mark:
+        raise NotFoundError(f"input {stretch.path}: it has changed since it was split; split it again as a new fan-out")
+
+
+def file_mark(path: Path) -> str:
+    """Return what a file is known by: its size and when it was written. Raises `NotFoundError` if it is gone."""
+    try:
+        found = path.stat()
+        # Asked before it is opened: opening a pipe waits for someone to write.
+        if not path.is_file():
+            raise NotFoundError(f"input {path}: it is not a file")
+        with path.open("rb"):
+            pass
+    except OSError as exc:
+        raise NotFoundError(f"input {path}: {os.strerror(exc.errno or 0)}; it must be a file that can be read") from exc
+    return f"{found.st_size}-{found.st_mtime_ns}"
+
+
+def _read_file(stretch: _FileInput) -> list[Any] | bytes:
+    check_input(_encode(stretch).decode())
+    with Path(stretch.path).open("rb") as file:
+        file.seek(stretch.offset)
+        content = file.read(stretch.bytes)
+    if stretch.kind == "bytes":
+        return content
+    try:
+        # At line feeds alone, as they were counted: text has many more characters that could pass for an end.
+        lines = content.decode().split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        return [line.removesuffix("\r") for line in lines]
+    except UnicodeDecodeError as exc:
+        raise InvalidPayloadError(
+            f"input {stretch.path}: not UTF-8 text from byte {stretch.offset} on ({exc})"
+        ) from exc
+
+
+def _inline(items: Sequence[Any], start: int) -> Piece:
+    encoded = [_item_json(item, start + place) for place, item in enumerate(items)]
+    text = b"[" + b",".join(encoded) + b"]"
+    return Piece(start, len(items), f"items:{start}-{start + len(items) - 1}", text.decode())
+
+
+def _in_file(kind: str, where: dict[str, Any], mark: str, start: int, items: int) -> Piece:
+    text = _encode(_FileInput(kind=kind, mark=mark, **where)).decode()
+    return Piece(start, items, f"{where['path']}#{where['offset']}+{where['bytes']}", text)
+
+
+def _item_json(item: Any, place: int) -> bytes:  # noqa: ANN401 - whatever JSON can say
+    # As values of workflows are: what JSON cannot hold faithfully is refused rather than changed.
+    text = bytes(payload.encode(item, what=f"item {place}"))
+    if len(text) > ITEM_BYTES_MAX:
+        raise PayloadTooLargeError(
+            f"item {place}: {len(text)} bytes as JSON, at most {ITEM_BYTES_MAX}; "
+            "keep it in a file or a bucket, and make its name the item"
+        )
+    return text

@@ -1,0 +1,87 @@
+"""A process that only runs chunks: no sockets, the same drain as the server."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable
+from contextlib import closing
+
+import structlog
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.durable.app import App
+from headgate.errors import DefinitionError
+from headgate.fanout.attempts import ErrorClass
+from headgate.fanout.children import READY_SECONDS_MAX, Child
+from headgate.fanout.jobs import Unusable
+from headgate.fanout.local_worker import Options
+from headgate.serve.stop import Stop
+from headgate.settings import Settings
+from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store
+
+_GRACE_SHARE = 0.7
+_log = structlog.get_logger(__name__)
+
+
+class Worked(Struct, frozen=True):
+    """What a worker has done: chunks that it completed, and those that were given up. And what it could not load."""
+
+    worker: str
+    completed: int
+    failed: int
+    unusable: dict[str, str]
+
+
+def run(
+    settings: Settings, options: Options, *, clock: Clock, until_idle: bool, announce: Callable[[str], None]
+) -> Worked:
+    """Run chunks until a signal asks to stop, or with `until_idle` until none is left, and return what was done.
+
+    Raises `DefinitionError` before anything is claimed if the handler that was named cannot be loaded, and
+    `NotFoundError` if the fan-out that was named is not there.
+    """
+    stop = Stop(deadline_seconds=settings.drain_seconds)
+    stop.install()
+    if options.handler is not None:
+        check_handler(options.handler, clock)
+    opened = open_store(settings, clock)
+    with closing(opened.store):
+        opened.store.check_health()
+        # For what others are told of a fan-out that ends here; it runs no workflow.
+        service = open_service(App("headgate"), opened, clock)
+        fanouts = open_fanouts(opened, clock, service.ids)
+        join_fanouts(service, fanouts)
+        if options.run_id is not None:
+            fanouts.library.fanout(options.run_id)
+        worker = fanouts.worker(options)
+        stop.on_request(lambda: worker.stop(settings.drain_seconds * _GRACE_SHARE))
+        announce(f"headgate chunk worker ready  {_described(options)}  home={settings.home}")
+        worker.run(until_idle=until_idle)
+    _log.info("stopped", action="chunks.stop", completed=worker.done, failed=worker.failed)
+    return Worked(worker.name, worker.done, worker.failed, worker.unusable)
+
+
+def check_handler(handler: str, clock: Clock) -> None:
+    """Raise `DefinitionError` if a handler cannot be loaded, which is tried in a process of its own."""
+    child = Child(handler, memory_mb=None, trusted=None, now=clock.monotonic())
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.channel, selectors.EVENT_READ)
+            if not selector.select(READY_SECONDS_MAX):
+                raise DefinitionError(f"handler {handler!r}: it was not loaded within {READY_SECONDS_MAX:g} s")
+        said = child.answers()
+    except EOFError as exc:
+        raise DefinitionError(f"handler {handler!r}: {child.death().message} while it was loaded") from exc
+    finally:
+        child.kill(ErrorClass.CRASH)
+        child.death()
+    for answer in said:
+        if isinstance(answer, Unusable):
+            raise DefinitionError(answer.message)
+
+
+def _described(options: Options) -> str:
+    facts = {"processes": options.processes, "handler": options.handler, "group": options.group, "run": options.run_id}
+    facts["lane"] = options.lane
+    return "  ".join(f"{name}={value}" for name, value in facts.items() if value is not None)

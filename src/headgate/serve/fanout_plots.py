@@ -1,0 +1,77 @@
+"""Pictures of fan-outs, each under the name it is asked for by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.errors import NotFoundError
+from headgate.fanout.counts import Counts
+from headgate.fanout.plot_lanes import lanes_plot
+from headgate.fanout.plot_maps import failure_map
+from headgate.fanout.plots import attempts_plot, durations_plot, progress_plot
+from headgate.fanout.rows import Fanout
+from headgate.fanout.samples import Sample, mapped, sampled, sampled_attempts
+from headgate.fanout.service import FanoutService
+
+
+def draw(fanouts: FanoutService, run_id: str, name: str) -> str:
+    """Return a picture of a fan-out as SVG. Raises `NotFoundError` if there is no such picture or fan-out."""
+    drawing = _PLOTS.get(name)
+    if drawing is None:
+        raise NotFoundError(f"plot {name!r}: there are {', '.join(_PLOTS)}")
+    fanout = fanouts.library.fanout(run_id)
+    counts = fanouts.library.counts(fanout)
+    return drawing(_Drawn(fanouts, fanout, counts, sampled(fanouts.store, fanout, counts)))
+
+
+class _Drawn(Struct, frozen=True):
+    """What a picture is made from."""
+
+    fanouts: FanoutService
+    fanout: Fanout
+    counts: Counts
+    sample: Sample
+
+    @property
+    def note(self) -> str:
+        """What to say if not all chunks are in it."""
+        return "" if self.sample.is_whole else f"From a sample of {len(self.sample.chunks):,} chunks."
+
+    def progress(self) -> str:
+        now_ms = self.fanouts.library.now_ms()
+        return progress_plot(self.fanout, self.counts, self.sample.chunks, now_ms, note=self.note)
+
+    def durations(self) -> str:
+        return durations_plot(self.fanout.run_id, self.sample.chunks, note=self.note)
+
+    def attempts(self) -> str:
+        return attempts_plot(self.fanout.run_id, self.sample.chunks, note=self.note)
+
+    def chunks(self) -> str:
+        rows = mapped(self.fanouts.store, self.fanouts.library, self.fanout, self.counts)
+        return failure_map(
+            self.fanout.run_id,
+            rows.chunks,
+            chunks_total=self.counts.total,
+            items_total=self.fanout.items_total,
+            counts=self.counts,
+            cells_max=rows.cells_max,
+            note=rows.note,
+        )
+
+    def workers(self) -> str:
+        attempts = sampled_attempts(self.fanouts.store, self.fanout)
+        now_ms = self.fanouts.library.now_ms()
+        return lanes_plot(self.fanout.run_id, self.sample.chunks, attempts, now_ms, note=self.note)
+
+
+_PLOTS: Final[Mapping[str, Callable[[_Drawn], str]]] = {
+    "progress": _Drawn.progress,
+    "durations": _Drawn.durations,
+    "attempts": _Drawn.attempts,
+    "chunks": _Drawn.chunks,
+    "workers": _Drawn.workers,
+}

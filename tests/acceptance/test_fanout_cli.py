@@ -1,0 +1,469 @@
+"""Fan-outs with the installed program: split, worked on by real processes, looked into, mended, run again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.acceptance.program import PROGRAM, Server, _environ, run, until
+
+JOBS: Final = '''
+import os
+import time
+from pathlib import Path
+
+
+def double(items):
+    return [2 * int(item) for item in items]
+
+
+def nap(item):
+    time.sleep(0.05)
+    return item
+
+
+def careful(items):
+    """Fails for one item until someone has mended the world."""
+    for item in items:
+        if int(item) == 13 and not Path("mended").exists():
+            raise ValueError(f"item {item} is unlucky")
+    return len(items)
+
+
+def odd(item):
+    if int(item) % 2:
+        raise ValueError(f"{item} is odd")
+    return item
+
+
+def size(stretch):
+    return len(stretch)
+
+
+def forever(items):
+    Path("began").write_text(str(os.getpid()))
+    time.sleep(600)
+'''
+
+
+class Site:
+    """A folder with handlers, a server that serves it, and the program beside it."""
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        self.folder = folder
+        self.server = server
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return run(*arguments, folder=self.folder)
+
+    def said(self, *arguments: str, exit_code: int = 0) -> str:
+        ended = self.run(*arguments)
+        assert ended.returncode == exit_code, ended.stdout + ended.stderr
+        return ended.stdout
+
+    def json(self, *arguments: str, exit_code: int = 0) -> Any:
+        return json.loads(self.said(*arguments, "--json", exit_code=exit_code))
+
+    def refused(self, *arguments: str, exit_code: int, code: str, said: str) -> None:
+        ended = self.run(*arguments)
+        assert (ended.returncode, f"code: {code}" in ended.stderr) == (exit_code, True), ended.stderr
+        assert said in ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
+def site_at(folder: Path, **environ: str) -> Iterator[Site]:
+    (folder / "jobs.py").write_text(JOBS)
+    (folder / "numbers.txt").write_text("".join(f"{number}\n" for number in range(100)))
+    with Server(folder, **environ) as server:
+        yield Site(folder, server)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server that works on chunks itself."""
+    yield from site_at(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server that leaves all work to others."""
+    yield from site_at(tmp_path_factory.mktemp("idle"), HEADGATE_FANOUT_PROCESSES="0")
+
+
+# With the server alone
+
+
+def test_submit__watched__succeeds_with_the_servers_own_processes(site: Site) -> None:
+    ended = site.run(
+        "fanout", "submit", "--handler", "jobs:double", "--lines", "numbers.txt", "--chunk-size", "30", "--run-id", "a",
+        "--group", "grs", "--param", "beta=2", "--watch",
+    )  # fmt: skip
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[0] == "a"
+    assert "SUCCEEDED  4 of 4 completed" in ended.stdout.splitlines()[-1]
+    assert "4 chunks of up to 30, 100 items" in ended.stderr
+    shown = site.json("fanout", "show", "a")
+    assert (shown["status"], shown["counts"]["items_ok"], shown["params"]) == ("SUCCEEDED", 100, {"beta": 2})
+    assert "lines of" in site.said("fanout", "show", "a")
+    assert site.json("chunk", "show", "a", "chunk-000000000090")["output"] == [2 * each for each in range(90, 100)]
+    assert "90 to 99" in site.said("chunk", "show", "a", "chunk-000000000090")
+
+
+def test_submit__each_kind_of_source__is_split_and_run(site: Site) -> None:
+    (site.folder / "m.json").write_text('{"lines": "numbers.txt", "handler": "jobs:double", "group": "m"}')
+    for number, source in enumerate(
+        (
+            ["--range", "5..25", "--handler", "jobs:double"],
+            ["--items", "[1, 2, 3]", "--handler", "jobs:double"],
+            ["--bytes", "numbers.txt", "--handler", "jobs:size", "--chunk-size", "100"],
+            ["--manifest", "m.json"],
+        )
+    ):
+        run_id = f"source-{number}"
+        site.said("fanout", "submit", *source, "--run-id", run_id)
+        site.said("fanout", "watch", run_id)
+
+    assert site.json("fanout", "show", "source-0")["counts"]["items_ok"] == 20
+    assert site.json("fanout", "show", "source-3")["group"] == "m"
+    sizes = [each["output"] for each in site.json("fanout", "chunks", "source-2")]
+    assert sizes == [100, 100, 90]
+
+
+def test_submit__the_same_again__changes_nothing_and_other_input_is_refused(site: Site) -> None:
+    order = ["fanout", "submit", "--range", "0..4", "--handler", "jobs:double", "--run-id", "same"]
+    site.said(*order)
+
+    again = site.run(*order)
+    assert (again.returncode, again.stdout) == (0, "same\n")
+    assert "it is there already" in again.stderr
+    site.refused(*order, "--chunk-size", "2", exit_code=5, code="already_started", said="choose another id")
+
+
+def test_fail_look_mend_redrive__ends_well(site: Site) -> None:
+    order = ["--handler", "jobs:careful", "--range", "0..40", "--chunk-size", "10", "--run-id", "careful"]
+    ended = site.run("fanout", "submit", *order, "--max-attempts", "2", "--backoff", "10ms", "--watch")
+
+    assert ended.returncode == 2
+    assert "careful  PARTIAL  3 of 4 completed, 1 failed" in ended.stdout
+    assert "'headgate fanout failures careful' says why" in ended.stdout
+    assert "ValueError: item 13 is unlucky" in site.said("fanout", "failures", "careful")
+    (group,) = site.json("fanout", "errors", "careful")["groups"]
+    assert group["chunk_ids"] == ["chunk-0000010"]
+    assert site.said("fanout", "watch", "careful", exit_code=2).count("PARTIAL") == 2
+    tried = site.json("chunk", "show", "careful", "chunk-0000010")
+    assert [each["outcome"] for each in tried["attempts"]] == ["FAILED", "FAILED"]
+
+    (site.folder / "mended").touch()
+    assert "1 chunks would be run again" in site.said("fanout", "redrive", "careful", "--failed", "--dry-run")
+    redrive = ["fanout", "redrive", "careful", "--fingerprint", group["fingerprint"], "--reason", "mended"]
+    assert site.json(*redrive)["ids"] == ["chunk-0000010"]
+    assert "SUCCEEDED" in site.said("fanout", "watch", "careful")
+    kinds = [each["kind"] for each in site.json("fanout", "events", "careful")]
+    assert kinds == ["ended as PARTIAL", "redriven", "ended as SUCCEEDED"]
+    assert "mended" in site.said("fanout", "events", "careful")
+    assert site.said("fanout", "failures", "careful") == "nothing has failed\n"
+    site.refused("fanout", "redrive", "careful", "--all", exit_code=5, code="conflict", said="SUCCEEDED")
+
+
+def test_each__bad_items__fail_alone_and_are_named(site: Site) -> None:
+    order = ["--handler", "jobs:odd", "--each", "--range", "0..4", "--chunk-size", "2", "--run-id", "odd"]
+    assert "items that failed: 2" in site.said("fanout", "submit", *order, "--watch", exit_code=2)
+
+    listed = site.json("fanout", "failures", "odd")
+
+    assert listed["chunks"] == []
+    assert [each["item_errors"] for each in listed["chunks_with_failed_items"]] == [
+        {"1": "ValueError: 1 is odd"},
+        {"3": "ValueError: 3 is odd"},
+    ]
+    assert "ValueError: 3 is odd" in site.said("fanout", "failures", "odd")
+
+
+def test_ls__by_group_time_and_status__lists_what_matches(site: Site) -> None:
+    for run_id in ("l1", "l2"):
+        site.said(
+            "fanout", "submit", "--range", "0..1", "--handler", "jobs:double", "--group", "ls", "--run-id", run_id,
+            "--watch",
+        )  # fmt: skip
+
+    def listed(*arguments: str) -> list[str]:
+        return [each["run_id"] for each in site.json("fanout", "ls", *arguments)]
+
+    assert listed("--group", "ls") == ["l2", "l1"]
+    assert listed("--group", "ls", "--latest") == ["l2"]
+    assert listed("--group", "ls", "--status", "failed") == []
+    assert listed("--group", "ls", "--since", "1h", "--limit", "1") == ["l2"]
+    assert listed("--group", "ls", "--until", "1h") == []
+    assert set(listed()) >= {"l1", "l2"}
+    assert "l2" in site.said("fanout", "ls", "--group", "ls")
+    site.refused("fanout", "ls", "--latest", exit_code=5, code="user", said="group")
+
+
+def test_watch__several_and_as_json__follows_all(site: Site) -> None:
+    for run_id in ("w1", "w2"):
+        site.said(
+            "fanout", "submit", "--range", "0..20", "--each", "--handler", "jobs:nap", "--chunk-size", "5",
+            "--run-id", run_id,
+        )  # fmt: skip
+
+    states = [json.loads(line) for line in site.said("fanout", "watch", "w1", "w2", "--json").splitlines()]
+
+    last = {state["run_id"]: state for state in states}
+    assert {run_id: state["status"] for run_id, state in last.items()} == {"w1": "SUCCEEDED", "w2": "SUCCEEDED"}
+    assert [state["chunks"]["completed"] for state in states if state["run_id"] == "w1"][-1] == 4
+
+
+def test_export_compare_plot__of_a_run__are_written(site: Site) -> None:
+    for run_id, stop in (("x1", "10"), ("x2", "20")):
+        site.said(
+            "fanout", "submit", "--range", f"0..{stop}", "--chunk-size", "5", "--handler", "jobs:double",
+            "--run-id", run_id, "--watch",
+        )  # fmt: skip
+
+    lines = [json.loads(line) for line in site.said("fanout", "export", "x1").splitlines()]
+    assert [line["output"] for line in lines] == [[0, 2, 4, 6, 8], [10, 12, 14, 16, 18]]
+    site.said("fanout", "export", "x1", "--format", "csv", "--output", "x1.csv")
+    header, *rows = (site.folder / "x1.csv").read_text().splitlines()
+    assert header.startswith("run_id,chunk_id,lane,status")
+    assert [row.split(",")[1] for row in rows] == ["chunk-0000000", "chunk-0000005"]
+    assert "asked differently: source" in site.said("fanout", "compare", "x1", "x2")
+    assert site.said("fanout", "plot", "x1", "chunks") == "x1-chunks.svg\n"
+    assert "<svg" in (site.folder / "x1-chunks.svg").read_text()
+    site.refused("fanout", "export", "x1", "-o", "no/such/file", exit_code=5, code="user", said="no/such/file")
+
+
+def test_cancel__while_a_chunk_runs__stops_its_process(site: Site) -> None:
+    site.said("fanout", "submit", "--items", "[1]", "--handler", "jobs:forever", "--run-id", "c")
+    until(lambda: (site.folder / "began").exists(), "the handler")
+
+    site.said("fanout", "cancel", "c", "--reason", "enough")
+    ended = site.said("fanout", "watch", "c", exit_code=2)
+
+    assert "CANCELLED" in ended
+    pid = int((site.folder / "began").read_text())
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the process")
+    assert "enough" in site.said("fanout", "events", "c")
+
+
+def test_doctor__open_and_named__says_what_is_wrong(site: Site) -> None:
+    site.said("fanout", "submit", "--range", "0..2", "--handler", "jobs:double", "--run-id", "well", "--watch")
+    site.run(
+        "fanout", "submit", "--range", "0..1", "--handler", "jobs:odd", "--max-attempts", "1", "--run-id", "ill",
+        "--watch",
+    )  # fmt: skip
+
+    assert site.said("fanout", "doctor", "well") == "OK     well\n"
+    ill = site.said("fanout", "doctor", "well", "ill", exit_code=2)
+    assert "FAULT  ill: failures: 1 chunks were given up" in ill
+    assert site.json("fanout", "doctor", "well") == {"well": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "code", "said"),
+    [
+        (["submit", "--range", "0..9", "--chunk-size", "0"], 5, "bad_definition", "chunk_size is 0"),
+        (["submit", "--lines", "none.txt"], 5, "bad_payload", "none.txt"),
+        (["submit", "--manifest", "none.json"], 5, "bad_payload", "none.json"),
+        (["submit", "--manifest", "jobs.py"], 5, "bad_payload", "jobs.py"),
+        (["submit", "--items", "@large.json"], 5, "payload_too_large", "item 1"),
+        (["submit", "--items", "{}"], 5, "bad_payload", "items"),
+        (["submit", "--range", "0..9", "--handler", "jobs"], 5, "bad_definition", "module:function"),
+        (["submit", "--range", "0..9", "--lines", "numbers.txt"], 5, "bad_definition", "range and lines are given"),
+        (["submit"], 5, "bad_definition", "none is given"),
+        (["show", "none"], 4, "not_found", "headgate fanout ls"),
+        (["watch", "none"], 4, "not_found", "none"),
+        (["chunks", "none"], 4, "not_found", "none"),
+        (["redrive", "none", "--all"], 4, "not_found", "none"),
+        (["cancel", "none"], 4, "not_found", "none"),
+        (["export", "none"], 4, "not_found", "none"),
+        (["plot", "none"], 4, "not_found", "none"),
+        (["compare", "none", "none"], 4, "not_found", "none"),
+        (["reconcile", "none"], 4, "not_found", "none"),
+        (["campaign", "none"], 4, "not_found", "none"),
+        (["stuck", "none", "--older-than", "x"], 5, "user", "older_than"),
+    ],
+)
+def test_fanout__bad_input__exits_with_the_code(
+    site: Site, arguments: list[str], exit_code: int, code: str, said: str
+) -> None:
+    (site.folder / "large.json").write_text(json.dumps([1, "x" * 300_000]))
+
+    site.refused("fanout", *arguments, exit_code=exit_code, code=code, said=said)
+
+
+def test_chunk_show__no_such_chunk__is_4_and_a_bad_id_5(site: Site) -> None:
+    site.said("fanout", "submit", "--range", "0..1", "--handler", "jobs:double", "--run-id", "s")
+
+    site.refused("chunk", "show", "s", "chunk-0000007", exit_code=4, code="not_found", said="chunk-0000007")
+    site.refused("chunk", "show", "s", "7", exit_code=5, code="bad_id", said="chunk-0000500")
+
+
+# With workers of its own
+
+
+def test_work__until_idle__does_it_all_and_says_what(idle: Site) -> None:
+    ended = idle.run("fanout", "submit", "--range", "0..40", "--chunk-size", "10", "--run-id", "by-hand")
+    assert "headgate chunk work --handler MODULE:FUNCTION --run by-hand" in ended.stderr
+    assert idle.json("fanout", "show", "by-hand")["chunks"]["pending"] == 4
+
+    done = idle.run("chunk", "work", "--handler", "jobs:double", "--run", "by-hand", "--until-idle", "-p", "2")
+
+    assert done.returncode == 0, done.stderr
+    ready, summary = done.stdout.splitlines()
+    assert ready.startswith("headgate chunk worker ready  processes=2  handler=jobs:double  run=by-hand")
+    assert summary == "4 chunks completed, 0 given up"
+    assert idle.json("fanout", "show", "by-hand")["status"] == "SUCCEEDED"
+    assert idle.json("chunk", "work", "--until-idle")["completed"] == 0
+
+
+def test_work__code_is_mended_between_two_workers__redrive_succeeds(idle: Site) -> None:
+    (idle.folder / "fresh.py").write_text("def run(items):\n    return 1 / 0\n")
+    order = ["--range", "0..4", "--chunk-size", "2", "--handler", "fresh:run", "--run-id", "fresh"]
+    idle.said("fanout", "submit", *order, "--max-attempts", "1")
+
+    assert "2 given up" in idle.said("chunk", "work", "--group", "default", "--until-idle", exit_code=2)
+    assert "ZeroDivisionError" in idle.said("fanout", "failures", "fresh")
+    (idle.folder / "fresh.py").write_text("def run(items):\n    return 42\n")
+    idle.said("fanout", "redrive", "fresh", "--failed")
+    idle.said("chunk", "work", "--until-idle")
+
+    assert [each["output"] for each in idle.json("fanout", "chunks", "fresh")] == [42, 42]
+
+
+def test_work__handler_that_does_not_import__is_refused_before_anything_is_claimed(idle: Site) -> None:
+    (idle.folder / "broken.py").write_text("import nothing_of_this_name\n")
+    (idle.folder / "leaves.py").write_text("raise SystemExit(3)\n")
+    idle.said("fanout", "submit", "--range", "0..2", "--run-id", "unclaimed")
+
+    for handler, said in (
+        ("none:run", "No module named 'none'"),
+        ("jobs:none", "jobs has no function none"),
+        ("broken:run", "nothing_of_this_name"),
+        ("leaves:run", "exit code 3"),
+        ("jobs", "module:function"),
+    ):
+        arguments = ["chunk", "work", "--handler", handler, "--run", "unclaimed", "--until-idle"]
+        idle.refused(*arguments, exit_code=5, code="bad_definition", said=said)
+
+    assert idle.json("fanout", "show", "unclaimed")["counts"]["attempts"] == 0
+    idle.refused("chunk", "work", "--run", "none", "--until-idle", exit_code=4, code="not_found", said="none")
+
+
+def test_work__handler_of_the_fanout_is_not_here__leaves_it_to_others(idle: Site) -> None:
+    idle.said("fanout", "submit", "--range", "0..2", "--handler", "elsewhere:run", "--run-id", "elsewhere")
+
+    left = idle.run("chunk", "work", "--run", "elsewhere", "--until-idle")
+
+    assert left.returncode == 2
+    assert "left to others: handler 'elsewhere:run'" in left.stdout
+    shown = idle.json("fanout", "show", "elsewhere")
+    assert (shown["status"], shown["counts"]["attempts"]) == ("RUNNING", 0)
+
+
+def test_work__handler_of_the_standard_library_by_name_of_a_fanout__is_not_run(idle: Site) -> None:
+    for number, handler in enumerate(("os:system", "posix:system", "subprocess:getoutput", "jobs:os.system")):
+        run_id = f"sly-{number}"
+        idle.said("fanout", "submit", "--items", '["touch sly"]', "--each", "--handler", handler, "--run-id", run_id)
+        assert idle.run("chunk", "work", "--run", run_id, "--until-idle").returncode == 2
+
+    assert not (idle.folder / "sly").exists()
+
+
+def test_work__sigterm__lets_what_runs_end_and_gives_back_the_rest(idle: Site) -> None:
+    order = ["--range", "0..60", "--each", "--chunk-size", "10", "--handler", "jobs:nap", "--run-id", "drain"]
+    idle.said("fanout", "submit", *order)
+    with subprocess.Popen(
+        [PROGRAM, "chunk", "work", "--run", "drain", "--processes", "1"],
+        cwd=idle.folder,
+        env=_environ({}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as worker:
+        until(lambda: idle.json("fanout", "show", "drain")["chunks"]["completed"] >= 1, "the first chunk")
+        worker.send_signal(signal.SIGTERM)
+        told, _ = worker.communicate(timeout=20)
+
+    assert worker.returncode == 0
+    chunks = idle.json("fanout", "show", "drain")["chunks"]
+    assert f"{chunks['completed']} chunks completed, 0 given up" in told
+    assert (chunks["in_progress"], chunks["completed"] + chunks["pending"]) == (0, 6)
+    idle.said("chunk", "work", "--run", "drain", "--until-idle")
+    assert idle.json("fanout", "show", "drain")["counts"]["lost"] == 0
+
+
+def test_watch__nobody_works__exits_with_3_and_says_what_to_do(idle: Site) -> None:
+    idle.said("fanout", "submit", "--range", "0..2", "--handler", "jobs:double", "--run-id", "alone")
+
+    stalled = idle.run("fanout", "watch", "alone", "--stall-after", "1s")
+
+    assert stalled.returncode == 3
+    assert "stalled: alone: nothing has happened for" in stalled.stderr
+    assert "headgate chunk work --run alone" in stalled.stderr
+    assert "NEVER_STARTED" in idle.said("fanout", "stuck", "alone", "--older-than", "0s")
+
+
+def test_steer__pause_tune_resume_skip__is_obeyed(idle: Site) -> None:
+    order = ["--range", "0..30", "--chunk-size", "10", "--handler", "jobs:double", "--run-id", "steered"]
+    idle.said("fanout", "submit", *order)
+
+    assert idle.said("fanout", "pause", "steered", "--reason", "lunch") == "steered: it is paused\n"
+    idle.said("chunk", "work", "--run", "steered", "--until-idle")
+    assert idle.json("fanout", "show", "steered")["chunks"]["pending"] == 3
+    assert idle.said("fanout", "tune", "steered", "--priority", "9", "--concurrency", "1").startswith("steered:")
+    idle.said("fanout", "tune", "steered", "--concurrency", "0")
+    assert idle.json("fanout", "show", "steered")["policy"]["concurrency"] is None
+    idle.refused("fanout", "tune", "steered", "--priority", "0", exit_code=5, code="bad_definition", said="priority")
+    assert "1 chunks are skipped" in idle.said("fanout", "skip", "steered", "chunk-0000010")
+    assert idle.said("fanout", "resume", "steered") == "steered: it goes on\n"
+    idle.said("chunk", "work", "--run", "steered", "--until-idle")
+    assert "2 of 3 completed, 1 skipped" in idle.said("fanout", "watch", "steered")
+
+
+def test_bisect_and_reconcile__of_a_poisoned_chunk__find_the_item(idle: Site) -> None:
+    order = ["--range", "12..16", "--chunk-size", "4", "--handler", "jobs:careful", "--run-id", "poison"]
+    idle.said("fanout", "submit", *order, "--max-attempts", "1")
+    for _ in range(2):
+        idle.run("chunk", "work", "--run", "poison", "--until-idle")
+        (dead,) = idle.json("fanout", "failures", "poison")["chunks"]
+        idle.said("fanout", "bisect", "poison", dead["chunk_id"])
+    idle.run("chunk", "work", "--run", "poison", "--until-idle")
+
+    (dead,) = idle.json("fanout", "failures", "poison")["chunks"]
+    assert (dead["start"], dead["items"]) == (1, 1)
+    assert "item 1 is the one that fails" in idle.said("fanout", "bisect", "poison", dead["chunk_id"])
+    assert "all is as it should be" in idle.said("fanout", "reconcile", "poison")
+    assert "no dead letters" in idle.said("fanout", "dlq", "poison")
+    assert "0 dead chunks are treated" in idle.said("fanout", "heal", "poison")
+
+
+def test_campaign__several_runs__are_added_up_and_watched(idle: Site) -> None:
+    for run_id in ("t1", "t2"):
+        idle.said(
+            "fanout", "submit", "--range", "0..10", "--chunk-size", "5", "--handler", "jobs:double",
+            "--campaign", "tiles", "--run-id", run_id,
+        )  # fmt: skip
+    idle.said("chunk", "work", "--until-idle", "--handler", "jobs:double")
+
+    assert "SUCCEEDED: 4 of 4 chunks completed, 100%" in idle.said("fanout", "campaign", "tiles")
+    assert idle.said("fanout", "watch", "--campaign", "tiles").count("SUCCEEDED") == 4
+    assert {each["run_id"] for each in idle.json("fanout", "ls", "--campaign", "tiles")} == {"t1", "t2"}
+
+
+def test_up__sigterm_while_a_chunk_runs__ends_in_time_and_gives_it_back(tmp_path: Path) -> None:
+    for site in site_at(tmp_path):
+        site.said("fanout", "submit", "--items", "[1]", "--handler", "jobs:forever", "--run-id", "long")
+        until(lambda: (tmp_path / "began").exists(), "the handler")
+        site.server.signal(signal.SIGTERM)
+
+        assert site.server.exit_code(12.0) == 0
+    with Server(tmp_path, HEADGATE_FANOUT_PROCESSES="0") as again:
+        found = Site(tmp_path, again).json("fanout", "show", "long")
+    assert (found["counts"]["queued"], found["counts"]["lost"], found["counts"]["attempts"]) == (1, 0, 0)

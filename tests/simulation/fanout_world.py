@@ -1,0 +1,570 @@
+"""A seeded world of splitters, workers, tenders and operators that crash, freeze and race over fan-outs on one store.
+
+Order, faults, ids and jitter are drawn from the seed, so that a seed that fails once fails always.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headgate.clock import VirtualClock
+from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, StaleClaimError, TransientError
+from headgate.fanout import splitting, tending
+from headgate.fanout.attempts import Failure, Result, item_places
+from headgate.fanout.claims import Claims
+from headgate.fanout.rows import Chunk, Policy, moment_ms, run_key
+from headgate.fanout.sources import IterableSource, ListSource, RangeSource, Source
+from headgate.fanout.splitting import Order, Splitter
+from headgate.fanout.states import Admission, Disposition, FanoutStatus
+from headgate.fanout.steering import Steering
+from headgate.fanout.tending import Tender
+from headgate.fanout.tracking import Claim, Tracker
+from headgate.store.blobs import FolderBlobs
+from headgate.store.cursors import Cursors
+from headgate.store.keyring import Keyring
+from headgate.store.names import TableNames
+from headgate.store.spill import Spill
+from headgate.store.sqlite import SqliteStore, Synchronous
+from headgate.store.tables import FANOUT
+from tests.fanout_books import COMPLETED, OPEN, Books, check_books, check_found, read_books
+from tests.simulation.durable_processes import Crash, ProcessStore, SeededIds
+from tests.stores import open_sqlite
+
+# An index may be behind, but not for as long as a lease.
+LAG_SECONDS = 2.0
+ROUNDS_MAX = 300
+_BUSY = (TransientError, OutcomeUnknownError)
+
+
+class Machine:
+    """What outlives processes: the store, an eye on it whose indexes lag, and the clock."""
+
+    def __init__(self, folder: Path, draw: random.Random, *, lags: bool = False, shards: int = 1) -> None:
+        self.draw = draw
+        self.shards = shards
+        self.clock = VirtualClock(1_750_000_000.0)
+        self.store = open_sqlite(folder, clock=self.clock, synchronous=Synchronous.NORMAL)
+        self.lagging = self._open_lagging(folder) if lags else None
+        self.caught_up_at = 0.0
+
+    def _open_lagging(self, folder: Path) -> SqliteStore:
+        return SqliteStore.open(
+            folder / "headgate.db",
+            names=TableNames(),
+            clock=self.clock,
+            cursors=Cursors(Keyring.open(folder / "keys.json", self.clock)),
+            spill=Spill(FolderBlobs(folder / "blobs"), self.clock),
+            synchronous=Synchronous.NORMAL,
+            # For ever, until `catch_up`: a lag of real time would differ from run to run.
+            index_lag_seconds=1e12,
+        )
+
+    def catch_up(self) -> None:
+        """Let the indexes see everything that was committed so far."""
+        self.caught_up_at = self.clock.monotonic()
+        if self.lagging is not None and self.lagging._index_reader is not None:
+            self.lagging._index_reader._taken_at = -1e13
+
+    def close(self) -> None:
+        if self.lagging is not None:
+            self.lagging.close()
+        self.store.close()
+
+
+@dataclass
+class Held:
+    """A claim in a worker's hands, and what the worker knows of it."""
+
+    claim: Claim
+    # The latest that the clock has been since the worker was told of its lease.
+    latest_seconds: float
+    # What was said of its end, if no answer has come yet: the same is said again.
+    said: tuple[str, Result] | None = None
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.claim.chunk.run_id, self.claim.chunk.chunk_id
+
+
+class Process:
+    """A process that can do everything that is done to fan-outs, a step at a time."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.store = ProcessStore(machine.store, machine.lagging)
+        store: Any = self.store
+        clock = machine.clock
+        ids = SeededIds(clock, random.Random(machine.draw.getrandbits(64)))
+        draw = machine.draw.random
+        self.name = ids.ulid()[-6:]
+        self.splitter = Splitter(store, clock, ids, shards=machine.shards)
+        self.tracker = Tracker(store, clock, ids, draw=draw)
+        self.tender = Tender(store, clock, ids, draw=draw)
+        self.tracker.ended = self.tender.ended
+        self.steering = Steering(store, clock, ids)
+        self.lanes = {
+            lane: Claims(store, clock, ids, worker=f"{self.name}-{lane}", lane=lane, draw=draw)
+            for lane in ("main", "slow")
+        }
+        self.held: list[Held] = []
+        self.frozen_until = 0.0
+        self.is_busy = False
+        self._clock = clock
+
+    @property
+    def is_frozen(self) -> bool:
+        return self._clock.monotonic() < self.frozen_until
+
+    def bury(self) -> None:
+        self.store.is_dead = True
+        self.held.clear()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A fan-out as its client asks for it, again and again with the same words."""
+
+    run_id: str
+    order: Order
+    source: Source
+    items: int
+
+
+@dataclass
+class Told:
+    """What someone was promised: the call returned. What was cut off in between may have happened or not."""
+
+    split: set[str] = field(default_factory=set)
+    completed: dict[tuple[str, str], str] = field(default_factory=dict)
+    paused: set[str] = field(default_factory=set)
+    cancelled: set[str] = field(default_factory=set)
+    maybe_cancelled: set[str] = field(default_factory=set)
+    skipped: set[tuple[str, str]] = field(default_factory=set)
+
+
+class World:
+    """Steps drawn from a seed, and what must hold after each."""
+
+    def __init__(self, seed: int, folder: Path, *, faults: bool = True, jumps: bool = True) -> None:
+        self.draw = random.Random(seed)
+        lags = self.draw.random() < 0.3
+        self.machine = Machine(folder, self.draw, lags=lags, shards=self.draw.choice([1, 1, 4, 16]))
+        self.clock = self.machine.clock
+        self.faults = faults
+        self.jumps = jumps
+        self.told = Told()
+        self.asked: dict[str, Asked] = {}
+        self.books: dict[str, Books] = {}
+        self.log: list[str] = []
+        self.latest_seconds = 0.0
+        # Chunks that someone may have given back or skipped since the last look.
+        self.released: set[tuple[str, str]] = set()
+        self.violations: list[str] = []
+        self._performed: set[str] = set()
+        self._count = 0
+        self._checked = -1
+        self.processes = [Process(self.machine) for _ in range(self.draw.choice([2, 3, 4]))]
+        self._ask_for_new(self.processes[0])
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.bury()
+        self.machine.close()
+
+    # Steps.
+
+    def run(self, steps: int) -> None:
+        """Take that many steps, checking after each; then let everything come to its end, and check that."""
+        try:
+            for _ in range(steps):
+                self.step()
+                self.check()
+            self.finish()
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}; after {self.log[-14:]}") from exc
+
+    def step(self) -> None:
+        choices: list[tuple[int, Callable[[], None]]] = [
+            (3, lambda: self._drive(self._ask_for_new)),
+            (6, lambda: self._drive(self._ask_again)),
+            (20, lambda: self._drive(self._take)),
+            (16, lambda: self._drive(self._deliver)),
+            (40, lambda: self._drive(self._end_some)),
+            (10, lambda: self._drive(self._beat)),
+            (14, lambda: self._drive(self._tend)),
+            (7, lambda: self._drive(self._steer)),
+            (12, self._pass_time),
+            (5, self.machine.catch_up),
+        ]
+        if self.faults:
+            choices += [(8, self._arm), (3, self._freeze), (9, self._interleave)]
+        if self.jumps:
+            choices += [(1, self._jump)]
+        weights, acts = zip(*choices, strict=True)
+        self.draw.choices(acts, weights)[0]()
+
+    def _drive(self, act: Callable[[Process], None]) -> None:
+        able = [process for process in self.processes if not process.is_frozen]
+        if not able or (len(self.processes) < 4 and self.draw.random() < 0.02):
+            self.processes.append(Process(self.machine))
+            return
+        self.guarded(self.draw.choice(able), act)
+
+    def guarded(self, process: Process, act: Callable[[Process], None]) -> None:
+        """Have a process do something, and take it away if that was its end. One that is at something does not."""
+        if process.is_busy:
+            return
+        self.log.append(f"{act.__name__} {process.name}")
+        process.is_busy = True
+        try:
+            act(process)
+        except Crash:
+            self.log.append(f"crash {process.name} in {act.__name__}")
+            process.bury()
+            if process in self.processes:
+                self.processes.remove(process)
+        except _BUSY:
+            self.log.append(f"busy {process.name} in {act.__name__}")
+        finally:
+            process.is_busy = False
+
+    # Splitting.
+
+    def _ask_for_new(self, process: Process) -> None:
+        if len(self.asked) >= 4:
+            return
+        asked = self._new(f"run-{len(self.asked)}")
+        self.asked[asked.run_id] = asked
+        self.split(process, asked)
+
+    def _new(self, run_id: str) -> Asked:
+        items = self.draw.choice([0, 1, 5, 17, 40, 60])
+        policy = Policy(
+            max_attempts=self.draw.choice([1, 2, 3, 5]),
+            timeout_seconds=self.draw.choice([10.0, 60.0]),
+            heartbeat_seconds=self.draw.choice([None, 4.0]),
+            backoff_seconds=self.draw.choice([0.0, 1.0, 8.0]),
+            concurrency=self.draw.choice([None, None, 3]),
+        )
+        values = list(range(items))
+        made_anew = IterableSource(lambda: iter(values), name=run_id)
+        sources: list[Source] = [ListSource(values), RangeSource(0, items), made_anew]
+        order = Order("g", self.draw.choice([1, 2, 3]), policy=policy)
+        return Asked(run_id, order, self.draw.choice(sources), items)
+
+    def _ask_again(self, process: Process) -> None:
+        """A client that got no answer, or simply asks twice."""
+        if self.asked:
+            self.split(process, self.draw.choice(list(self.asked.values())))
+
+    def split(self, process: Process, asked: Asked) -> None:
+        fanout = process.splitter.split(asked.order, asked.source, run_id=asked.run_id)
+        is_cancelled = asked.run_id in self.told.maybe_cancelled
+        if fanout.status is FanoutStatus.SPLITTING and not is_cancelled:
+            self.violations.append(f"{asked.run_id}: split returned, and {fanout.split_through} items are split")
+        if not is_cancelled:
+            self.told.split.add(asked.run_id)
+
+    # Working.
+
+    def _take(self, process: Process) -> None:
+        paused = set(self.told.paused)
+        lane = self.draw.choice(["main", "main", "main", "slow"])
+        for claim in process.lanes[lane].take(self.draw.choice([1, 3, 10]), {}):
+            self._perform(process, claim, paused)
+
+    def _deliver(self, process: Process) -> None:
+        """A message comes, once or several times at once."""
+        if (name := self._any_chunk()) is None:
+            return
+        paused = set(self.told.paused)
+        begun = 0
+        for _ in range(self.draw.choice([1, 1, 5])):
+            start = process.tracker.start(*name, worker=process.name)
+            if start.claim is not None:
+                begun += 1
+                self._perform(process, start.claim, paused)
+            assert (start.claim is not None) is (start.admission is Admission.RUN)
+        assert begun <= 1, f"{name}: one message was begun {begun} times at once"
+
+    def _perform(self, process: Process, claim: Claim, paused: set[str]) -> None:
+        held = Held(claim, self.clock.seconds())
+        process.held.append(held)
+        chunk = claim.chunk
+        if held.name in self.told.completed:
+            self.violations.append(f"{held.name}: begun again after it was completed")
+        if held.name in self.told.skipped:
+            self.violations.append(f"{held.name}: begun after it was skipped")
+        if chunk.token in self._performed:
+            self.violations.append(f"{held.name}: begun twice under one token")
+        if chunk.run_id in paused and chunk.run_id in self.told.paused:
+            self.violations.append(f"{held.name}: begun while the fan-out is paused")
+        self._performed.add(chunk.token)
+
+    def _any_chunk(self) -> tuple[str, str] | None:
+        names = [(run_id, chunk_id) for run_id, books in self.books.items() for chunk_id in books.chunks]
+        return self.draw.choice(names) if names else None
+
+    def _beat(self, process: Process) -> None:
+        for held in list(process.held):
+            try:
+                claim = process.tracker.heartbeat(held.claim, items_done=self.draw.choice([None, 1]))
+            except StaleClaimError:
+                self._drop_stale(process, held)
+            else:
+                held.claim, held.latest_seconds = claim, self.clock.seconds()
+
+    def _end_some(self, process: Process) -> None:
+        for _ in range(self.draw.choice([1, 1, 4])):
+            if process.held:
+                self.end(process, self.draw.choice(process.held), self._draw_ending())
+
+    def _draw_ending(self) -> str:
+        return self.draw.choices(["complete", "defer", "spoil", "fail", "reject", "release"], [50, 12, 8, 16, 3, 6])[0]
+
+    def end(self, process: Process, held: Held, how: str) -> None:
+        """Say how a chunk ended. Whoever gets no answer holds on to it, and says the same again later."""
+        how, result = held.said or (how, self._result(held.claim.chunk, how))
+        held.said = (how, result)
+        claim, tracker = held.claim, process.tracker
+        try:
+            match how:
+                case "fail" | "reject":
+                    tracker.fail(claim, Failure("ValueError", f"bad {claim.chunk.chunk_id}", how == "reject"))
+                case "release":
+                    self.released.add(held.name)
+                    tracker.release(claim)
+                case _:
+                    tracker.complete(claim, result)
+                    self.told.completed[held.name] = result.output or ""
+        except StaleClaimError:
+            self._drop_stale(process, held)
+        else:
+            process.held.remove(held)
+
+    def _result(self, chunk: Chunk, how: str) -> Result:
+        own = list(item_places(chunk))
+        self._count += 1
+        output = f'"{self._count}"'
+        if how == "defer" and chunk.lane == "main":
+            return Result(output=output, deferred=own[: self.draw.randint(1, len(own))])
+        if how == "spoil":
+            return Result(output=output, item_errors={own[0]: "ValueError: bad item"})
+        return Result(output=output)
+
+    def _drop_stale(self, process: Process, held: Held) -> None:
+        process.held.remove(held)
+        item = self.machine.store.get(FANOUT, held.claim.chunk.key, consistent=True)
+        assert item is not None
+        is_ours = item["token"] == held.claim.chunk.token and item["disposition"] == "RUNNING"
+        assert not is_ours, f"{held.name}: refused, although the chunk is still this worker's"
+
+    # Tending and steering.
+
+    def _tend(self, process: Process) -> None:
+        process.tender.tend()
+
+    def _steer(self, process: Process) -> None:
+        if not self.asked:
+            return
+        run_id = self.draw.choice(list(self.asked))
+        act = self.draw.choices([self._pause, self._resume, self._cancel, self._skip], [4, 6, 1, 4])[0]
+        self.log.append(f"{act.__name__} {run_id}")
+        try:
+            act(process, run_id)
+        except NotFoundError:
+            return
+        except ConflictError as exc:
+            if isinstance(exc, OutcomeUnknownError):
+                raise
+
+    def _pause(self, process: Process, run_id: str) -> None:
+        process.steering.pause(run_id)
+        self.told.paused.add(run_id)
+
+    def _resume(self, process: Process, run_id: str) -> None:
+        self.told.paused.discard(run_id)
+        process.steering.resume(run_id)
+
+    def _cancel(self, process: Process, run_id: str) -> None:
+        self.told.maybe_cancelled.add(run_id)
+        process.steering.cancel(run_id)
+        self.told.cancelled.add(run_id)
+
+    def _skip(self, process: Process, run_id: str) -> None:
+        books = self.books.get(run_id)
+        if books is None or not books.main:
+            return
+        chosen = self.draw.sample(sorted(chunk.chunk_id for chunk in books.main), min(2, len(books.main)))
+        skipped = process.steering.skip(run_id, chosen)
+        assert set(skipped) <= set(chosen)
+        self.told.skipped.update((run_id, chunk_id) for chunk_id in skipped)
+
+    # Faults and time.
+
+    def _arm(self) -> None:
+        process = self.draw.choice(self.processes) if self.processes else None
+        if process is not None:
+            crash, is_done = self.draw.random() < 0.6, self.draw.random() < 0.5
+            process.store.fail_in(self.draw.randint(1, 9), crash=crash, is_done=is_done)
+            self.log.append(f"arm {process.name} {process.store.fault}")
+
+    def _freeze(self) -> None:
+        process = self.draw.choice(self.processes) if self.processes else None
+        if process is not None:
+            process.frozen_until = self.clock.monotonic() + self.draw.choice([5.0, 15.0, 70.0])
+            self.log.append(f"freeze {process.name}")
+
+    def _interleave(self) -> None:
+        """Have another process act in the middle of what one does."""
+        if len(self.processes) < 2:
+            return
+        first, second = self.draw.sample(self.processes, 2)
+        acts = [self._take, self._deliver, self._end_some, self._beat, self._tend, self._tend, self._steer]
+        act = self.draw.choice([*acts, self._ask_again, self._ask_again])
+        at = first.store.calls + self.draw.randint(1, 6)
+        first.store.meanwhile = (at, lambda: self.guarded(second, act) if second in self.processes else None)
+        self.log.append(f"interleave {first.name} with {act.__name__} of {second.name}")
+
+    def _pass_time(self) -> None:
+        seconds = self.draw.choice([4.0, 11.0, 30.0, 70.0] if self.draw.random() < 0.2 else [0.05, 0.5, 1.0, 2.0])
+        self.clock.advance(seconds)
+        self._note_time()
+        self.log.append(f"advance {seconds}")
+        if self.clock.monotonic() >= self.machine.caught_up_at + LAG_SECONDS:
+            self.machine.catch_up()
+
+    def _jump(self) -> None:
+        seconds = self.draw.choice([-7200.0, -30.0, 30.0, 7200.0])
+        self.latest_seconds = max(self.latest_seconds, self.clock.seconds())
+        self.clock.step(seconds)
+        self._note_time()
+        self.log.append(f"jump {seconds}")
+
+    def _note_time(self) -> None:
+        for held in self._all_held():
+            held.latest_seconds = max(held.latest_seconds, self.clock.seconds())
+
+    def _all_held(self) -> Iterator[Held]:
+        for process in self.processes:
+            yield from process.held
+
+    # What must hold.
+
+    def check(self) -> None:
+        assert not self.violations, self.violations
+        generation = self.machine.store.generation()
+        if generation == self._checked:
+            # Nothing was committed since.
+            return
+        self._checked = generation
+        for run_id in self.asked:
+            if self.machine.store.get(FANOUT, run_key(run_id), consistent=True) is None:
+                continue
+            books = read_books(self.machine.store, run_id)
+            check_books(books)
+            check_found(self.machine.store, books)
+            if run_id in self.books:
+                self._check_course(self.books[run_id], books)
+            self.books[run_id] = books
+        self._check_leases()
+        self._check_promises()
+        self.released.clear()
+
+    def _check_course(self, before: Books, after: Books) -> None:
+        """Nothing that has ended moves, attempts only grow, and a fan-out that is over stays so."""
+        run_id = before.fanout.run_id
+        missing = before.chunks.keys() - after.chunks.keys()
+        assert not missing, f"{run_id}: chunks are gone: {missing}"
+        for chunk_id, was in before.chunks.items():
+            now = after.chunks[chunk_id]
+            name = f"{run_id} {chunk_id}"
+            if was.disposition in (Disposition.DONE, Disposition.SKIPPED):
+                assert now == was, f"{name}: was {was.disposition}, and has changed: {was} -> {now}"
+            elif was.disposition is Disposition.DEFERRED:
+                kept = (now.output, now.token, now.attempt, now.completed_at)
+                assert now.disposition in COMPLETED, f"{name}: was DEFERRED, is {now.disposition}"
+                assert kept == (was.output, was.token, was.attempt, was.completed_at), f"{name}: {was} -> {now}"
+            lowest = was.attempt - (1 if (run_id, chunk_id) in self.released else 0)
+            assert now.attempt >= lowest, f"{name}: attempt {was.attempt} became {now.attempt}"
+            assert (now.start, now.items, now.input) == (was.start, was.items, was.input), f"{name}: another input"
+
+    def _check_leases(self) -> None:
+        """A chunk is its worker's until the end of the lease that the worker was told of."""
+        for held in self._all_held():
+            lease = held.claim.chunk.lease_expires_at
+            assert lease is not None
+            if held.said is not None or moment_ms(lease) <= held.latest_seconds * 1000:
+                continue
+            row = self.books[held.name[0]].chunks[held.name[1]]
+            is_ours = row.token == held.claim.chunk.token and row.disposition is Disposition.RUNNING
+            assert is_ours, f"{held.name}: taken away before {lease}: now {row.disposition} of {row.worker}"
+
+    def _check_promises(self) -> None:
+        for (run_id, chunk_id), output in self.told.completed.items():
+            row = self.books[run_id].chunks[chunk_id]
+            assert row.disposition in COMPLETED, f"{run_id} {chunk_id}: was completed, is {row.disposition}"
+            assert row.output == output, f"{run_id} {chunk_id}: completed with {output}, holds {row.output}"
+        for run_id, chunk_id in self.told.skipped:
+            row = self.books[run_id].chunks[chunk_id]
+            assert row.disposition is Disposition.SKIPPED, f"{run_id} {chunk_id}: was skipped, is {row.disposition}"
+        for run_id in self.told.split:
+            books = self.books[run_id]
+            items = sum(chunk.items for chunk in books.main)
+            assert items == self.asked[run_id].items, f"{run_id}: split, and has {items} items"
+
+    # To the end.
+
+    def finish(self) -> None:
+        """Heal everything, let time pass, and see that all comes to its end within bounded steps."""
+        self.log.append("heal")
+        # A clock that was set back catches up in the end; until then what is due is not due.
+        self.clock.step(max(0.0, self.latest_seconds - self.clock.seconds()))
+        self._note_time()
+        self.processes = self.processes or [Process(self.machine)]
+        for process in self.processes:
+            process.store.fault = process.store.meanwhile = None
+            process.frozen_until = 0.0
+        for asked in self.asked.values():
+            self._settle_course(asked)
+        for _ in range(ROUNDS_MAX):
+            self.machine.catch_up()
+            if all(books.fanout.is_finished for books in self.books.values()):
+                break
+            self._work()
+            self.check()
+        for books in self.books.values():
+            still_open = [chunk for chunk in books.chunks.values() if chunk.disposition in OPEN]
+            assert books.fanout.is_finished, f"{books.fanout}: never ends; open {still_open[:3]}"
+        for run_id in self.told.cancelled:
+            assert self.books[run_id].fanout.cancelled_at is not None, f"{run_id}: cancelled, and nobody knows"
+
+    def _settle_course(self, asked: Asked) -> None:
+        """Whoever paused lets it go on, and whoever asked for it asks until it is split."""
+        process = self.processes[0]
+        process.splitter.split(asked.order, asked.source, run_id=asked.run_id)
+        try:
+            self._resume(process, asked.run_id)
+        except ConflictError:
+            assert process.tender.library.fanout(asked.run_id).is_finished
+        self.check()
+
+    def _work(self) -> None:
+        for process in self.processes:
+            for lane in process.lanes.values():
+                for claim in lane.take(50, {}):
+                    self._perform(process, claim, set())
+            for held in list(process.held):
+                self.end(process, held, "complete")
+            process.tender.tend()
+        self.clock.advance(20.0)
+        self._note_time()
+
+
+def shrink_limits(patch: Callable[[object, str, object], None]) -> None:
+    """Make small fan-outs take several transactions, as large ones do."""
+    patch(splitting, "PIECES_MAX", 7)
+    patch(tending, "BATCH", 6)

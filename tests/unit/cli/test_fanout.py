@@ -1,0 +1,328 @@
+"""The commands about fan-outs: what they are given, what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from headgate.cli import fanout, fanout_submit, fanout_views
+from headgate.cli.fanout_exits import exit_code
+from headgate.cli.fanout_watch import _Watched
+from headgate.cli.main import app
+from headgate.cli.session import Session
+from headgate.clock import VirtualClock
+from headgate.errors import HeadgateError, SettingsError, UserError
+from headgate.fanout.attempts import Failure, Result
+from headgate.fanout.progress import Follower
+from headgate.fanout.rows import Policy
+from headgate.fanout.service import FanoutService
+from headgate.fanout.sources import RangeSource
+from headgate.fanout.splitting import Order
+from headgate.ids import IdMaker
+from headgate.serve.fanout_views import fanout_view
+from headgate.settings import Settings
+from tests.stores import open_sqlite
+
+
+class World:
+    """A fan-out of three chunks on a store of its own, and how the API would show it."""
+
+    def __init__(self, folder: Path, **policy: Any) -> None:
+        self.clock = VirtualClock()
+        self.store = open_sqlite(folder, clock=self.clock)
+        self.fanouts = FanoutService(self.store, self.clock, IdMaker(self.clock))
+        order = Order(group="g", chunk_size=10, handler="jobs:run", params={"beta": 1}, policy=Policy(**policy))
+        self.fanouts.splitter.split(order, RangeSource(0, 30), run_id="r")
+
+    def shown(self, **unusable: str) -> Any:
+        fanout = self.fanouts.library.fanout("r")
+        progress = Follower(self.store, self.clock, "r").look()
+        return msgspec.json.decode(msgspec.json.encode(fanout_view(fanout, progress, unusable)))
+
+    def end(self, chunk_id: str, failure: Failure | None = None, result: Result | None = None) -> None:
+        claim = self.fanouts.tracker.start("r", chunk_id, worker="w").claim
+        assert claim is not None
+        self.clock.advance(2)
+        if failure is None:
+            self.fanouts.tracker.complete(claim, result or Result())
+        else:
+            self.fanouts.tracker.fail(claim, failure)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, max_attempts=1)
+    yield made
+    made.store.close()
+
+
+# What is given
+
+
+def run(*arguments: str, home: Path) -> Any:
+    return CliRunner().invoke(app, arguments, obj=Session({"HEADGATE_HOME": str(home)}))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fanout"],
+        ["fanout", "nothing"],
+        ["fanout", "--nothing"],
+        ["fanout", "show"],
+        ["fanout", "ls", "--status", "GOOD"],
+        ["fanout", "ls", "--limit", "0"],
+        ["fanout", "submit", "--chunk-size", "many"],
+        ["fanout", "plot", "r", "pie"],
+        ["chunk", "work", "--processes", "0"],
+        ["chunk", "show", "r"],
+    ],
+)
+def test_fanout__wrong_usage__exits_with_5(tmp_path: Path, arguments: list[str]) -> None:
+    assert run(*arguments, home=tmp_path).exit_code == 5
+
+
+@pytest.mark.parametrize("arguments", [["execution", "ls", "--limit", "0"], ["schedule", "nothing"], ["nothing"]])
+def test_other_commands__wrong_usage__exit_with_2_as_before(tmp_path: Path, arguments: list[str]) -> None:
+    assert run(*arguments, home=tmp_path).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["submit", "--range", "5"], "user", "A..B"),
+        (["submit", "--range", "1..2..3"], "user", "A..B"),
+        (["submit", "--range", "0..1", "--param", "x"], "user", "NAME=VALUE"),
+        (["submit", "--range", "0..1", "--timeout", "soon"], "user", "--timeout"),
+        (["submit", "--items", "{"], "bad_payload", "not JSON"),
+        (["watch"], "user", "--campaign"),
+        (["watch", "r", "--stall-after", "x"], "user", "--stall-after"),
+        (["redrive", "r"], "user", "--failed"),
+        (["tune", "r"], "user", "--priority"),
+        (["ls", "--since", "yesterday"], "user", "how long ago"),
+    ],
+)
+def test_fanout__bad_input__is_refused_before_anyone_is_asked(
+    tmp_path: Path, arguments: list[str], code: str, said: str
+) -> None:
+    error = run("fanout", *arguments, home=tmp_path).exception
+
+    assert isinstance(error, HeadgateError)
+    assert (error.code, error.exit_code) == (code, 5)
+    assert said in error.message
+
+
+def test_fanout__no_server__says_so_with_75(tmp_path: Path) -> None:
+    error = run("fanout", "ls", "--server", "http://127.0.0.1:1", home=tmp_path).exception
+
+    assert isinstance(error, HeadgateError)
+    assert error.exit_code == 75
+
+
+def test_params__json_or_text__are_both_taken() -> None:
+    given = ["beta=2.5", "name=grs", "list=[1]", "empty=", "expression=a=b"]
+
+    assert fanout_submit._params(given) == {"beta": 2.5, "name": "grs", "list": [1], "empty": "", "expression": "a=b"}
+    assert fanout_submit._params(None) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "moment"),
+    [
+        ("2026-01-31", "2026-01-31T00:00:00+00:00"),
+        ("2026-01-31T06:00:00Z", "2026-01-31T06:00:00+00:00"),
+        ("2026-01-31T06:00:00+02:00", "2026-01-31T06:00:00+02:00"),
+    ],
+)
+def test_moment__a_time__is_one_with_a_zone(given: str, moment: str) -> None:
+    assert fanout._moment(given, "--since") == moment
+
+
+def test_moment__how_long_ago__is_before_now() -> None:
+    earlier, later = fanout._moment("2h", "--since"), fanout._moment("1s", "--since")
+
+    assert earlier is not None
+    assert later is not None
+    assert earlier < later
+    with pytest.raises(UserError, match="--until"):
+        fanout._moment("soon", "--until")
+
+
+# What is printed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "?"),
+        (0, "0s"),
+        (0.0004, "1ms"),
+        (0.25, "250ms"),
+        (1.0, "1s"),
+        (9.94, "9.9s"),
+        (12.6, "13s"),
+        (61, "1m01s"),
+        (3_700, "1h01m"),
+        (100_000, "1d03h"),
+    ],
+)
+def test_about__a_time__is_as_precise_as_it_is_long(seconds: float | None, text: str) -> None:
+    assert fanout_views.about(seconds) == text
+
+
+def test_show__running__tells_where_it_stands(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.end("chunk-0000000", result=Result(item_errors={3: "ValueError: x"}))
+    world.end("chunk-0000010", Failure("KeyError", "gone"))
+
+    fanout_views.show_fanout(world.shown(**{"jobs:run": "no such module"}))
+    told = capsys.readouterr().out
+
+    assert "1 of 3 completed, 1 failed, 1 waiting" in told
+    assert "9 of 30 ok, 1 failed" in told
+    assert "numbers from 0 to before 30, 10 to a chunk" in told
+    assert "jobs:run" in told
+    assert "note: this server cannot run it: no such module" in told
+    assert "'headgate fanout failures r' says why" in told
+
+
+def test_show__ended__tells_how_long_it_took(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    for chunk in ("chunk-0000000", "chunk-0000010", "chunk-0000020"):
+        world.end(chunk)
+    world.fanouts.tender().tend()
+
+    fanout_views.show_fanout(world.shown())
+    told = capsys.readouterr().out
+
+    assert "SUCCEEDED" in told
+    assert "took" in told
+    assert "left" not in told
+
+
+def test_csv__chunks__have_one_line_each_whatever_the_error_says(tmp_path: Path) -> None:
+    chunks = [
+        {"run_id": "r", "chunk_id": "chunk-0000000", "error": 'a "quote",\nand a line', "output": {"x": 1}},
+        {"run_id": "r", "chunk_id": "chunk-0000010"},
+    ]
+    path = tmp_path / "chunks.csv"
+    with path.open("w", newline="") as file:
+        assert fanout._write_csv(iter(chunks), file) == 2
+
+    import csv
+
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["chunk_id"] for row in rows] == ["chunk-0000000", "chunk-0000010"]
+    assert rows[0]["error"] == 'a "quote",\nand a line'
+
+
+def test_jsonl__chunks__are_read_back_as_they_were(tmp_path: Path) -> None:
+    chunks = [{"chunk_id": "a", "error": "x\ny"}, {"chunk_id": "b"}]
+    path = tmp_path / "chunks.jsonl"
+    with path.open("w") as file:
+        fanout._write_jsonl(iter(chunks), file)
+
+    assert [json.loads(line) for line in path.read_text().splitlines()] == chunks
+
+
+# Following
+
+
+@pytest.mark.parametrize(("status", "code"), [("SUCCEEDED", 0), ("PARTIAL", 2), ("FAILED", 2), ("CANCELLED", 2)])
+def test_exit_code__each_status(status: str, code: int) -> None:
+    assert exit_code(status) == code
+
+
+def test_watched__nothing_happens__has_stalled_after_the_given_time(world: World) -> None:
+    watched = _Watched(["r"], 30.0, world.clock)
+    assert watched.learn(world.shown())
+    world.clock.advance(29)
+    assert watched.stall() is None
+    # The same again is no sign of life.
+    assert not watched.learn(world.shown())
+    world.clock.advance(1)
+
+    stalled = watched.stall()
+
+    assert stalled is not None
+    assert "headgate chunk work --run r" in stalled
+
+
+def test_watched__something_happens__begins_to_wait_anew(world: World) -> None:
+    watched = _Watched(["r"], 30.0, world.clock)
+    watched.learn(world.shown())
+    world.clock.advance(25)
+    world.end("chunk-0000000")
+    assert watched.learn(world.shown())
+    world.clock.advance(25)
+
+    assert watched.stall() is None
+
+
+def test_watched__its_policy_says_stalled__is_so_unless_told_never(world: World) -> None:
+    world.clock.advance(3_000)
+    by_policy, never = _Watched(["r"], None, world.clock), _Watched(["r"], 0.0, world.clock)
+    for watched in (by_policy, never):
+        watched.learn(world.shown())
+    world.clock.advance(3_000)
+
+    assert "nothing has ended since" in (by_policy.stall() or "")
+    assert never.stall() is None
+
+
+def test_watched__paused__has_not_stalled(world: World) -> None:
+    watched = _Watched(["r"], 1.0, world.clock)
+    world.fanouts.steering.pause("r")
+    watched.learn(world.shown())
+    world.clock.advance(60)
+
+    assert watched.stall() is None
+    assert watched.hint() is None
+
+
+def test_watched__nobody_works__is_hinted_at_once_and_once(world: World) -> None:
+    watched = _Watched(["r"], None, world.clock)
+    watched.learn(world.shown())
+    assert watched.hint() is None
+    world.clock.advance(11)
+
+    assert "no worker takes its chunks" in (watched.hint() or "")
+    assert watched.hint() is None
+
+
+def test_watched__server_cannot_load_the_handler__is_hinted_without_delay(world: World) -> None:
+    watched = _Watched(["r"], None, world.clock)
+    watched.learn(world.shown(**{"jobs:run": "handler 'jobs:run': no such module"}))
+
+    assert "this server cannot run it: handler 'jobs:run': no such module" in (watched.hint() or "")
+
+
+def test_watched__several__is_over_when_all_are(world: World) -> None:
+    watched = _Watched(["r", "other"], None, world.clock)
+    for chunk in ("chunk-0000000", "chunk-0000010", "chunk-0000020"):
+        world.end(chunk)
+    world.fanouts.tender().tend()
+    state = world.shown()
+
+    watched.learn(state)
+    assert not watched.is_over()
+    watched.learn({**state, "run_id": "other"})
+    assert watched.is_over()
+
+
+# Settings
+
+
+def test_settings__of_fanouts__are_read_and_checked() -> None:
+    given = Settings.load({"HEADGATE_FANOUT_PROCESSES": "0", "HEADGATE_FANOUT_HANDLERS": "prices, tiles.grs"}, None, {})
+
+    assert (given.fanout.processes, given.fanout.handlers) == (0, ("prices", "tiles.grs"))
+    assert (Settings().fanout.processes, Settings().fanout.handlers) == (2, ())
+    for name, value in (("PROCESSES", "-1"), ("PROCESSES", "many"), ("HANDLERS", "a b"), ("HANDLERS", "a:b")):
+        with pytest.raises(SettingsError, match=f"fanout.{name.lower()}"):
+            Settings.load({f"HEADGATE_FANOUT_{name}": value}, None, {})

@@ -1,0 +1,198 @@
+"""Which chunks do not move: judged from rows, and found in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from headgate.clock import VirtualClock
+from headgate.errors import NotFoundError
+from headgate.fanout.rows import Policy, moment
+from headgate.fanout.states import Disposition
+from headgate.fanout.stuck import StuckKind, classify, stuck
+from headgate.store.sqlite import SqliteStore, Synchronous
+from headgate.store.tables import FANOUT
+from tests.stores import open_sqlite
+from tests.unit.fanout.made_rows import RUN, SIZE, T0, Stage, made_chunk, made_fanout
+
+LATER = T0 + 901_000
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(T0 / 1000)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: VirtualClock) -> Iterator[SqliteStore]:
+    opened = open_sqlite(tmp_path, clock=clock, synchronous=Synchronous.NORMAL)
+    yield opened
+    opened.close()
+
+
+def _kind(disposition: Disposition, now_ms: int, about: dict[str, Any] | None = None, **chunk: Any) -> StuckKind | None:
+    found = classify(made_fanout(**(about or {})), made_chunk(0, disposition, **chunk), now_ms)
+    return None if found is None else found.kind
+
+
+def test_classify__lease_runs_out_with_attempts_left__will_be_tried_again() -> None:
+    assert _kind(Disposition.RUNNING, T0 + 899_000) is None
+    assert _kind(Disposition.RUNNING, T0 + 900_000) is StuckKind.RETRY_PENDING
+    assert _kind(Disposition.RUNNING, LATER, attempt=2) is StuckKind.RETRY_PENDING
+
+
+def test_classify__lease_runs_out_on_the_last_attempt__is_lost() -> None:
+    assert _kind(Disposition.RUNNING, LATER, attempt=3) is StuckKind.LOST
+    # Redriven after three attempts, it has all of them again.
+    assert _kind(Disposition.RUNNING, LATER, attempt=4, tried=3) is StuckKind.RETRY_PENDING
+
+
+def test_classify__lease_runs_out_after_a_cancellation__is_lost() -> None:
+    assert _kind(Disposition.RUNNING, LATER, {"cancelled_at": moment(T0)}) is StuckKind.LOST
+
+
+def test_classify__alive_beyond_the_threshold__is_overdue() -> None:
+    lease = moment(LATER + 30_000)
+
+    assert _kind(Disposition.RUNNING, LATER, lease_expires_at=lease) is StuckKind.OVERDUE
+    assert _kind(Disposition.RUNNING, T0 + 900_000, lease_expires_at=lease) is None
+
+
+def test_classify__a_retry_is_due__is_pending_and_says_when() -> None:
+    chunk = replace(made_chunk(0, Disposition.RETRYING), queue_sk=f"{T0 + 5000:013d}#0000000")
+
+    found = classify(made_fanout(), chunk, T0 + 3000)
+
+    assert found is not None
+    assert found.kind is StuckKind.RETRY_PENDING
+    assert found.seconds == 2
+    assert moment(T0 + 5000) in found.reason
+
+
+@pytest.mark.parametrize("disposition", [Disposition.QUEUED, Disposition.WAITING])
+def test_classify__waiting_for_longer_than_the_time_out__was_never_started(disposition: Disposition) -> None:
+    assert _kind(disposition, T0 + 900_000) is None
+    assert _kind(disposition, LATER) is StuckKind.NEVER_STARTED
+
+
+def test_classify__waiting_in_a_queue_that_moves__is_not_stuck() -> None:
+    assert _kind(Disposition.QUEUED, LATER, {"updated_at": moment(LATER - 5000)}) is None
+    assert _kind(Disposition.QUEUED, LATER, {"updated_at": moment(T0)}) is StuckKind.NEVER_STARTED
+
+
+def test_classify__put_back_into_the_queue__waits_from_then() -> None:
+    chunk = replace(made_chunk(0, Disposition.QUEUED), queue_sk=f"{LATER - 1000:013d}#0000000")
+
+    assert classify(made_fanout(), chunk, LATER) is None
+
+
+@pytest.mark.parametrize("disposition", [Disposition.QUEUED, Disposition.RETRYING])
+@pytest.mark.parametrize("why", ["paused_at", "cancelled_at"])
+def test_classify__held_on_purpose__is_not_stuck(disposition: Disposition, why: str) -> None:
+    assert _kind(disposition, LATER, {why: moment(T0)}) is None
+
+
+@pytest.mark.parametrize("disposition", [one for one in Disposition if one.status.is_terminal])
+def test_classify__has_ended__is_not_stuck(disposition: Disposition) -> None:
+    assert _kind(disposition, LATER * 2) is None
+
+
+def test_classify__threshold_given__is_used_instead_of_the_time_out() -> None:
+    chunk = made_chunk(0, Disposition.QUEUED)
+
+    assert classify(made_fanout(), chunk, T0 + 61_000, older_than_seconds=60) is not None
+    assert classify(made_fanout(), chunk, LATER, older_than_seconds=3600) is None
+
+
+def test_classify__policy_with_another_time_out__goes_by_that() -> None:
+    fanout = made_fanout(Policy(timeout_seconds=30))
+
+    assert classify(fanout, made_chunk(0, Disposition.QUEUED), T0 + 31_000) is not None
+
+
+def test_classify__row_of_another_program_without_a_lease__has_the_time_out() -> None:
+    chunk = made_chunk(0, Disposition.RUNNING, attempt=0, lease_expires_at=None, worker=None)
+
+    assert classify(made_fanout(shards=0), chunk, T0 + 899_000) is None
+    found = classify(made_fanout(shards=0), chunk, LATER)
+    assert found is not None
+    assert found.kind is StuckKind.RETRY_PENDING
+    assert found.reason.startswith("its worker was not heard of again")
+
+
+def test_stuck__chunks_in_every_state__are_told_by_kind(store: SqliteStore, clock: VirtualClock) -> None:
+    stage = Stage(store, clock, chunks=6, policy=Policy(max_attempts=2, backoff_seconds=0, heartbeat_seconds=100))
+    stage.complete(0)
+    stage.fail(1)
+    stage.start(1)  # The last attempt that chunk 1 has.
+    stage.start(2)
+    stage.fail(3)
+    alive = stage.start(4)
+    for _ in range(5):
+        clock.advance(200)
+        alive = stage.tracker.heartbeat(alive)
+
+    found = sorted((one.chunk.start // SIZE, one.kind) for one in stuck(stage.library, RUN))
+
+    assert found == [
+        (1, StuckKind.LOST),
+        (2, StuckKind.RETRY_PENDING),
+        (3, StuckKind.RETRY_PENDING),
+        (4, StuckKind.OVERDUE),
+        (5, StuckKind.NEVER_STARTED),
+    ]
+
+
+def test_stuck__nothing_is_old_enough__is_empty(store: SqliteStore, clock: VirtualClock) -> None:
+    stage = Stage(store, clock, chunks=4)
+    stage.start(0)
+    stage.fail(1)
+    clock.advance(60)
+
+    assert stuck(stage.library, RUN) == []
+    assert {one.chunk.start // SIZE for one in stuck(stage.library, RUN, older_than_seconds=30)} == {0, 1, 2, 3}
+
+
+def test_stuck__among_ten_thousand_chunks__reads_a_page_for_each_place_to_look(
+    store: SqliteStore, clock: VirtualClock
+) -> None:
+    stage = Stage(store, clock, chunks=10_000)
+    stage.start(7000)
+    clock.advance(1000)
+    before = store.stats.queries
+
+    found = stuck(stage.library, RUN, limit=5)
+
+    assert found[0].chunk.chunk_id == "chunk-0070000"
+    assert [one.kind for one in found[1:]] == [StuckKind.NEVER_STARTED] * 4
+    assert store.stats.queries - before <= 4
+
+
+def test_stuck__limit__is_kept(store: SqliteStore, clock: VirtualClock) -> None:
+    stage = Stage(store, clock, chunks=5)
+    for number in range(5):
+        stage.start(number)
+    clock.advance(1000)
+
+    assert len(stuck(stage.library, RUN, limit=2)) == 2
+
+
+def test_stuck__rows_of_another_program__are_found_without_an_index(store: SqliteStore, clock: VirtualClock) -> None:
+    stage = Stage(store, clock, chunks=1)
+    started = {"status": "IN_PROGRESS", "started_at": "2025-06-15T14:00:00+00:00", "chunk_key": "chunks/a.npz"}
+    store.put(FANOUT, {"PK": "foreign", "SK": "RUN", "survey": "grs-15", "jobs_total": 2})
+    store.put(FANOUT, {"PK": "foreign", "SK": "CHUNK#chunk-0000000", **started})
+    store.put(FANOUT, {"PK": "foreign", "SK": "CHUNK#chunk-0000500", "status": "COMPLETED"})
+
+    assert [one.chunk.chunk_id for one in stuck(stage.library, "foreign")] == ["chunk-0000000"]
+
+
+def test_stuck__no_such_fan_out__is_said(store: SqliteStore, clock: VirtualClock) -> None:
+    stage = Stage(store, clock, chunks=1)
+
+    with pytest.raises(NotFoundError, match="fan-out other"):
+        stuck(stage.library, "other")

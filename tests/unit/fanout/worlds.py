@@ -1,0 +1,265 @@
+"""A store with fan-outs in it, whatever workers do to them, and a crash at any write that a test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.clock import VirtualClock
+from headgate.errors import HeadgateError
+from headgate.fanout import library
+from headgate.fanout.attempts import Failure, Result
+from headgate.fanout.counts import NAMES, Counts
+from headgate.fanout.library import Library
+from headgate.fanout.rows import ACTIVE, Chunk, Fanout, Policy, counter_key
+from headgate.fanout.sources import ListSource, Source
+from headgate.fanout.splitting import Order, Splitter
+from headgate.fanout.states import Disposition
+from headgate.fanout.steering import Steering
+from headgate.fanout.tending import Tender
+from headgate.fanout.tracking import Claim, Tracker
+from headgate.ids import IdMaker
+from headgate.store.port import Store
+from headgate.store.sqlite import Synchronous
+from headgate.store.tables import FANOUT
+from headgate.store.values import Item
+from headgate.store.writes import Query, Update, Write
+from tests.stores import open_sqlite
+
+RUN = "run"
+# What differs from one telling of the same story to another.
+_VOLATILE = ("token", "version", "repairs")
+
+
+class CrashError(Exception):
+    """The process is gone."""
+
+
+class CrashingStore:
+    """A store whose user dies at the n-th write, either just before it or just after, its answer not having come."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.writes = 0
+        self.crash_at = 0
+        self.is_applied = False
+        # What others do just before each read, and just before each write.
+        self.before_read: Callable[[], None] = lambda: None
+        self.before_write: Callable[[], None] = lambda: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, *args: Any, **options: Any) -> Item | None:
+        self.before_read()
+        return self._store.get(*args, **options)
+
+    def get_many(self, *args: Any, **options: Any) -> list[Item | None]:
+        self.before_read()
+        return self._store.get_many(*args, **options)
+
+    def query(self, query: Query) -> Any:
+        self.before_read()
+        return self._store.query(query)
+
+    def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
+        self._write(lambda: self._store.transact(writes, token=token))
+
+    def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
+        outcomes: list[HeadgateError | None] = self._write(lambda: self._store.transact_many(transactions))
+        return outcomes
+
+    def _write(self, call: Callable[[], Any]) -> Any:
+        self.writes += 1
+        self.before_write()
+        if self.writes == self.crash_at and not self.is_applied:
+            raise CrashError
+        answer = call()
+        if self.writes == self.crash_at:
+            raise CrashError
+        return answer
+
+
+def once(act: Callable[[], object]) -> Callable[[], None]:
+    """Return what does something the first time that it is called."""
+    left = [act]
+
+    def do() -> None:
+        if left:
+            left.pop()()
+
+    return do
+
+
+def read_in_pages(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Have whoever goes through many rows read so many at a time."""
+    monkeypatch.setattr(library, "PAGE_MAX", rows)
+    monkeypatch.setattr(library, "ROWS_AT_ONCE", rows)
+
+
+class World:
+    """One store, its clock, and all that workers of a fan-out need."""
+
+    def __init__(self, folder: Path, *, shards: int = 1) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.clock = VirtualClock()
+        self.ids = IdMaker(self.clock)
+        self.sqlite = open_sqlite(folder, clock=self.clock, synchronous=Synchronous.NORMAL)
+        self.crashing = CrashingStore(self.sqlite)
+        self.store: Store = self.crashing
+        # What tests and workers do goes past the crash.
+        self.library = Library(self.sqlite, self.clock)
+        self.splitter = Splitter(self.sqlite, self.clock, self.ids, shards=shards)
+        self.tracker = Tracker(self.sqlite, self.clock, self.ids, draw=lambda: 0.0)
+        self.steering = Steering(self.sqlite, self.clock, self.ids)
+        self.tender = Tender(self.sqlite, self.clock, self.ids, draw=lambda: 0.0)
+
+    def split(
+        self, source: Source | int, size: int = 1, *, queue_url: str | None = None, run_id: str = RUN, **policy: Any
+    ) -> Fanout:
+        """Make a fan-out, of so many items or of a source."""
+        if isinstance(source, int):
+            source = ListSource([f"item {number}" for number in range(source)])
+        order = Order(group="grs-15", chunk_size=size, policy=Policy(**policy), queue_url=queue_url)
+        self.splitter.send = lambda fanout: fanout
+        return self.splitter.split(order, source, run_id=run_id)
+
+    def row(self, chunk_id: str) -> Chunk:
+        return self.library.chunk(RUN, chunk_id)
+
+    def rows(self) -> list[Chunk]:
+        """All chunks and pieces in their order."""
+        return [chunk for slow in (False, True) for chunk in self.library.every_chunk(RUN, slow=slow)]
+
+    def dispositions(self) -> dict[str, str]:
+        return {chunk.chunk_id: chunk.disposition.value for chunk in self.rows()}
+
+    def fanout(self) -> Fanout:
+        return self.library.fanout(RUN, consistent=True)
+
+    def counts(self) -> Counts:
+        return self.library.counts(self.fanout())
+
+    # What workers do.
+
+    def claim(self, chunk_id: str) -> Claim:
+        start = self.tracker.start(RUN, chunk_id, worker="w")
+        assert start.claim is not None, f"{chunk_id}: {start.admission}"
+        return start.claim
+
+    def complete(self, chunk_id: str, **result: Any) -> None:
+        self.tracker.complete(self.claim(chunk_id), Result(**result))
+
+    def fail(self, chunk_id: str, error_class: str = "ValueError", message: str = "bad", **failure: Any) -> Chunk:
+        return self.tracker.fail(self.claim(chunk_id), Failure(error_class, message, **failure))
+
+    def kill(self, *chunk_ids: str, error_class: str = "ValueError", message: str = "bad") -> None:
+        """Have chunks fail until no try is left."""
+        for chunk_id in chunk_ids:
+            while self.fail(chunk_id, error_class, message).disposition is Disposition.RETRYING:
+                pass
+
+    def tend(self) -> Fanout:
+        """Have the fan-out tended until nothing changes, and return it."""
+        self.tender.see_to(RUN)
+        return self.fanout()
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self.sqlite.close()
+
+    def corrupt(self, shard: int = 0, **amounts: int) -> None:
+        """Add to a counter what no row has moved."""
+        key = counter_key(RUN, shard)
+        self.sqlite.transact([Update(FANOUT, key, add=amounts)], token=self.ids.ulid())
+
+    # What must hold at any time.
+
+    def check(self) -> None:
+        """Assert that every counter is what its rows add up to, and that nobody overlooks an open chunk."""
+        fanout = self.fanout()
+        truth: dict[int, dict[str, int]] = {shard: {} for shard in range(fanout.shards)}
+        for chunk in self.rows():
+            counter = truth[chunk.shard]
+            for name, amount in _adds(chunk):
+                counter[name] = counter.get(name, 0) + amount
+        for shard, expected in truth.items():
+            row = self.sqlite.get(FANOUT, counter_key(RUN, shard)) or {}
+            found = {name: row[name] for name in _RECOUNTED & set(row) if row[name]}
+            assert found == {name: amount for name, amount in expected.items() if amount}, f"counter {shard}"
+        counts = self.counts()
+        assert counts.drift() == 0
+        is_open = counts.open or counts.slow_open
+        assert not (is_open and fanout.is_finished), "an open chunk in a fan-out that counts as over"
+        assert not (is_open and fanout.attention_pk != ACTIVE), "an open chunk in a fan-out that nobody looks at"
+
+    def snapshot(self) -> list[Item]:
+        """Everything that is stored of the fan-out, but for what chance decides."""
+        items: list[Item] = []
+        events: dict[str, int] = {}
+        cursor = None
+        while True:
+            page = self.sqlite.query(Query(table=FANOUT, partition=RUN, limit=1000, cursor=cursor, consistent=True))
+            for item in page.items:
+                if item["SK"].startswith("EVT#"):
+                    events[item["kind"]] = events.get(item["kind"], 0) + item.get("count", 1)
+                else:
+                    items.append({name: value for name, value in item.items() if name not in _VOLATILE})
+            cursor = page.cursor
+            if cursor is None:
+                return [*items, events]
+
+
+_RECOUNTED = {
+    name
+    for name in NAMES
+    if name.startswith(("slow_", "items_")) or name in {"total", *(each.bucket for each in Disposition)}
+}
+
+
+def _adds(chunk: Chunk) -> Iterator[tuple[str, int]]:
+    """Give what a row adds to which number, told apart from the code under test."""
+    if chunk.sk.startswith("SLOW#"):
+        yield "slow_total", 1
+        yield f"slow_{chunk.disposition.value.lower()}", 1
+        return
+    yield "total", 1
+    yield chunk.disposition.value.lower(), 1
+    yield "items_total", chunk.items
+    yield "items_ok", chunk.items_ok
+    yield "items_failed", chunk.items_failed
+    yield "items_deferred", chunk.items_deferred
+
+
+def crash_everywhere(
+    folder: Path,
+    build: Callable[[Path], World],
+    act: Callable[[World], object],
+    *,
+    during: Callable[[World], object] = World.check,
+) -> int:
+    """Do something with a crash at each of its writes in turn, then again, and see that it comes to the same.
+
+    `act` must bear to be done again after it was done; `during` checks what must hold right after the crash. Returns
+    how many writes it has.
+    """
+    with closing(build(folder / "calm")) as calm:
+        act(calm)
+        calm.check()
+        expected, writes = calm.snapshot(), calm.crashing.writes
+    for is_applied in (False, True):
+        for number in range(1, writes + 1):
+            with closing(build(folder / f"{number}-{is_applied}")) as world:
+                world.crashing.crash_at, world.crashing.is_applied = number, is_applied
+                with suppress(CrashError):
+                    act(world)
+                assert world.crashing.writes == number, "it died there"
+                during(world)
+                act(world)
+                world.check()
+                assert world.snapshot() == expected, f"crash {'after' if is_applied else 'before'} write {number}"
+    return writes
