@@ -41,6 +41,7 @@ from headgate.store.writes import Write
 
 if TYPE_CHECKING:
     from headgate.fanout.doctor import Finding
+    from headgate.fanout.sqs import Drained, SqsQueue
     from headgate.store.dynamodb import DynamoStore
 
 DATABASE: Final = "headgate.db"
@@ -124,8 +125,33 @@ def open_service(app: App, opened: OpenedStore, clock: Clock) -> Service:
 
 
 def open_fanouts(opened: OpenedStore, clock: Clock, ids: IdMaker) -> FanoutService:
-    """Return the fan-outs of an open store."""
-    return FanoutService(opened.store, clock, ids, shards=_COUNTER_SHARDS[opened.settings.store.backend])
+    """Return the fan-outs of an open store. Where AWS is configured, those with a queue of their own can be sent."""
+    settings = opened.settings
+    fanouts = FanoutService(opened.store, clock, ids, shards=_COUNTER_SHARDS[settings.store.backend])
+    if settings.store.aws_region is not None:
+        fanouts.send_with(lambda fanout: _open_queue(opened, clock).send(fanout))
+    return fanouts
+
+
+def drain_queue(settings: Settings, clock: Clock, queue_url: str, *, letters_max: int) -> Drained:
+    """Record the letters of a dead-letter queue with their chunks. Raises `SettingsError`."""
+    opened = open_store(settings, clock)
+    with closing(opened.store), closing(_open_queue(opened, clock)) as queue:
+        from headgate.fanout.sqs import recorder
+
+        fanouts = open_fanouts(opened, clock, IdMaker(clock))
+        return queue.drain(queue_url, recorder(fanouts.dead_letters), letters_max=letters_max)
+
+
+def _open_queue(opened: OpenedStore, clock: Clock) -> SqsQueue:
+    store = opened.settings.store
+    if store.aws_region is None:
+        raise SettingsError("store.aws_region: a queue has a region; set it, for instance to eu-west-1")
+    with _extra("aws", "boto3", "botocore"):
+        from headgate.fanout.sqs import SqsQueue
+    return SqsQueue.connect(
+        region=store.aws_region, endpoint_url=store.aws_endpoint_url, store=opened.store, clock=clock
+    )
 
 
 def join_fanouts(service: Service, fanouts: FanoutService) -> None:

@@ -13,6 +13,7 @@ import typer
 from headgate.cli import fanout_mending as mending
 from headgate.cli.api import Api, asks, at
 from headgate.cli.fanout_doctor import doctor
+from headgate.cli.fanout_drain import drain
 from headgate.cli.fanout_exits import FanoutGroup
 from headgate.cli.fanout_submit import submit
 from headgate.cli.fanout_views import about, show_chunks, show_fanout, show_fanouts
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command("submit")(submit)
 app.command("doctor")(doctor)
+app.command("drain")(drain)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The fan-out.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to a file.")]

@@ -239,6 +239,10 @@ def moved_to(chunk: Chunk, disposition: Disposition, *, now_ms: int, error: str 
     if chunk.disposition is Disposition.RUNNING:
         beside = (_attempt(chunk, Outcome.CANCELLED, now_ms, None).put(),)
         counted = dict.fromkeys(("busy_ms", "wasted_ms"), _spent_ms(chunk, now_ms))
+    if disposition is Disposition.SKIPPED and chunk.items_failed:
+        # Done without, on purpose: they no longer count against the fan-out.
+        counted["items_failed"] = -chunk.items_failed
+        after = replace(after, items_failed=0)
     return Change(chunk, placed(after, disposition, moment(now_ms)), counted, beside)
 
 

@@ -11,8 +11,8 @@ from headgate.fanout.states import Disposition
 from headgate.fanout.tracking import Claim
 
 
-def job_of(key: int, claim: Claim) -> Job:
-    """Return the job that a claim is for a handler."""
+def job_of(key: int, claim: Claim, lane: str) -> Job:
+    """Return the job that a claim is for a handler of a worker of this lane."""
     fanout, chunk, policy = claim.fanout, claim.chunk, claim.fanout.rules()
     return Job(
         key=key,
@@ -29,7 +29,7 @@ def job_of(key: int, claim: Claim) -> Job:
         deferred=chunk.deferred,
         params=fanout.params,
         each=policy.each,
-        item_timeout_seconds=policy.item_timeout_seconds if chunk.lane == MAIN_LANE else None,
+        item_timeout_seconds=policy.item_timeout_seconds if lane == MAIN_LANE else None,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import signal
 import sys
 import typing
@@ -28,6 +29,9 @@ from headgate.fanout.jobs import Done, Failed, Job
 from headgate.fanout.sources import Piece, read_items
 
 Handler = Callable[[Any], Any]
+# Packages that were installed, also those that happen to be below the current folder.
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+_NAME: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 # Said to a child in place of the packages that a handler may come from.
 ANY: Final = "*"
 OUTPUT_BYTES_MAX: Final = 256 * 1024
@@ -101,7 +105,7 @@ def load(name: str, trusted: Sequence[str] | None = None) -> Loaded:
     be a function of a module in the current folder, or of one of the `trusted` packages: else it could be `os:system`.
     """
     module_name, _, path = name.partition(":")
-    if not module_name or not path:
+    if not _NAME.fullmatch(name):
         raise DefinitionError(f"handler {name!r}: give it as module:function")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -137,7 +141,7 @@ def _refuse_foreign(name: str, module_name: str, trusted: Sequence[str]) -> None
     here = Path.cwd().resolve()
     for place in places:
         path = Path(place or "/").resolve()
-        if path.is_relative_to(here) and "site-packages" not in path.parts:
+        if path.is_relative_to(here) and not _INSTALLED.intersection(path.parts):
             return
     raise DefinitionError(
         f"handler {name!r}: module {package} is not in the folder {here}; "
@@ -175,14 +179,12 @@ def perform(handler: Loaded, job: Job, say: Callable[[int], None]) -> Done | Fai
         # Handlers can put anything into these, and whoever reads the answer should not have to wonder.
         return msgspec.convert(msgspec.to_builtins(done), Done)
     except MemoryError as exc:
-        return _failed(job, started, "OOM", _said(exc), work)
-    except NonRetryable as exc:
-        return _failed(job, started, _class(exc), str(exc), work, is_final=True)
-    except NotFoundError as exc:
-        # The input is gone: no further try will find it.
-        return _failed(job, started, _class(exc), str(exc), work, is_final=True)
+        return _failed(job, started, exc, work, error_class="OOM")
+    except (NonRetryable, NotFoundError) as exc:
+        # Said by the handler, or the input is gone: no further try will help.
+        return _failed(job, started, exc, work, is_final=True)
     except Exception as exc:  # noqa: BLE001 - whatever the user's code raises is how the chunk ended
-        return _failed(job, started, _class(exc), str(exc), work)
+        return _failed(job, started, exc, work)
 
 
 def _work(job: Job, say: Callable[[int], None]) -> Work:
@@ -257,10 +259,26 @@ def _output(value: Any) -> str | None:  # noqa: ANN401 - whatever JSON can say
 
 
 def _failed(
-    job: Job, started: float, error_class: str, message: str, work: Work | None, *, is_final: bool = False
+    job: Job,
+    started: float,
+    error: Exception,
+    work: Work | None,
+    *,
+    error_class: str | None = None,
+    is_final: bool = False,
 ) -> Failed:
-    errors = {} if work is None else {place: _text(text) for place, text in work.item_errors.items()}
-    return Failed(job.key, _since_ms(started), error_class, _text(message), is_final, errors)
+    noted = work.item_errors if work is not None and isinstance(work.item_errors, dict) else {}
+    # Only what is well formed: handlers can put anything there, and this is no time to be strict.
+    errors = {place: _text(text) for place, text in noted.items() if isinstance(place, int) and isinstance(text, str)}
+    said = _words(error) if error_class is None else _said(error)
+    return Failed(job.key, _since_ms(started), error_class or _class(error), _text(said), is_final, errors)
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as exc:  # noqa: BLE001 - an error that cannot even say what it is
+        return f"its message cannot be told ({type(exc).__name__})"
 
 
 def _text(text: str) -> str:
@@ -285,4 +303,4 @@ def _class(error: BaseException) -> str:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {_words(error)}"

@@ -16,18 +16,18 @@ class InlineWorker:
     def __init__(self, service: FanoutService) -> None:
         self._service = service
         self._tender = service.tender()
-        self._lanes = [
-            Claims(service.store, service.clock, service.ids, worker="inline", lane=lane, draw=lambda: 0.0)
+        self._lanes = {
+            lane: Claims(service.store, service.clock, service.ids, worker="inline", lane=lane, draw=lambda: 0.0)
             for lane in (MAIN_LANE, SLOW_LANE)
-        ]
+        }
 
     def work(self) -> int:
         """Run every chunk that can be run now, and return how many that were. Raises `DefinitionError`."""
         count = 0
-        for claims in self._lanes:
+        for lane, claims in self._lanes.items():
             claims.look_again()
             for claim in claims.take(100, {}):
-                answer = perform(load(claim.fanout.handler or ""), job_of(0, claim), lambda _: None)
+                answer = perform(load(claim.fanout.handler or ""), job_of(0, claim, lane), lambda _: None)
                 change = ended(claim, answer, now_ms=claims.library.now_ms(), draw=0.0)
                 apply(self._service.store, [change])
                 self._tender.ended(claim.fanout.run_id)
@@ -38,5 +38,5 @@ class InlineWorker:
 
     def next_due_ms(self) -> int | None:
         """Return when the next chunk may be run that has to wait until then, if there is one."""
-        found = [due for claims in self._lanes if (due := claims.next_due_ms()) is not None]
+        found = [due for claims in self._lanes.values() if (due := claims.next_due_ms()) is not None]
         return min(found, default=None)

@@ -24,7 +24,7 @@ from headgate.fanout.child_pool import Assignment, ChildPool, Unstarted
 from headgate.fanout.claims import Claims
 from headgate.fanout.endings import ended, job_of
 from headgate.fanout.jobs import Done, Failed, Progress
-from headgate.fanout.rows import MAIN_LANE, Fanout, moment
+from headgate.fanout.rows import MAIN_LANE, Fanout, Policy, moment, slow_timeout
 from headgate.fanout.states import Disposition, Status
 from headgate.fanout.tending import TEND_SECONDS, Tender, worker_name
 from headgate.fanout.tracking import Claim
@@ -315,8 +315,11 @@ class LocalWorker:
     def _assignment(self, key: int, claim: Claim) -> Assignment:
         policy = claim.fanout.rules()
         return Assignment(
-            job=job_of(key, claim),
+            job=job_of(key, claim, self._options.lane),
             handler=self._options.handler or claim.fanout.handler or "",
             memory_mb=self._options.memory_mb or policy.memory_mb,
-            timeout_seconds=self._options.timeout_seconds or policy.timeout_seconds,
+            timeout_seconds=self._options.timeout_seconds or self._timeout(policy),
         )
+
+    def _timeout(self, policy: Policy) -> float:
+        return policy.timeout_seconds if self._options.lane == MAIN_LANE else slow_timeout(policy)

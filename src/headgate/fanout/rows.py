@@ -25,6 +25,7 @@ from headgate.store.writes import Put
 WIDTH_MIN: Final = 7
 WIDTH_UNKNOWN: Final = 12
 ERROR_CHARS_MAX: Final = 1024
+HEAL_ACTIONS: Final = ("retry", "slow-lane", "split", "quarantine")
 # The partition of the attention index that lists fan-outs which have not ended.
 ACTIVE: Final = "ACTIVE"
 MAIN_LANE: Final = "main"
@@ -41,6 +42,8 @@ class Policy(Struct, frozen=True, omit_defaults=True):
 
     max_attempts: int = 3
     timeout_seconds: float = 900.0
+    # In the slow lane; four times as long unless it is said.
+    slow_timeout_seconds: float | None = None
     # Longest silence of a worker; without it a chunk is its worker's for the whole time-out.
     heartbeat_seconds: float | None = None
     backoff_seconds: float = 1.0
@@ -62,6 +65,11 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     price_per_gb_second: float = 0.0000133334
     worker_gb: float = 1.0
     budget: float | None = None
+
+
+def slow_timeout(policy: Policy) -> float:
+    """Return how long a chunk may take in the slow lane."""
+    return policy.slow_timeout_seconds if policy.slow_timeout_seconds is not None else 4 * policy.timeout_seconds
 
 
 class Fanout(Struct, frozen=True, omit_defaults=True):

@@ -38,6 +38,7 @@ class FanoutService:
         self.dead_letters = DeadLetters(store, clock)
         # Told of a fan-out that has ended, once that is durable.
         self.closed: Callable[[Fanout], None] = lambda _: None
+        self.send: Callable[[Fanout], Fanout] | None = None
         # Says that a fan-out has ended, in the transaction that closes it.
         self.announce: Callable[[Fanout, Counts], list[Write]] = lambda _, __: []
         # Told of a fan-out that may have chunks to run.
@@ -54,8 +55,18 @@ class FanoutService:
         tender = Tender(self.store, self.clock, self.ids)
         tender.closed = lambda fanout: self.closed(fanout)
         tender.announce = lambda fanout, counts: self.announce(fanout, counts)
-        tender.heal = lambda fanout: self.healer.heal(fanout.run_id).healed
+        tender.heal = self._heal
+        tender.send = self.send
         return tender
+
+    def send_with(self, send: Callable[[Fanout], Fanout]) -> None:
+        """Have messages of fan-outs with a queue of their own sent by this."""
+        self.send = send
+        self.splitter.send = self.redriver.send = self.healer.send = self.bisector.send = send
+
+    def _heal(self, fanout: Fanout) -> int:
+        found = self.healer.heal(fanout.run_id)
+        return found.healed + found.unseen
 
     def worker(self, options: Options) -> LocalWorker:
         """Return a worker of this machine, which does nothing until it is run."""

@@ -32,6 +32,7 @@ from headgate.fanout.library import Library
 from headgate.fanout.rows import (
     ACTIVE,
     ERROR_CHARS_MAX,
+    HEAL_ACTIONS,
     NO_TOKEN,
     WIDTH_MIN,
     WIDTH_UNKNOWN,
@@ -251,6 +252,11 @@ def check_order(order: Order) -> None:
         "backoff_seconds_max": (0 <= policy.backoff_seconds_max <= 7 * 86_400, "from 0 to 7 days"),
         "price_per_gb_second": (policy.price_per_gb_second >= 0, "at least 0"),
         "worker_gb": (policy.worker_gb > 0, "more than 0"),
+        "heal_action": (policy.heal_action in HEAL_ACTIONS, f"one of {', '.join(HEAL_ACTIONS)}"),
+        "slow_timeout_seconds": (
+            policy.slow_timeout_seconds is None or 0 < policy.slow_timeout_seconds <= 7 * 86_400,
+            "more than 0, at most 7 days",
+        ),
         "heal_redrives_max": (policy.heal_redrives_max >= 0, "at least 0"),
         "retention_days": (0 < policy.retention_days <= 36_500, "more than 0, at most 36,500"),
     }

@@ -8,15 +8,14 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from headgate.clock import Clock
-from headgate.errors import ConflictError, OutcomeUnknownError
+from headgate.errors import ConflictError, DefinitionError, OutcomeUnknownError
 from headgate.fanout.attempts import moved_to
-from headgate.fanout.changes import apply
 from headgate.fanout.events import event
 from headgate.fanout.library import Library
-from headgate.fanout.reopening import check_reopenable
-from headgate.fanout.rows import ACTIVE, Fanout, Policy, dump_policy, moment
+from headgate.fanout.reopening import Note, Reopener
+from headgate.fanout.rows import Fanout, Policy, dump_policy, moment
 from headgate.fanout.splitting import Order, check_order
-from headgate.fanout.states import Disposition, FanoutStatus
+from headgate.fanout.states import Disposition
 from headgate.fanout.tending import Tender
 from headgate.ids import IdMaker
 from headgate.store.port import Store
@@ -44,6 +43,7 @@ class Steering:
         self.ended: Callable[[str], None] = Tender(store, clock, ids).ended
         self._store = store
         self._ids = ids
+        self._reopener = Reopener(store, self.library, ids)
 
     def pause(self, run_id: str, *, by: str | None = None, reason: str | None = None) -> Fanout:
         """Have no further chunk started; those that run may end.
@@ -72,6 +72,9 @@ class Steering:
 
         def change(fanout: Fanout, now: str) -> dict[str, Any]:
             del now
+            unknown = sorted(set(changes) - set(Policy.__struct_fields__))
+            if unknown:
+                raise DefinitionError(f"{unknown[0]}: no part of a policy; it has {sorted(Policy.__struct_fields__)}")
             policy: Policy = replace(fanout.rules(), **changes)
             check_order(Order(group=fanout.group or "-", chunk_size=max(1, fanout.chunk_size), policy=policy))
             return {"policy": dump_policy(policy)}
@@ -83,7 +86,8 @@ class Steering:
     ) -> list[str]:
         """Do without these chunks, and return which were skipped: those that neither run nor are done.
 
-        Raises `NotFoundError` if one of them is not there, and then skips none.
+        Raises `NotFoundError` if one of them is not there, and then skips none, and `ConflictError` while the
+        fan-out is being cancelled.
         """
         now_ms = self.library.now_ms()
         chunks = [self.library.chunk(run_id, chunk_id) for chunk_id in dict.fromkeys(chunk_ids)]
@@ -92,36 +96,12 @@ class Steering:
         ]
         if not changes:
             return []
-        # First, so that whoever tends it closes it with the new counts, also if this process gets no further.
-        self._open_again(run_id)
-        late = {one.change.after.sk for one in apply(self._store, changes)}
-        skipped = [change.after.chunk_id for change in changes if change.after.sk not in late]
-        note = event(run_id, self._ids.ulid(), "skipped", moment(now_ms), by=by, reason=reason, count=len(skipped))
-        self._store.transact([note.put()])
+        # With the fan-out's own row in each transaction, so that whoever is closing it at this moment counts anew.
+        fanout = self.library.fanout(run_id, consistent=True)
+        refused = self._reopener.put_back(fanout, changes, Note("skipped", by, reason))
+        late = {one.change.after.sk for one in refused}
         self.ended(run_id)
-        return skipped
-
-    def _open_again(self, run_id: str) -> None:
-        while True:
-            fanout = self.library.fanout(run_id, consistent=True)
-            if not fanout.is_finished:
-                return
-            check_reopenable(fanout)
-            opened = replace(
-                fanout,
-                version=fanout.version + 1,
-                status=FanoutStatus.RUNNING,
-                finished_at=None,
-                attention_pk=ACTIVE,
-                attention_sk=f"{fanout.created_at}#{run_id}",
-            )
-            try:
-                self._store.transact([opened.replacing(fanout.version)])
-            except OutcomeUnknownError:
-                raise
-            except ConflictError:
-                continue
-            return
+        return [change.after.chunk_id for change in changes if change.after.sk not in late]
 
     def _change(
         self,

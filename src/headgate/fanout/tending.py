@@ -26,7 +26,7 @@ from headgate.fanout.counts import Counts, folded, is_over, nothing_open, verdic
 from headgate.fanout.events import event
 from headgate.fanout.library import Library
 from headgate.fanout.results import summary
-from headgate.fanout.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, moment
+from headgate.fanout.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, moment, moment_ms
 from headgate.fanout.states import Disposition, FanoutStatus
 from headgate.fanout.tracking import has_expired
 from headgate.ids import IdMaker
@@ -39,6 +39,8 @@ TEND_SECONDS: Final = 1.0
 BATCH: Final = 900
 # So many running chunks of a fan-out are looked at, a second, for workers that are gone.
 RUNNING_SEEN_MAX: Final = 5_000
+# For so long a fan-out is kept open for dead chunks that are counted and that no index shows yet.
+HEALED_MS_MAX: Final = 60_000
 _log = structlog.get_logger(__name__)
 
 
@@ -51,7 +53,7 @@ class Tender:
         self.closed: Callable[[Fanout], None] = lambda _: None
         # Sends the messages that a fan-out with a queue of its own still owes.
         self.send: Callable[[Fanout], object] | None = None
-        # Mends what the policy of a fan-out says should be, and returns how many chunks that were.
+        # Mends what the policy of a fan-out says should be, and returns how many chunks that were, or are still to be.
         self.heal: Callable[[Fanout], int] = lambda _: 0
         # Says it on the bus, in the same transaction.
         self.announce: Callable[[Fanout, Counts], list[Write]] = lambda _, __: []
@@ -89,7 +91,7 @@ class Tender:
             self._send_waiting(fanout)
         if fanout.cancelled_at is not None:
             self._cancel_pending(fanout)
-        self._fold(fanout, self._healed(fanout, self.library.counts(fanout)))
+        self._heal_and_fold(fanout, self.library.counts(fanout))
 
     def ended(self, run_id: str) -> None:
         """A chunk has ended: fold if that is due, and close the fan-out if it was the last."""
@@ -100,20 +102,26 @@ class Tender:
         is_due = self._clock.monotonic() - self._folded_at.get(run_id, float("-inf")) >= FOLD_SECONDS
         if verdict(fanout, counts) is not None:
             # Before it is closed, what the policy says of those that died.
-            self._fold(fanout, self._healed(fanout, counts))
+            self._heal_and_fold(fanout, counts)
         elif is_due:
             self._fold(fanout, counts)
 
-    def _healed(self, fanout: Fanout, counts: Counts) -> Counts:
+    def _heal_and_fold(self, fanout: Fanout, counts: Counts) -> None:
+        """Do for those that died what the policy says, and fold; closed only if none of them may still be mended."""
         wants = counts.dead + counts.slow_dead and fanout.cancelled_at is None and fanout.rules().heal_redrives_max
-        return self.library.counts(fanout) if wants and self.heal(fanout) else counts
+        if not wants or not self.heal(fanout):
+            self._fold(fanout, counts)
+            return
+        # Those that died last may not be in the index yet, and be found a moment later.
+        is_patient = self.library.now_ms() - moment_ms(fanout.updated_at or fanout.created_at) < HEALED_MS_MAX
+        self._fold(fanout, self.library.counts(fanout), may_close=not is_patient)
 
     # Counting and closing.
 
-    def _fold(self, fanout: Fanout, counts: Counts) -> None:
+    def _fold(self, fanout: Fanout, counts: Counts, *, may_close: bool = True) -> None:
         self._folded_at[fanout.run_id] = self._clock.monotonic()
         while True:
-            after = folded_onto(fanout, counts, self.library.now_ms())
+            after = folded_onto(fanout, counts, self.library.now_ms(), may_close=may_close)
             if after is None:
                 return
             try:
@@ -148,7 +156,6 @@ class Tender:
     def _settled(self, after: Fanout) -> None:
         if after.is_finished:
             self._folded_at.pop(after.run_id, None)
-            _log.info("fan-out ended", run_id=after.run_id, status=after.status.value)
             self.closed(after)
 
     def _send_waiting(self, fanout: Fanout) -> None:
@@ -190,7 +197,7 @@ class Tender:
             apply(self._store, changes)
 
 
-def folded_onto(fanout: Fanout, counts: Counts, now_ms: int) -> Fanout | None:
+def folded_onto(fanout: Fanout, counts: Counts, now_ms: int, *, may_close: bool = True) -> Fanout | None:
     """Return the fan-out's row with these counts, and closed if they say so; None if nothing would change."""
     now = moment(now_ms)
     change: dict[str, Any] = {
@@ -205,7 +212,7 @@ def folded_onto(fanout: Fanout, counts: Counts, now_ms: int) -> Fanout | None:
     if (counts.completed, counts.failed) != (fanout.chunks_completed, fanout.chunks_failed):
         change["progressed_at"] = now
     status = verdict(fanout, counts)
-    if status is not None:
+    if status is not None and may_close:
         change["status"] = status
         if is_over(counts):
             change |= {"finished_at": now, **_laid_by(fanout, now_ms)}

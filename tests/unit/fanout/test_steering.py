@@ -207,8 +207,9 @@ def test_skip__what_waits_and_what_failed__and_the_fan_out_has_succeeded(shop: S
     assert books.fanout.status is FanoutStatus.SUCCEEDED
     assert (books.fanout.chunks_completed, books.fanout.chunks_failed) == (1, 0)
     assert shop.counts().skipped == 2
-    (note,) = [event for event in books.events if event["kind"] == "skipped"]
-    assert (note["by"], note["reason"], note["count"]) == ("ann", "bad input", 2)
+    notes = [event for event in books.events if event["kind"] == "skipped"]
+    assert {(note["by"], note["reason"]) for note in notes} == {("ann", "bad input")}
+    assert sum(note["count"] for note in notes) == 2
 
 
 def test_skip__what_runs_or_is_done__is_left_as_it_is(shop: Shop) -> None:
