@@ -319,12 +319,11 @@ def test_skip__what_waits_and_what_failed__the_rest_succeeds(shop: Shop, eventua
 # Sizes.
 
 
-@pytest.mark.parametrize("letter", ["x", "\u6f22"], ids=["1", "3"])
 def test_sizes__large_inputs_and_outputs__are_taken_and_completed_many_at_once(
-    shop: Shop, eventually: Eventually, letter: str
+    shop: Shop, eventually: Eventually
 ) -> None:
-    text = letter * (90_000 // len(letter.encode()))
-    shop.split([text] * 24)
+    text = 30_000 * "\u6f22"
+    shop.split([text] * 16)
 
     def end(claim: Claim) -> None:
         assert claim.chunk.input == f'["{text}"]'
@@ -348,7 +347,7 @@ def test_sizes__a_row_filled_to_the_brim__still_takes_what_its_worker_has_to_say
 
 
 def test_limit__never_more_at_once_than_it_allows__whatever_lags(shop: Shop, eventually: Eventually) -> None:
-    shop.split(RangeSource(0, 12), concurrency=3)
+    shop.split(RangeSource(0, 8), concurrency=3)
     workers = [Claims(shop.store, shop.clock, shop.ids, worker=f"w{number}") for number in range(3)]
     held: list[Claim] = []
 
@@ -363,4 +362,4 @@ def test_limit__never_more_at_once_than_it_allows__whatever_lags(shop: Shop, eve
         return shop.fanout().is_finished
 
     eventually(turn, bool)
-    assert shop.counts().done == 12
+    assert shop.counts().done == 8

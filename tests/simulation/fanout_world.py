@@ -16,6 +16,7 @@ from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, S
 from headgate.fanout import splitting, tending
 from headgate.fanout.attempts import Failure, Result, item_places
 from headgate.fanout.claims import Claims
+from headgate.fanout.redriving import Redriver, Selection
 from headgate.fanout.rows import Chunk, Policy, moment_ms, run_key
 from headgate.fanout.sources import IterableSource, ListSource, RangeSource, Source
 from headgate.fanout.splitting import Order, Splitter
@@ -105,6 +106,7 @@ class Process:
         self.tender = Tender(store, clock, ids, draw=draw)
         self.tracker.ended = self.tender.ended
         self.steering = Steering(store, clock, ids)
+        self.redriver = Redriver(store, clock, ids)
         self.lanes = {
             lane: Claims(store, clock, ids, worker=f"{self.name}-{lane}", lane=lane, draw=draw)
             for lane in ("main", "slow")
@@ -196,6 +198,7 @@ class World:
             (10, lambda: self._drive(self._beat)),
             (14, lambda: self._drive(self._tend)),
             (7, lambda: self._drive(self._steer)),
+            (2, self._race_for_a_lease),
             (12, self._pass_time),
             (5, self.machine.catch_up),
         ]
@@ -278,11 +281,13 @@ class World:
 
     def _deliver(self, process: Process) -> None:
         """A message comes, once or several times at once."""
-        if (name := self._any_chunk()) is None:
-            return
+        if (name := self._any_chunk()) is not None:
+            self._start(process, name, self.draw.choice([1, 1, 5]))
+
+    def _start(self, process: Process, name: tuple[str, str], times: int) -> None:
         paused = set(self.told.paused)
         begun = 0
-        for _ in range(self.draw.choice([1, 1, 5])):
+        for _ in range(times):
             start = process.tracker.start(*name, worker=process.name)
             if start.claim is not None:
                 begun += 1
@@ -309,7 +314,7 @@ class World:
         return self.draw.choice(names) if names else None
 
     def _beat(self, process: Process) -> None:
-        for held in list(process.held):
+        for held in [held for held in process.held if held.said is None]:
             try:
                 claim = process.tracker.heartbeat(held.claim, items_done=self.draw.choice([None, 1]))
             except StaleClaimError:
@@ -359,8 +364,12 @@ class World:
         process.held.remove(held)
         item = self.machine.store.get(FANOUT, held.claim.chunk.key, consistent=True)
         assert item is not None
-        is_ours = item["token"] == held.claim.chunk.token and item["disposition"] == "RUNNING"
-        assert not is_ours, f"{held.name}: refused, although the chunk is still this worker's"
+        found = (item["token"], Disposition(item["disposition"]))
+        token = held.claim.chunk.token
+        assert found != (token, Disposition.RUNNING), f"{held.name}: refused, although it is still this worker's"
+        if held.said is not None and held.said[0] in ("complete", "defer", "spoil"):
+            ended = [(token, disposition) for disposition in COMPLETED]
+            assert found not in ended, f"{held.name}: refused, although this worker has completed it"
 
     # Tending and steering.
 
@@ -371,15 +380,16 @@ class World:
         if not self.asked:
             return
         run_id = self.draw.choice(list(self.asked))
-        act = self.draw.choices([self._pause, self._resume, self._cancel, self._skip], [4, 6, 1, 4])[0]
+        acts = [self._pause, self._resume, self._cancel, self._skip, self._redrive]
+        act = self.draw.choices(acts, [4, 6, 1, 4, 2])[0]
         self.log.append(f"{act.__name__} {run_id}")
         try:
             act(process, run_id)
-        except NotFoundError:
-            return
-        except ConflictError as exc:
-            if isinstance(exc, OutcomeUnknownError):
-                raise
+        except OutcomeUnknownError:
+            raise
+        except (NotFoundError, ConflictError):
+            # Not there yet, or over by now.
+            self.log.append("refused")
 
     def _pause(self, process: Process, run_id: str) -> None:
         process.steering.pause(run_id)
@@ -403,7 +413,33 @@ class World:
         assert set(skipped) <= set(chosen)
         self.told.skipped.update((run_id, chunk_id) for chunk_id in skipped)
 
+    def _redrive(self, process: Process, run_id: str) -> None:
+        # What it had been told before no longer holds: it has another life.
+        self.told.cancelled.discard(run_id)
+        process.redriver.redrive(run_id, Selection(all=True))
+
     # Faults and time.
+
+    def _race_for_a_lease(self) -> None:
+        """A worker shows a sign of life at the very moment at which another takes its chunk for lost."""
+        holders = [process for process in self.processes if process.held and not process.is_frozen]
+        if not holders or len(self.processes) < 2:
+            return
+        holder = self.draw.choice(holders)
+        rival = self.draw.choice([process for process in self.processes if process is not holder])
+        held = self.draw.choice(holder.held)
+        late_ms = moment_ms(held.claim.chunk.lease_expires_at or "") - round(1000 * self.clock.seconds())
+        if not 0 <= late_ms <= 100_000:
+            return
+        self.clock.advance(late_ms / 1000 + 0.001)
+        self._note_time()
+        self.machine.catch_up()
+        at = rival.store.calls + self.draw.randint(1, 6)
+        rival.store.meanwhile = (at, lambda: self.guarded(holder, self._beat) if holder in self.processes else None)
+        if self.draw.random() < 0.5:
+            self.guarded(rival, self._tend)
+        else:
+            self.guarded(rival, lambda process: self._start(process, held.name, 1))
 
     def _arm(self) -> None:
         process = self.draw.choice(self.processes) if self.processes else None
@@ -511,6 +547,10 @@ class World:
         for run_id, chunk_id in self.told.skipped:
             row = self.books[run_id].chunks[chunk_id]
             assert row.disposition is Disposition.SKIPPED, f"{run_id} {chunk_id}: was skipped, is {row.disposition}"
+        for books in self.books.values():
+            if books.fanout.status is FanoutStatus.SUCCEEDED:
+                items, asked = sum(chunk.items for chunk in books.main), self.asked[books.fanout.run_id]
+                assert items == asked.items, f"{asked.run_id}: SUCCEEDED with {items} of {asked.items} items"
         for run_id in self.told.split:
             books = self.books[run_id]
             items = sum(chunk.items for chunk in books.main)

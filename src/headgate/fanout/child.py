@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import queue
 import resource
@@ -9,16 +10,20 @@ import signal
 import socket
 import sys
 import threading
+from typing import Final
 
 from headgate.errors import HeadgateError
 from headgate.fanout.handlers import ANY, Loaded, load, perform
 from headgate.fanout.jobs import Channel, Job, Progress, Ready, Unusable
+
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def main(arguments: list[str]) -> None:
     """Serve the worker at the other end of the descriptor that is the first argument."""
     descriptor, memory_mb, handler = int(arguments[0]), int(arguments[1]), arguments[2]
     trusted = None if arguments[3] == ANY else [name for name in arguments[3].split(",") if name]
+    _die_with_parent(int(arguments[4]))
     # Ctrl-C in a terminal reaches the whole group: the parent decides when a child has to go.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(socket.socket(fileno=descriptor))
@@ -35,6 +40,14 @@ def main(arguments: list[str]) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
     channel.send(Ready(loaded.file))
     _serve(channel, jobs, loaded)
+
+
+def _die_with_parent(parent: int) -> None:
+    """Have the system end this process with its parent, also while C code lets no thread of Python run."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
 
 
 def _serve(channel: Channel, jobs: queue.SimpleQueue[Job], handler: Loaded) -> None:

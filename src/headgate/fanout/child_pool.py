@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -57,7 +57,8 @@ class ChildPool:
         self._waiting: deque[Assignment] = deque()
         self._assigned: dict[int, Assignment] = {}
         self._owners: dict[int, Child] = {}
-        self._mean_seconds = 0.0
+        # By handler: how long its jobs take.
+        self._means: dict[str, float] = {}
         self._selector = selectors.DefaultSelector()
         self._bell, self._ringer = socket.socketpair()
         self._bell.settimeout(0)
@@ -72,10 +73,15 @@ class ChildPool:
 
     def room(self) -> int:
         """Return how many more jobs it is worth having."""
-        places = self._processes * self._ahead()
+        places = self._processes * max(map(self._ahead, self._means), default=1)
         room = places - len(self._assigned)
         # Not for each that has ended: a few at a time make a better transaction.
         return room if room >= max(1, places // 4) else 0
+
+    def room_for(self, handler: str) -> int:
+        """Return how many more jobs of a handler it is worth having: of one not known to be quick, one a process."""
+        held = sum(1 for assignment in self._assigned.values() if assignment.handler == handler)
+        return self._processes * self._ahead(handler) - held
 
     def add(self, assignments: Sequence[Assignment]) -> None:
         """Have jobs run as soon as there is a child for them."""
@@ -135,29 +141,36 @@ class ChildPool:
 
     # Giving.
 
-    def _ahead(self) -> int:
-        if self._mean_seconds <= 0:
+    def _ahead(self, handler: str) -> int:
+        mean_seconds = self._means.get(handler)
+        if mean_seconds is None:
             return 1
-        return max(1, min(AHEAD_MAX, int(AHEAD_SECONDS / self._mean_seconds)))
+        return max(1, min(AHEAD_MAX, int(AHEAD_SECONDS / mean_seconds)))
 
     def _hand_out(self) -> None:
         now = self._clock.monotonic()
-        ahead = self._ahead()
-        while self._waiting:
-            child = self._child_for(self._waiting[0], ahead, now)
+        kinds = dict.fromkeys((assignment.handler, assignment.memory_mb) for assignment in self._waiting)
+        for kind in kinds:
+            # One kind that has no child now does not keep the others waiting.
+            self._hand_out_kind(kind, now)
+
+    def _hand_out_kind(self, kind: tuple[str, int | None], now: float) -> None:
+        waiting = deque(each for each in self._waiting if (each.handler, each.memory_mb) == kind)
+        ahead = self._ahead(kind[0])
+        given: set[int] = set()
+        while waiting:
+            child = self._child_for(waiting[0], ahead, now)
             if child is None:
-                return
-            share = min(ahead - len(child.jobs), max(1, len(self._waiting) // self._processes))
-            jobs = list(self._next_for(child, max(1, share)))
+                break
+            share = min(ahead - len(child.jobs), max(1, len(waiting) // self._processes))
+            jobs = [waiting.popleft().job for _ in range(min(max(1, share), len(waiting)))]
             for job in jobs:
                 self._owners[job.key] = child
+            given.update(job.key for job in jobs)
             child.give(jobs, now)
             self._watch(child)
-
-    def _next_for(self, child: Child, share: int) -> Iterator[Job]:
-        while self._waiting and share > 0 and _fits(child, self._waiting[0]):
-            share -= 1
-            yield self._waiting.popleft().job
+        if given:
+            self._waiting = deque(each for each in self._waiting if each.job.key not in given)
 
     def _child_for(self, assignment: Assignment, ahead: int, now: float) -> Child | None:
         """Return a child with room for this, making one if there may be another."""
@@ -167,7 +180,9 @@ class ChildPool:
         if idle:
             return idle[0]
         if len(self._children) >= self._processes:
-            others = [child for child in self._children if not child.jobs]
+            wanted = {(each.handler, each.memory_mb) for each in self._waiting}
+            idle_others = [child for child in self._children if not child.jobs]
+            others = [child for child in idle_others if (child.handler, child.memory_mb) not in wanted]
             if not others:
                 roomy = [child for child in alike if len(child.jobs) < ahead]
                 return min(roomy, key=lambda child: len(child.jobs), default=None)
@@ -223,11 +238,16 @@ class ChildPool:
                     self.unusable[child.handler] = answer.message
                 case Done() | Failed():
                     child.ended(answer.key, self._clock.monotonic())
-                    self._mean_seconds += 0.1 * (answer.duration_ms / 1000 + 0.0001 - self._mean_seconds)
+                    self._learn(child.handler, answer.duration_ms / 1000 + 0.0001)
                     heard += self._settled(answer)
                 case Progress():
                     heard.append(answer)
         return heard
+
+    def _learn(self, handler: str, seconds: float) -> None:
+        mean = self._means.get(handler)
+        # What is slow is believed at once, what is quick only by and by.
+        self._means[handler] = seconds if mean is None or seconds > mean else mean + 0.1 * (seconds - mean)
 
     def _settled(self, answer: Done | Failed) -> list[Heard]:
         self._owners.pop(answer.key, None)

@@ -46,7 +46,7 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs:
             packages = ANY if trusted is None else ",".join(trusted)
-            arguments = [str(theirs.fileno()), str(memory_mb or 0), handler, packages]
+            arguments = [str(theirs.fileno()), str(memory_mb or 0), handler, packages, str(os.getpid())]
             command = [sys.executable, "-m", "headgate.fanout.child", *arguments]
             # A session of its own, so that whatever the handler starts ends with it.
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)

@@ -50,6 +50,8 @@ class Claims:
         self._wanted = wanted
         self._lease_seconds = lease_seconds
         self.draw = draw
+        # How many more chunks of a fan-out are worth having, whatever room there is.
+        self.room_for: Callable[[Fanout], int] = lambda _: 1_000_000
         self._listed: list[Fanout] = []
         self._listed_until = 0.0
         # Where in the queue of a fan-out this worker takes from, if not at its head.
@@ -97,6 +99,7 @@ class Claims:
         return self._listed
 
     def _limit(self, fanout: Fanout, room: int) -> int:
+        room = min(room, self.room_for(fanout))
         concurrency = fanout.rules().concurrency
         if concurrency is None:
             return room

@@ -157,8 +157,8 @@ def verdict(fanout: Fanout, counts: Counts) -> FanoutStatus | None:
     is_split = fanout.status is not FanoutStatus.SPLITTING or fanout.cancelled_at is not None
     if not is_split or counts.open:
         return None
-    is_cut_short = counts.cancelled or counts.slow_cancelled or fanout.status is FanoutStatus.SPLITTING
-    if fanout.cancelled_at is not None and is_cut_short:
+    is_cut_short = fanout.is_cut_short or fanout.status is FanoutStatus.SPLITTING
+    if fanout.cancelled_at is not None and (counts.cancelled or counts.slow_cancelled or is_cut_short):
         return FanoutStatus.CANCELLED
     if counts.total and not counts.completed and counts.failed:
         return FanoutStatus.FAILED

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 _LENGTH: Final = struct.Struct("!I")
 _READ_BYTES: Final = 1 << 18
+MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class Job(Struct, frozen=True, tag="job", omit_defaults=True):
@@ -150,6 +151,8 @@ class Channel:
         bodies, at = [], 0
         while len(self._in) - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._in, at)
+            if length > MESSAGE_BYTES_MAX:
+                raise msgspec.DecodeError(f"a message of {length} bytes: something else has been written here")
             if len(self._in) - at - _LENGTH.size < length:
                 break
             bodies.append(bytes(self._in[at + _LENGTH.size : at + _LENGTH.size + length]))

@@ -75,6 +75,7 @@ class LocalWorker:
         self._claims = Claims(
             store, clock, ids, worker=self.name, lane=options.lane, wanted=self._wanted, lease_seconds=LEASE_SECONDS
         )
+        self._claims.room_for = lambda fanout: self._pool.room_for(options.handler or fanout.handler or "")
         self._library = self._claims.library
         # What is named on the command line is the operator's own choice.
         trusted = options.trusted if options.handler is None else None

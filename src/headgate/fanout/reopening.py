@@ -134,11 +134,14 @@ def reopened(fanout: Fanout, now: str, *, is_rerun: bool, more_chunks: int = 0) 
         condition = all_of(equals("status", splitting), uncancelled)
         return Update(FANOUT, run_key(fanout.run_id), {"updated_at": now}, {"version": 1}, (), condition)
     values: dict[str, Any] = {
-        "status": FanoutStatus.RUNNING.value,
+        # One whose split was cut short lacks chunks, and must not end before someone has asked for the rest.
+        "status": (FanoutStatus.SPLITTING if fanout.is_cut_short and is_rerun else FanoutStatus.RUNNING).value,
         "attention_pk": ACTIVE,
         "attention_sk": f"{fanout.created_at}#{fanout.run_id}",
         "updated_at": now,
     }
+    if fanout.is_cut_short and is_rerun:
+        values["split_error"] = "the split was cancelled before its end; ask for the same fan-out again"
     amounts = {"version": 1}
     if more_chunks:
         amounts |= {"jobs_total": more_chunks, "n_chunks": more_chunks}

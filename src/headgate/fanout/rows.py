@@ -104,6 +104,8 @@ class Fanout(Struct, frozen=True, omit_defaults=True):
     # How many items have their chunk.
     split_through: int = 0
     split_error: str | None = None
+    # It was cancelled before all its items had their chunk, and ended so.
+    is_cut_short: bool = False
     started_at: str | None = None
     updated_at: str | None = None
     progressed_at: str | None = None

@@ -124,7 +124,8 @@ class Splitter:
             self.told(fanout.run_id)
         if self.send is not None and fanout.queue_url is not None:
             fanout = self.send(fanout)
-        fanout = self._advance(fanout, {"status": FanoutStatus.RUNNING, "updated_at": self._library.now()}, [])
+        done = {"status": FanoutStatus.RUNNING, "is_cut_short": False, "updated_at": self._library.now()}
+        fanout = self._advance(fanout, done, [])
         self.ended(fanout.run_id)
         return self._library.fanout(fanout.run_id, consistent=True)
 

@@ -216,6 +216,7 @@ def folded_onto(fanout: Fanout, counts: Counts, now_ms: int, *, may_close: bool 
         change["status"] = status
         if is_over(counts):
             change |= {"finished_at": now, **_laid_by(fanout, now_ms)}
+            change["is_cut_short"] = fanout.is_cut_short or fanout.status is FanoutStatus.SPLITTING
     after = replace(fanout, **change)
     if after == fanout:
         return None

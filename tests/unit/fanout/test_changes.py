@@ -206,8 +206,10 @@ def test_apply__large_inputs__are_taken_given_back_and_failed(shop: Shop, letter
     assert all(chunk.input == f'["{letter * (100_000 // size)}"]' for chunk in all_chunks(shop))
 
 
-@pytest.mark.parametrize("output_chars", [10, 50_000, 200_000])
-@pytest.mark.parametrize("chars", [150_000, 195_000, 204_000, 204_600, 230_000])
+@pytest.mark.parametrize(
+    ("chars", "output_chars"),
+    [(150_000, 200_000), (195_000, 50_000), (204_000, 10), (204_600, 10), (204_600, 200_000), (230_000, 50_000)],
+)
 def test_apply__a_row_that_is_nearly_full__still_takes_every_change(
     tmp_path: Path, chars: int, output_chars: int
 ) -> None:

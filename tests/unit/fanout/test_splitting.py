@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from headgate.errors import AlreadyStartedError, DefinitionError, InvalidIdError, InvalidPayloadError, StoreBusyError
 from headgate.fanout.attempts import Failure, Result
+from headgate.fanout.redriving import Redriver, Selection
 from headgate.fanout.rows import Policy
 from headgate.fanout.sources import IterableSource, LinesSource, ListSource, RangeSource, Source
 from headgate.fanout.splitting import Order, Splitter, check_order, check_run_id, digest_of
@@ -283,6 +284,28 @@ def test_split__cancelled_in_the_middle__adds_nothing_more_and_ends(shop: Shop) 
 
 def cancel(shop: Shop) -> None:
     shop.steering.cancel(RUN)
+
+
+def test_split__cancelled_in_the_middle_and_redriven__does_not_succeed_without_the_rest(shop: Shop) -> None:
+    splitter, store = faulty(shop)
+    store.meanwhile = (4, lambda: cancel(shop))
+    splitter.split(Order("g", 1), RangeSource(0, 500), run_id=RUN)
+    shop.tender.tend()
+    there = shop.counts().total
+    assert 0 < there < 500
+    Redriver(shop.store, shop.clock, shop.ids).redrive(RUN, Selection(all=True))
+    for claim in shop.claims().take(1_000, {}):
+        shop.tracker.complete(claim, Result())
+    shop.tender.tend()
+    assert not shop.fanout().is_finished
+
+    shop.splitter.split(Order("g", 1), RangeSource(0, 500), run_id=RUN)
+
+    check_whole(shop, 500, 1)
+    for claim in shop.claims().take(1_000, {}):
+        shop.tracker.complete(claim, Result())
+    shop.tender.tend()
+    assert shop.fanout().status is FanoutStatus.SUCCEEDED
 
 
 def test_split__whose_splitter_died_and_that_is_cancelled__comes_to_its_end(shop: Shop) -> None:

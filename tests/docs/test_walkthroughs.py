@@ -1,4 +1,4 @@
-"""The tutorial works as it is written: its commands are typed into one shell, and what it shows is compared."""
+"""Pages to follow work as they are written: commands are typed into one shell, and what is shown is compared."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import pytest
 
 from tests.acceptance.program import PROGRAM
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+DOCS = Path(__file__).parents[2] / "docs"
 ANSWER_SECONDS_MAX = 60.0
 PORT_SHOWN, GRPC_PORT_SHOWN = "8400", "8401"
 # Those only look, so a test, which is faster than a reader, may ask again until all is as shown.
-LOOKS = re.compile(r"headgate execution (ls|show|history)\b|curl -s \S+/orders/")
+LOOKS = re.compile(r"headgate (execution|fanout) (ls|show|history|failures|errors)\b|curl -s \S+/orders/")
 # What the shell says of a process that was killed, sooner or later.
 KILLED = re.compile(r"bash: line \d+: +\d+ Killed")
 # What differs each time, and what stands for it.
@@ -34,6 +34,7 @@ VARIES = (
     (re.compile(r'_ms":\d+'), '_ms":TIME'),
     (re.compile(r"home=\S+"), "home=HOME"),
     (re.compile(r"passed in [\d.]+s"), "passed in TIME"),
+    (re.compile(r"(completed in|failed in|took) +[\dms.]+"), r"\1 TIME"),
     (re.compile(r"[ \t]+"), " "),
 )
 
@@ -52,8 +53,8 @@ class Command(NamedTuple):
     shown: str
 
 
-def steps() -> Iterator[File | Command]:
-    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+def steps(page: Path) -> Iterator[File | Command]:
+    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
         if language == "python":
             name = re.match(r"# (\w+\.py)\n", text)
             assert name is not None, f"a file needs its name in the first line: {text}"
@@ -166,7 +167,7 @@ def test_tutorial__every_file_and_command__does_what_the_page_shows(tmp_path: Pa
     with ExitStack() as exits:
         shell = Shell(tmp_path, free_ports())
         exits.callback(shell.close)
-        for step in steps():
+        for step in steps(DOCS / "tutorial.md"):
             if isinstance(step, File):
                 (tmp_path / "orders" / step.name).write_text(step.text)
             else:
@@ -175,6 +176,20 @@ def test_tutorial__every_file_and_command__does_what_the_page_shows(tmp_path: Pa
 
     assert (tmp_path / "orders" / ".headgate" / "headgate.db").exists()
     assert typed.count("kill -9 $!") == 2
+
+
+@pytest.mark.timeout(240)
+def test_fan_out_page__every_file_and_command__does_what_the_page_shows(tmp_path: Path) -> None:
+    with ExitStack() as exits:
+        shell = Shell(tmp_path, free_ports())
+        exits.callback(shell.close)
+        for step in steps(DOCS / "how-to" / "run-a-fan-out.md"):
+            if isinstance(step, File):
+                (tmp_path / step.name).write_text(step.text)
+            else:
+                shell.run(step)
+
+    assert (tmp_path / ".headgate" / "headgate.db").exists()
 
 
 @pytest.mark.parametrize(
