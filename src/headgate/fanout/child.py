@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
 import resource
+import select
 import signal
 import socket
 import sys
 import threading
-from typing import Final
 
 from headgate.errors import HeadgateError
 from headgate.fanout.handlers import ANY, Loaded, load, perform
 from headgate.fanout.jobs import Channel, Job, Progress, Ready, Unusable
-
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def main(arguments: list[str]) -> None:
     """Serve the worker at the other end of the descriptor that is the first argument."""
     descriptor, memory_mb, handler = int(arguments[0]), int(arguments[1]), arguments[2]
     trusted = None if arguments[3] == ANY else [name for name in arguments[3].split(",") if name]
-    _die_with_parent(int(arguments[4]))
+    _guard(int(arguments[4]), descriptor)
     # Ctrl-C in a terminal reaches the whole group: the parent decides when a child has to go.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(socket.socket(fileno=descriptor))
@@ -42,12 +39,23 @@ def main(arguments: list[str]) -> None:
     _serve(channel, jobs, loaded)
 
 
-def _die_with_parent(parent: int) -> None:
-    """Have the system end this process with its parent, also while C code lets no thread of Python run."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
+def _guard(worker: int, descriptor: int) -> None:
+    """Have everything of this session end with the worker, also while C code lets no thread of Python run.
+
+    By a process of its own, which only waits. It is in this process's group, and ends with it.
+    """
+    if os.getppid() != worker:
         os._exit(0)
+    if sys.platform != "linux" or os.fork() != 0:
+        return
+    # Or the worker would never see the end of this process.
+    os.close(descriptor)
+    try:
+        ended = select.poll()
+        ended.register(os.pidfd_open(worker), select.POLLIN)
+        ended.poll()
+    finally:
+        os.killpg(0, signal.SIGKILL)
 
 
 def _serve(channel: Channel, jobs: queue.SimpleQueue[Job], handler: Loaded) -> None:

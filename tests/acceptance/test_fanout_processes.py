@@ -1,0 +1,399 @@
+"""Workers and splitters in processes of their own, killed, stopped, starved and misused: every chunk counts once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.fanout.redriving import Selection
+from headgate.fanout.rows import Fanout
+from headgate.fanout.service import FanoutService
+from headgate.fanout.sources import ListSource, RangeSource, Source
+from headgate.fanout.splitting import Order
+from headgate.fanout.states import Disposition, FanoutStatus, Outcome
+from headgate.store.sqlite import SqliteStore
+from tests.acceptance import fanout_handlers as mine
+from tests.acceptance.program import until
+from tests.fanout_books import RUN, Books, check_books, check_found, read_books
+
+ROOT = Path(__file__).parents[2]
+# `make soak` goes on for longer.
+SOAK_SECONDS = float(os.environ.get("HEADGATE_TEST_SOAK_SECONDS", "0"))
+CHUNKS = 100_000 if SOAK_SECONDS else 5_000
+
+
+class Site:
+    """A folder with a store, the processes that work in it, and what they have left behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.home.mkdir()
+        self.service: FanoutService
+        self.store: SqliteStore
+        self.service, self.store = mine.service_at(self.home)
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *arguments: str | Path, **environ: str | float) -> subprocess.Popen[bytes]:
+        """Start a process of the program, and wait until it says that it is ready."""
+        log = self.folder / f"log-{len(self.processes)}"
+        more = {f"FANOUT_TEST_{name.upper()}": str(value) for name, value in environ.items()}
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", mine.MODULE, *arguments],
+                cwd=ROOT,
+                env={**os.environ, "FANOUT_TEST_FOLDER": str(self.folder), "PYTHONPATH": str(self.folder), **more},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        self.processes.append(process)
+        until(lambda: b"ready" in log.read_bytes() or process.poll() is not None, "the line that says it is ready")
+        return process
+
+    def worker(self, **environ: str | float) -> subprocess.Popen[bytes]:
+        return self.start("work", self.home, **environ)
+
+    def work_off(self, **environ: str | float) -> None:
+        """Run a worker until nothing is left to do."""
+        worker = self.worker(until_idle=1, **environ)
+        assert worker.wait(60) == 0, self.log_of(worker)
+
+    def log_of(self, process: subprocess.Popen[bytes]) -> str:
+        return (self.folder / f"log-{self.processes.index(process)}").read_text()
+
+    def split(self, items: Sequence[Any] | Source, handler: str, *, size: int = 1, **policy: Any) -> Fanout:
+        source = ListSource(items) if isinstance(items, Sequence) else items
+        order = Order("g", size, handler=f"{mine.MODULE}:{handler}", policy=mine.policy_of(**policy))
+        return self.service.splitter.split(order, source, run_id=RUN)
+
+    def books(self) -> Books:
+        books = read_books(self.store, RUN)
+        check_books(books)
+        return books
+
+    def journal(self) -> list[str]:
+        path = self.folder / "journal"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def until_over(self, seconds_max: float = 60.0) -> Books:
+        until(lambda: self.service.library.fanout(RUN).is_finished, "the end of the fan-out", seconds_max)
+        books = self.books()
+        check_found(self.store, books)
+        return books
+
+    def survivors(self) -> list[int]:
+        """Return the processes that anything of this test has started and that are still there."""
+        mark = f"FANOUT_TEST_FOLDER={self.folder}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                is_ours = entry.name.isdigit() and mark in (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if is_ours:
+                found.append(int(entry.name))
+        return found
+
+    def check_nobody_left(self, seconds_max: float = 5.0) -> None:
+        until(lambda: not self.survivors(), f"the end of all processes ({self.survivors()})", seconds_max)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    for process in site.processes:
+        process.kill()
+        process.wait()
+    try:
+        site.check_nobody_left()
+    finally:
+        for pid in site.survivors():
+            os.kill(pid, signal.SIGKILL)
+        site.store.close()
+
+
+def check_performed(site: Site, books: Books) -> None:
+    """No attempt was made twice, none that is not in the books, and none after a chunk had ended."""
+    lines = Counter(site.journal())
+    assert [line for line, count in lines.items() if count > 1] == []
+    attempts: dict[str, list[int]] = {}
+    for line in lines:
+        chunk_id, attempt = line.split()[:2]
+        attempts.setdefault(chunk_id, []).append(int(attempt))
+    assert attempts.keys() == {chunk.chunk_id for chunk in books.main}
+    for chunk in books.main:
+        assert max(attempts[chunk.chunk_id]) == chunk.attempt, f"{chunk.chunk_id}: {attempts[chunk.chunk_id]}"
+
+
+# Killed.
+
+
+@pytest.mark.timeout(240 + 4 * int(SOAK_SECONDS))
+def test_kill_9__one_of_two_workers_every_second__every_chunk_is_done_and_counted_once(site: Site) -> None:
+    chance = random.Random(20261116)
+    site.split(RangeSource(0, CHUNKS), "tick")
+    workers = [site.worker() for _ in range(2)]
+    kills = 0
+    give_up_at = time.monotonic() + 60 + 2 * SOAK_SECONDS
+    while not site.service.library.fanout(RUN).is_finished:
+        assert time.monotonic() < give_up_at, f"not over after {kills} kills: {site.books().fanout.counts}"
+        time.sleep(1.0)
+        victim = chance.randrange(2)
+        workers[victim].kill()
+        workers[victim].wait()
+        kills += 1
+        workers[victim] = site.worker()
+
+    books = site.until_over()
+    assert kills >= 3
+    assert books.fanout.status is FanoutStatus.SUCCEEDED
+    assert (books.fanout.chunks_completed, books.fanout.chunks_failed) == (CHUNKS, 0)
+    assert [chunk.output for chunk in books.main] == [str(number) for number in range(CHUNKS)]
+    check_performed(site, books)
+    assert books.fanout.counts["lost"] >= 1
+
+
+def test_kill_9__in_the_middle_of_a_chunk__another_worker_does_it_and_it_counts_once(site: Site) -> None:
+    site.split([1, 2], "held")
+    first = site.worker(processes=1)
+    until(lambda: len(site.journal()) == 1, "the beginning of a chunk")
+    chunk_id = site.journal()[0].split()[0]
+    first.kill()
+    first.wait()
+    for name in ("chunk-0000000", "chunk-0000001"):
+        for attempt in (1, 2):
+            (site.folder / f"go-{name}-{attempt}").touch()
+    site.work_off()
+
+    books = site.until_over()
+    assert books.fanout.status is FanoutStatus.SUCCEEDED
+    chunk = books.chunks[chunk_id]
+    assert (chunk.attempt, chunk.output) == (2, "2")
+    assert books.attempts[chunk_id][1].outcome is Outcome.LOST
+
+
+def test_kill_9__the_splitter_again_and_again__goes_on_where_it_was_while_workers_work(site: Site) -> None:
+    chance = random.Random(20261117)
+    items = 6_000
+    site.worker()
+    kills, through = 0, -1
+    while True:
+        splitter = site.start("split", site.home, RUN, str(items), "4")
+        found = site.service.library.find(RUN)
+        target = chance.randrange(400, 1_500) + (0 if found is None else found.split_through)
+        while splitter.poll() is None:
+            found = site.service.library.find(RUN)
+            if found is not None and found.split_through >= target:
+                splitter.kill()
+                break
+            time.sleep(0.005)
+        if splitter.wait() == 0:
+            break
+        found = site.service.library.find(RUN)
+        assert found is not None
+        assert found.split_through > through, "each of them gets further"
+        through = found.split_through
+        kills += 1
+
+    books = site.until_over()
+    assert kills >= 3
+    assert [chunk.start for chunk in books.main] == list(range(0, items, 4))
+    assert books.fanout.status is FanoutStatus.SUCCEEDED
+    check_performed(site, books)
+
+
+@pytest.mark.parametrize("what", ["hang", "company", "hang in C"])
+def test_kill_9__a_worker_whose_children_hang__nothing_of_it_lives_on(site: Site, what: str) -> None:
+    site.split([what], "obedient")
+    worker = site.worker(processes=1)
+    until(lambda: len(site.journal()) == 1, "the beginning of the chunk")
+    if what == "company":
+        until(lambda: (site.folder / "company").exists(), "the process that the handler starts")
+    assert len(site.survivors()) >= 2
+
+    worker.kill()
+    worker.wait()
+
+    site.check_nobody_left(5.0)
+
+
+# Stopped.
+
+
+def test_zombie__stopped_past_its_lease__its_late_result_is_dropped_and_it_works_on(site: Site) -> None:
+    site.split([1, 2], "held")
+    (site.folder / "go-chunk-0000001-1").touch()
+    zombie = site.worker(processes=1, lease_seconds=1.0)
+    until(lambda: len(site.journal()) == 1, "the beginning of the first chunk")
+    zombie.send_signal(signal.SIGSTOP)
+    try:
+        heir = site.worker(processes=1, lease_seconds=1.0)
+        until(lambda: any(line.startswith("chunk-0000000 2") for line in site.journal()), "the second attempt")
+        (site.folder / "go-chunk-0000000-1").touch()
+        zombie.send_signal(signal.SIGCONT)
+        # Its child has ended by now, and it says so; the second attempt still runs.
+        until(lambda: "result dropped" in site.log_of(zombie), "the end of the zombie's attempt")
+        chunk = site.service.library.chunk(RUN, "chunk-0000000")
+        assert (chunk.disposition, chunk.attempt, chunk.output) == (Disposition.RUNNING, 2, None)
+        (site.folder / "go-chunk-0000000-2").touch()
+        books = site.until_over()
+    finally:
+        zombie.send_signal(signal.SIGCONT)
+    assert books.chunks["chunk-0000000"].output == "2"
+    assert (books.fanout.status, books.fanout.counts["lost"]) == (FanoutStatus.SUCCEEDED, 1)
+    assert zombie.poll() is None
+    assert heir.poll() is None
+
+
+def test_sigterm__chunks_under_way__are_given_back_unharmed_and_it_exits_zero(site: Site) -> None:
+    site.split(list(range(6)), "held")
+    (site.folder / "go-chunk-0000000-1").touch()
+    worker = site.worker(processes=2)
+    until(lambda: len(site.journal()) == 3, "the beginning of three chunks")
+
+    worker.send_signal(signal.SIGTERM)
+
+    assert worker.wait(15) == 0, site.log_of(worker)
+    site.check_nobody_left()
+    books = site.books()
+    assert books.chunks["chunk-0000000"].disposition is Disposition.DONE
+    rest = [chunk for chunk in books.main if chunk.chunk_id != "chunk-0000000"]
+    # The tries that were cut short do not count.
+    assert {(chunk.disposition, chunk.attempt) for chunk in rest} == {(Disposition.QUEUED, 0)}
+
+
+# Misused.
+
+
+def test_children__that_die_hang_hog_and_talk_nonsense__cost_their_own_chunk_alone(site: Site) -> None:
+    bad = ["abort", "exit", "leave", "kill", "hang", "company", "hang in C", "hog", "misname", "mistype", "surrogate"]
+    items = [*["ok"] * 10, *bad, *["ok"] * 10, "speak", *["ok"] * 30]
+    site.split(items, "obedient", max_attempts=1, timeout_seconds=1.5, memory_mb=256)
+
+    site.work_off()
+
+    books = site.until_over()
+    found = {items[chunk.start]: chunk for chunk in books.main}
+    assert {chunk.output for chunk in books.main if items[chunk.start] == "ok"} == {'"ok"'}
+    assert found["speak"].disposition is Disposition.DONE
+    classes = {what: found[what].error_class for what in bad}
+    assert classes == {
+        "abort": "CRASH", "exit": "CRASH", "leave": "CRASH", "kill": "OOM", "hang": "TIMEOUT", "company": "TIMEOUT",
+        "hang in C": "TIMEOUT", "hog": "OOM", "misname": "InvalidPayloadError", "mistype": "ValidationError",
+        "surrogate": "ValueError",
+    }  # fmt: skip
+    assert {found[what].disposition for what in bad} == {Disposition.DEAD}
+    # Each was begun once, and no chunk that was only waiting behind one of them lost a try.
+    assert {chunk.attempt for chunk in books.main} == {1}
+    assert [line for line, count in Counter(site.journal()).items() if count > 1] == []
+    assert books.fanout.status is FanoutStatus.PARTIAL
+    site.check_nobody_left()
+
+
+def test_child__that_writes_into_the_channel_of_its_worker__is_ended_and_the_work_goes_on(site: Site) -> None:
+    site.split([*["ok"] * 20, "nonsense", *["ok"] * 20], "obedient", max_attempts=2)
+
+    site.work_off()
+
+    books = site.until_over()
+    assert {chunk.output for chunk in books.main if chunk.start != 20} == {'"ok"'}
+    assert books.chunks["chunk-0000020"].error_class == "CRASH"
+
+
+def test_worker__that_was_quick_so_far__leaves_slow_chunks_to_others_who_are_idle(site: Site) -> None:
+    """What a worker takes ahead because chunks were quick must not keep slow ones from running elsewhere."""
+    site.split(list(range(500)), "tick")
+    site.worker()
+    until(lambda: site.service.library.fanout(RUN).is_finished, "the end of the quick ones")
+    site.worker()
+    order = Order("g", 1, handler=f"{mine.MODULE}:held", policy=mine.policy_of())
+    site.service.splitter.split(order, ListSource(list(range(4))), run_id="slow")
+    before = len(site.journal())
+
+    until(lambda: len(site.journal()) - before >= 4, "four chunks that run at once in four processes", 10.0)
+
+    workers = {chunk.worker for chunk in site.service.library.every_chunk("slow")}
+    assert len(workers) == 2
+    for number in range(4):
+        (site.folder / f"go-chunk-{number:07d}-1").touch()
+    until(lambda: site.service.library.fanout("slow").is_finished, "the end of the slow ones")
+
+
+def test_handler__that_takes_for_ever_to_import__keeps_nobody_else_waiting(site: Site) -> None:
+    """Its items are larger than what a socket takes at once, and its child reads nothing yet."""
+    (site.folder / "endless_handlers.py").write_text("import time\ntime.sleep(600)\ndef f(items): ...\n")
+    order = Order("g", 1, handler="endless_handlers:f", policy=mine.policy_of())
+    site.service.splitter.split(order, ListSource(["x" * 250_000] * 3), run_id="endless")
+    site.split(list(range(40)), "tick")
+    worker = site.worker(processes=2)
+
+    books = site.until_over(30.0)
+
+    assert books.fanout.status is FanoutStatus.SUCCEEDED
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(15) == 0, site.log_of(worker)
+
+
+def test_handler__that_cannot_be_loaded__its_chunks_are_left_to_others(site: Site) -> None:
+    order = Order("g", 1, handler="tests.acceptance.nowhere:f", policy=mine.policy_of())
+    site.service.splitter.split(order, ListSource([1, 2]), run_id="unusable")
+    site.split(list(range(5)), "tick")
+
+    site.work_off()
+
+    assert site.until_over().fanout.status is FanoutStatus.SUCCEEDED
+    chunks = list(site.service.library.every_chunk("unusable"))
+    assert {(chunk.disposition, chunk.attempt) for chunk in chunks} == {(Disposition.QUEUED, 0)}
+
+
+# Starved.
+
+
+def test_disk_full__while_chunks_are_completed__stops_aloud_and_everything_goes_on_when_there_is_room(
+    site: Site,
+) -> None:
+    site.split(RangeSource(0, 2_000), "tick")
+    largest = max(path.stat().st_size for path in site.home.iterdir() if path.is_file())
+
+    worker = site.worker(disk_bytes=largest + 200_000)
+
+    assert worker.wait(60) != 0
+    assert "StoreFullError" in site.log_of(worker), site.log_of(worker)[-2_000:]
+    site.check_nobody_left()
+    done = site.books().fanout.chunks_total - site.service.library.counts(site.service.library.fanout(RUN)).open
+    assert done < 2_000, "the disk was not full"
+    site.work_off()
+    books = site.until_over()
+    assert books.fanout.status is FanoutStatus.SUCCEEDED
+    assert {chunk.output for chunk in books.main} == {str(number) for number in range(2_000)}
+
+
+# Given up, and put back.
+
+
+def test_redrive__221_dead_chunks_after_the_cause_is_mended__all_of_them_succeed(site: Site) -> None:
+    site.split(list(range(221)), "mended", max_attempts=2)
+    site.work_off()
+    books = site.until_over()
+    assert (books.fanout.status, books.fanout.chunks_failed) == (FanoutStatus.FAILED, 221)
+    assert {chunk.attempt for chunk in books.main} == {2}
+    assert len({chunk.error_fingerprint for chunk in books.main}) == 1
+
+    (site.folder / "mended").touch()
+    assert site.service.redriver.redrive(RUN, Selection(all=True)).redriven == 221
+    site.work_off()
+
+    books = site.until_over()
+    assert books.fanout.status is FanoutStatus.SUCCEEDED
+    assert (books.fanout.chunks_completed, books.fanout.chunks_failed) == (221, 0)
