@@ -53,6 +53,8 @@ class ChildPool:
         self._processes = processes
         self._trusted = trusted
         self._stillborn: dict[str, int] = {}
+        # Handlers that a child has loaded.
+        self._proven: set[str] = set()
         self._children: list[Child] = []
         self._waiting: deque[Assignment] = deque()
         self._assigned: dict[int, Assignment] = {}
@@ -81,6 +83,9 @@ class ChildPool:
     def room_for(self, handler: str) -> int:
         """Return how many more jobs of a handler it is worth having: of one not known to be quick, one a process."""
         held = sum(1 for assignment in self._assigned.values() if assignment.handler == handler)
+        if handler not in self._proven:
+            # It may take for ever to load, and must not have every process for that.
+            return 1 - held
         return self._processes * self._ahead(handler) - held
 
     def add(self, assignments: Sequence[Assignment]) -> None:
@@ -234,6 +239,7 @@ class ChildPool:
                 case Ready():
                     child.ready(answer.file, self._clock.monotonic())
                     self._stillborn.pop(child.handler, None)
+                    self._proven.add(child.handler)
                 case Unusable():
                     self.unusable[child.handler] = answer.message
                 case Done() | Failed():
