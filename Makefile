@@ -48,7 +48,8 @@ peers: $(STAMP)  ## durable execution beside DBOS, Restate and Temporal, which i
 	$(BIN)/python -m bench.peers
 
 soak: $(STAMP)  ## kill -9 under load for longer (SOAK_SECONDS, default 600)
-	HEADGATE_TEST_SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest tests/acceptance/test_store_crash.py tests/acceptance/test_durable_processes.py
+	HEADGATE_TEST_SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/pytest tests/acceptance/test_store_crash.py tests/acceptance/test_durable_processes.py \
+	  tests/acceptance/test_fanout_processes.py
 
 lock: $(STAMP)  ## resolve the dependencies anew
 	$(PIP) install pip-tools

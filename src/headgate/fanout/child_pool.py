@@ -62,14 +62,22 @@ class ChildPool:
         # By handler: how long its jobs take.
         self._means: dict[str, float] = {}
         self._selector = selectors.DefaultSelector()
+        self._bell: socket.socket | None = None
+        self._ringer: socket.socket | None = None
+
+    def open(self) -> None:
+        """Be ready to hear. Nothing is held before that, so that a pool which is never used needs no closing."""
         self._bell, self._ringer = socket.socketpair()
         self._bell.settimeout(0)
         self._selector.register(self._bell, selectors.EVENT_READ)
 
     def ring(self) -> None:
         """Have `hear` return soon."""
+        ringer = self._ringer
+        if ringer is None:
+            return
         try:
-            self._ringer.send(b"\0", socket.MSG_DONTWAIT)
+            ringer.send(b"\0", socket.MSG_DONTWAIT)
         except OSError:
             return
 
@@ -122,6 +130,7 @@ class ChildPool:
         rung = False
         for key, events in self._selector.select(patience_seconds):
             if key.data is None:
+                assert self._bell is not None, "it is what the selector tells of"
                 self._bell.recv(4096)
                 rung = True
             elif events & selectors.EVENT_READ:
@@ -141,8 +150,9 @@ class ChildPool:
         for child in list(self._children):
             self._retire(child)
         self._selector.close()
-        self._bell.close()
-        self._ringer.close()
+        for end in (self._bell, self._ringer):
+            if end is not None:
+                end.close()
 
     # Giving.
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -84,8 +85,10 @@ class Child:
 
     def answers(self) -> list[Answer]:
         """Return what the child has said since. Raises `EOFError` if it is gone."""
-        try:
+        # What cannot be sent any more says nothing about what there is still to be read.
+        with suppress(OSError):
             self.channel.flush()
+        try:
             return self.channel.answers()
         except OSError as exc:
             raise EOFError from exc

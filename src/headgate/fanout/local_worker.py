@@ -109,6 +109,7 @@ class LocalWorker:
 
         Raises `DefinitionError` if the handler cannot be loaded; chunks that were claimed are given back.
         """
+        self._pool.open()
         listener = threading.Thread(target=self._listen, name="headgate-chunks", daemon=True)
         listener.start()
         try:
@@ -217,14 +218,12 @@ class LocalWorker:
             return
         try:
             refused = apply(self._store, self._ends)
-            ends, self._ends = self._ends, []
-            for run_id in dict.fromkeys(change.after.run_id for change in ends):
-                self._tender.ended(run_id)
         except (TransientError, OutcomeUnknownError) as exc:
             # Kept, and recorded with the next round: what was recorded already counts as made.
             _log.warning("the store is busy", error=str(exc))
             self._clock.sleep(PAUSE_SECONDS)
             return
+        ends, self._ends = self._ends, []
         late = {id(one.change) for one in refused}
         for change in ends:
             if id(change) in late:
@@ -233,6 +232,12 @@ class LocalWorker:
             self.done += change.after.status is Status.COMPLETED
             self.failed += change.after.status is Status.FAILED
             self.heard(change)
+        try:
+            for run_id in dict.fromkeys(change.after.run_id for change in ends):
+                self._tender.ended(run_id)
+        except (TransientError, OutcomeUnknownError) as exc:
+            # Whoever tends next folds what this one did not.
+            _log.warning("the store is busy", error=str(exc))
 
     def _renew(self) -> None:
         """Show a sign of life for what takes longer, and stop what is cancelled or no longer ours."""
@@ -248,9 +253,13 @@ class LocalWorker:
             changes[key] = Change(held.claim.chunk, placed(beaten, Disposition.RUNNING, moment(now_ms)))
         lost = {id(one.change) for one in apply(self._store, list(changes.values()))}
         run_ids = {held.claim.fanout.run_id for held in due.values()}
-        fanouts = {run_id: self._library.fanout(run_id, consistent=True) for run_id in run_ids}
+        fanouts = {run_id: self._library.find(run_id) for run_id in run_ids}
         for key, held in due.items():
             fanout = fanouts[held.claim.fanout.run_id]
+            if fanout is None:
+                # Deleted while this process was stopped.
+                self._pool.stop(key)
+                continue
             held.renew_at = now + self._silence(fanout)
             held.claim = Claim(fanout, changes[key].after)
             if id(changes[key]) in lost or fanout.cancelled_at is not None:

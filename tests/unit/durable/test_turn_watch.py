@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import sys
@@ -26,6 +27,14 @@ LIMIT_SECONDS = 0.2
 def short_turns() -> Iterator[None]:
     with turn_watch.each_turn(LIMIT_SECONDS):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_collections() -> Iterator[None]:
+    """Test tools have callbacks for the garbage collector, and an interruption that falls into one of them is lost."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def watched(work: Callable[[], Any], execution_id: str = "o-7") -> Any:
