@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.api import Api, Server, Tags, api_of, at, read_json, read_tags
+from headgate.cli.api import Api, Tags, asks, at, read_json, read_tags
 from headgate.cli.execution_waits import Id, download, logged, replay, result, watch
 from headgate.cli.output import compact, short, show_facts, show_table
-from headgate.cli.session import Config, Home, Json, echo_json
+from headgate.cli.session import Json, echo_json
 from headgate.errors import TransientError, UserError
 
 app = typer.Typer(help="Durable runs of workflows.", no_args_is_help=True, rich_markup_mode=None)
@@ -51,8 +51,9 @@ class Order(StrEnum):
 
 
 @app.command("start")
+@asks
 def start(  # noqa: PLR0913 - each is an option
-    context: typer.Context,
+    api: Api,
     workflow: Annotated[str, typer.Argument(metavar="WORKFLOW")],
     input: Input = None,
     id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Its id. The same again starts nothing.")] = None,
@@ -61,9 +62,6 @@ def start(  # noqa: PLR0913 - each is an option
     memo: Annotated[str | None, typer.Option(metavar="JSON", help="A note that is kept with it.")] = None,
     timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="End it after this time.")] = None,
     delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Begin after this time.")] = None,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Start an execution, and print its id."""
@@ -77,7 +75,7 @@ def start(  # noqa: PLR0913 - each is an option
         "timeout": timeout,
         "delay": delay,
     }
-    answer = api_of(context, server, home, config).post("/executions", body)
+    answer = api.post("/executions", body)
     if as_json:
         echo_json(answer)
     else:
@@ -85,21 +83,18 @@ def start(  # noqa: PLR0913 - each is an option
 
 
 @app.command("ls")
-def ls(  # noqa: PLR0913
-    context: typer.Context,
+@asks
+def ls(
+    api: Api,
     status: Annotated[str | None, typer.Option(metavar="STATUS", help="RUNNING, STUCK, FAILED and so on.")] = None,
     workflow: Annotated[str | None, typer.Option(metavar="NAME")] = None,
     parent: Annotated[str | None, typer.Option(metavar="ID", help="Children of this execution.")] = None,
     tag: Tags = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
     order: Annotated[Order, typer.Option()] = Order.NEWEST,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """List executions: the latest of all, or those that match."""
-    api = api_of(context, server, home, config)
     query = {"status": status, "workflow": workflow, "parent": parent, "tag": tag or None, "order": order.value}
     found = _listed(api, query, limit)
     if as_json:
@@ -137,16 +132,14 @@ def _note(each: dict[str, Any]) -> str:
 
 
 @app.command("show")
+@asks
 def show(
-    context: typer.Context,
+    api: Api,
     id: Id,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Show an execution, and what it waits for."""
-    found = api_of(context, server, home, config).get(at("executions", id))
+    found = api.get(at("executions", id))
     if as_json:
         echo_json(found)
         return
@@ -188,16 +181,14 @@ def _wait(wait: dict[str, Any]) -> str:
 
 
 @app.command("history")
+@asks
 def history(
-    context: typer.Context,
+    api: Api,
     id: Id,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Show every turn: what it was told, and what it asked for. With --json, what 'replay --history' reads."""
-    found = download(api_of(context, server, home, config), id)
+    found = download(api, id)
     if as_json:
         echo_json(found)
         return
@@ -213,16 +204,14 @@ def history(
 
 
 @app.command("logs")
+@asks
 def logs(
-    context: typer.Context,
+    api: Api,
     id: Id,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Show what the workflow and its activities logged."""
-    found = logged(api_of(context, server, home, config), id)
+    found = logged(api, id)
     if as_json:
         echo_json(found)
         return
@@ -231,134 +220,117 @@ def logs(
 
 
 @app.command("signal")
+@asks
 def signal(
-    context: typer.Context,
+    api: Api,
     id: Id,
     name: Name,
     payload: Annotated[str | None, typer.Option(metavar="JSON", help="JSON, @file, or - for standard input.")] = None,
     signal_id: Annotated[str | None, typer.Option(metavar="ID", help="The same again is the same signal.")] = None,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Send a signal."""
     body = {"name": name, "payload": read_json(payload, "--payload"), "id": signal_id}
-    answer = api_of(context, server, home, config).post(at("executions", id, "signals"), body)
+    answer = api.post(at("executions", id, "signals"), body)
     _say(answer, f"{id}: signal {name} is sent", as_json=as_json)
 
 
 @app.command("query")
+@asks
 def query(
-    context: typer.Context,
+    api: Api,
     id: Id,
     name: Name,
     input: Input = None,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
 ) -> None:
     """Ask its code something, and print the answer as JSON."""
     body = {"name": name, "input": read_json(input, "--input")}
-    echo_json(api_of(context, server, home, config).post(at("executions", id, "queries"), body)["result"])
+    echo_json(api.post(at("executions", id, "queries"), body)["result"])
 
 
 @app.command("update")
+@asks
 def update(
-    context: typer.Context,
+    api: Api,
     id: Id,
     name: Name,
     input: Input = None,
     wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the answer.")] = "30s",
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
 ) -> None:
     """Have an update handler change something, and print its answer as JSON."""
     body = {"name": name, "input": read_json(input, "--input"), "wait": wait}
-    answer = api_of(context, server, home, config).post(at("executions", id, "updates"), body)
+    answer = api.post(at("executions", id, "updates"), body)
     if answer.get("pending"):
         raise TransientError(f"execution {id}: update {name} ({answer['id']}) has no answer after {wait}; look again")
     echo_json(answer.get("result"))
 
 
 @app.command("cancel")
+@asks
 def cancel(
-    context: typer.Context,
+    api: Api,
     id: Id,
     reason: Reason = "",
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Ask an execution to end; it may clean up."""
-    answer = api_of(context, server, home, config).post(at("executions", id, "cancel"), {"reason": reason})
+    answer = api.post(at("executions", id, "cancel"), {"reason": reason})
     _say(answer, f"{id}: it is asked to end", as_json=as_json)
 
 
 @app.command("terminate")
+@asks
 def terminate(
-    context: typer.Context,
+    api: Api,
     id: Id,
     reason: Reason = "",
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """End an execution without asking its code."""
-    answer = api_of(context, server, home, config).post(at("executions", id, "terminate"), {"reason": reason})
+    answer = api.post(at("executions", id, "terminate"), {"reason": reason})
     _say(answer, f"{id}: it will be ended", as_json=as_json)
 
 
 @app.command("retry")
+@asks
 def retry(
-    context: typer.Context,
+    api: Api,
     id: Id,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Run an execution that has ended again from its beginning, with the same input."""
-    answer = api_of(context, server, home, config).post(at("executions", id, "retry"))
+    answer = api.post(at("executions", id, "retry"))
     _say(answer, f"{id}: it begins again", as_json=as_json)
 
 
 @app.command("redrive")
+@asks
 def redrive(
-    context: typer.Context,
+    api: Api,
     id: Id,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Let an execution that is stuck go on, after its code was mended."""
-    answer = api_of(context, server, home, config).post(at("executions", id, "redrive"))
+    answer = api.post(at("executions", id, "redrive"))
     _say(answer, f"{id}: it goes on", as_json=as_json)
 
 
 @app.command("bulk")
-def bulk(  # noqa: PLR0913
-    context: typer.Context,
+@asks
+def bulk(
+    api: Api,
     action: Annotated[Action, typer.Argument()],
     status: Annotated[str | None, typer.Option(metavar="STATUS")] = None,
     workflow: Annotated[str | None, typer.Option(metavar="NAME")] = None,
     tag: Tags = None,
     reason: Reason = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and change nothing.")] = False,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Do something to all executions that match. Give at least one of --status, --workflow and --tag."""
     where = {"status": status, "workflow": workflow, "tag": read_tags(tag)}
     if not any(where.values()):
         raise UserError("bulk: this would be every execution; give --status, --workflow or --tag")
-    api = api_of(context, server, home, config)
     body = {"action": action.value, "where": {name: each for name, each in where.items() if each}, "reason": reason}
     total = {"action": action.value, "dry_run": dry_run, "matched": 0, "done": 0}
     for page in _bulk_pages(api, {**body, "dry_run": dry_run}):

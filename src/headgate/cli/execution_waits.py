@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from headgate.cli.api import Api, Server, api_of, at
+from headgate.cli.api import Api, Server, api_of, asks, at
 from headgate.cli.output import compact, short
 from headgate.cli.session import Config, Home, Json, echo_json
 from headgate.errors import InvalidPayloadError, TransientError, UnknownWorkflowError, UserError
@@ -23,20 +23,17 @@ _COME_BACK_SECONDS: Final = 1.0
 _LINES_MAX: Final = 1_000
 
 
+@asks
 def result(
-    context: typer.Context,
+    api: Api,
     id: Id,
     wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the end.")] = "0s",
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Print the result as JSON. The exit code is 1 if it ended otherwise than well, and 75 if it has not ended."""
     from headgate.clock import SystemClock
     from headgate.durable import duration
 
-    api = api_of(context, server, home, config)
     found = _ended(api, id, duration.seconds(wait, name="--wait"), SystemClock())
     if as_json:
         echo_json(found)
@@ -59,18 +56,15 @@ def _ended(api: Api, execution_id: str, wait_seconds: float, clock: Clock) -> di
             raise TransientError(f"execution {execution_id}: it is {found['status']}; wait longer with --wait")
 
 
+@asks
 def watch(
-    context: typer.Context,
+    api: Api,
     id: Id,
-    server: Server = None,
-    home: Home = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Follow an execution until it ends. The exit code is 1 if it ends otherwise than well."""
     from headgate.clock import SystemClock
 
-    api = api_of(context, server, home, config)
     seen = -1
     while True:
         for name, _, data in api.follow(at("executions", id, "watch")):
