@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from headgate.durable.records import instant
 from headgate.errors import CorruptionError, InvalidIdError
 from headgate.fanout.states import Disposition, FanoutStatus, Outcome, Status
 from headgate.store.conditions import AllOf, Compare, Comparison, Condition, version_is
@@ -353,8 +354,8 @@ def dump_policy(policy: Policy) -> str:
 
 @lru_cache(maxsize=256)
 def moment(ms: int) -> str:
-    """Return a moment as people and indexes read it: UTC, to the millisecond, and sortable."""
-    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+    """Return a moment as people and indexes read it. Kept for a while: the chunks of one commit share it."""
+    return instant(ms)
 
 
 def moment_ms(text: str) -> int:
