@@ -15,11 +15,20 @@ HeadgateError
 │   ├── InvalidScheduleError    a cron expression, time zone or policy is not understood
 │   ├── DefinitionError         a workflow, activity, subscription or route cannot be declared so
 │   ├── WorkflowViolationError  workflow code did what only an activity may do
+│   ├── QueryLimitError         a query is too deep or asks for too much
+│   ├── UnauthenticatedError    who calls is not known                401  UNAUTHENTICATED
+│   ├── ForbiddenError          who calls may not do this             403  PERMISSION_DENIED
+│   │   └── ApprovalRequiredError   the change needs an approval ticket
 │   └── NotFoundError           the thing named does not exist        404  NOT_FOUND
-│       └── UnknownWorkflowError    no app that is loaded here has this workflow
+│       ├── UnknownWorkflowError    no app that is loaded here has this workflow
+│       └── DatasetNotFoundError    no dataset of this name is registered
 ├── ConflictError           re-read, then decide         409  ABORTED              exit 3
 │   ├── OutcomeUnknownError     a write may or may not have been applied
 │   ├── TokenReusedError        one idempotency token, two different requests
+│   ├── VersionConflictError    the thing was changed since it was read
+│   ├── PreconditionFailedError it is not what If-Match says           412  FAILED_PRECONDITION
+│   ├── AlreadyExistsError      a thing of this name exists
+│   ├── IllegalTransitionError  from where it stands it cannot go there
 │   ├── AlreadyStartedError     an execution of this id exists, and its input differs
 │   ├── ExecutionClosedError    the execution has ended, or waits for someone to look at it
 │   └── StaleClaimError         the activity is no longer this worker's: its lease ran out, or it was cancelled
@@ -27,6 +36,8 @@ HeadgateError
 │   ├── ServerBusyError         the server has more to do than it will soon get to
 │   ├── QueryTimeoutError       the code of an execution did not answer a query in time
 │   ├── NotAdmittedError        a chunk is not to be run now: someone else is at it, or it is paused
+│   ├── BreakerOpenError        a part that kept failing is left alone for a while
+│   ├── DeadlineExceededError   the caller's time was up before there was an answer   504  DEADLINE_EXCEEDED
 │   ├── StoreBusyError          the store did not let us in before the deadline
 │   └── ThrottledError          the backend asks for less traffic     429  RESOURCE_EXHAUSTED
 └── FatalError              stop, page a human           500  INTERNAL             exit 70
@@ -149,6 +160,34 @@ class WorkflowViolationError(UserError):
     code = "workflow_violation"
 
 
+class QueryLimitError(UserError):
+    """A query is deeper than is allowed, or would cost more."""
+
+    code = "query_limit"
+
+
+class UnauthenticatedError(UserError):
+    """Who calls is not known: no key or token was given, or one that is not valid."""
+
+    code = "unauthenticated"
+    http_status = 401
+    grpc_status = "UNAUTHENTICATED"
+
+
+class ForbiddenError(UserError):
+    """Who calls is known, and may not do this, or not to this."""
+
+    code = "forbidden"
+    http_status = 403
+    grpc_status = "PERMISSION_DENIED"
+
+
+class ApprovalRequiredError(ForbiddenError):
+    """The change is of a kind that needs an approval ticket, and none was given."""
+
+    code = "approval_required"
+
+
 class NotFoundError(UserError):
     """The thing named does not exist."""
 
@@ -162,6 +201,12 @@ class UnknownWorkflowError(NotFoundError):
     """No app that is loaded here has a workflow of this name."""
 
     code = "unknown_workflow"
+
+
+class DatasetNotFoundError(NotFoundError):
+    """No dataset of this name is registered."""
+
+    code = "dataset_not_found"
 
 
 class ConflictError(HeadgateError):
@@ -201,6 +246,34 @@ class TokenReusedError(ConflictError):
     """An idempotency token was used before for a different request. Nothing was written."""
 
     code = "token_reused"
+
+
+class VersionConflictError(ConflictError):
+    """The thing was changed since the caller read it. Nothing was written."""
+
+    code = "version_conflict"
+
+
+class PreconditionFailedError(ConflictError):
+    """The thing is not the one that the caller's If-Match names. Nothing was written."""
+
+    code = "precondition_failed"
+    http_status = 412
+    grpc_status = "FAILED_PRECONDITION"
+
+
+class AlreadyExistsError(ConflictError):
+    """A thing of this name exists already."""
+
+    code = "already_exists"
+    grpc_status = "ALREADY_EXISTS"
+
+
+class IllegalTransitionError(ConflictError):
+    """From where the thing stands it cannot go where it was asked to. Nothing was written."""
+
+    code = "illegal_transition"
+    grpc_status = "FAILED_PRECONDITION"
 
 
 class AlreadyStartedError(ConflictError):
@@ -251,6 +324,20 @@ class NotAdmittedError(TransientError):
     def __init__(self, message: str, admission: str) -> None:
         super().__init__(message)
         self.admission = admission
+
+
+class BreakerOpenError(TransientError):
+    """A part kept failing and is left alone for a while. `retry_after_seconds` is when it is tried again."""
+
+    code = "breaker_open"
+
+
+class DeadlineExceededError(TransientError):
+    """The caller's time was up before there was an answer. What was begun may still be finished."""
+
+    code = "deadline_exceeded"
+    http_status = 504
+    grpc_status = "DEADLINE_EXCEEDED"
 
 
 class StoreBusyError(TransientError):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
+import httpx
 import pytest
 
 from tests.acceptance.program import PROGRAM, Server, _environ, run, until
@@ -442,6 +445,60 @@ def test_bisect_and_reconcile__of_a_poisoned_chunk__find_the_item(idle: Site) ->
     assert "all is as it should be" in idle.said("fanout", "reconcile", "poison")
     assert "no dead letters" in idle.said("fanout", "dlq", "poison")
     assert "0 dead chunks are treated" in idle.said("fanout", "heal", "poison")
+
+
+def test_reconcile__a_counter_altered_in_the_file__is_found_and_repaired_and_the_run_ends(idle: Site) -> None:
+    order = ["--range", "0..6", "--chunk-size", "1", "--handler", "jobs:double", "--run-id", "altered"]
+    idle.said("fanout", "submit", *order)
+    with sqlite3.connect(idle.folder / ".headgate" / "headgate.db") as file:
+        (table,) = (
+            name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'") if "fanout" in name
+        )
+        changed = file.execute(
+            f"""UPDATE "{table}" SET body = json_set(body, '$.done', 4) WHERE body LIKE '%"CTR#00"%' AND body LIKE '%altered%'"""
+        )
+        assert changed.rowcount == 1
+
+    found = idle.said("fanout", "reconcile", "altered", exit_code=2)
+    assert "counter CTR#00 says done 4, and its rows make 0" in found
+    idle.said("fanout", "reconcile", "altered", "--repair")
+    assert "all is as it should be" in idle.said("fanout", "reconcile", "altered")
+
+    idle.said("chunk", "work", "--run", "altered", "--until-idle")
+    ended = idle.json("fanout", "show", "altered")
+    assert (ended["status"], ended["counts"]["done"], ended["counts"]["total"]) == ("SUCCEEDED", 6, 6)
+
+
+def test_chunks__of_ten_thousand__come_in_pages_and_stuck_reads_none_of_them(idle: Site) -> None:
+    idle.said("fanout", "submit", "--range", "0..10000", "--chunk-size", "1", "--run-id", "large")
+
+    listed = idle.json("fanout", "chunks", "large", "--limit", "20000")
+    assert [each["start"] for each in listed] == list(range(10_000))
+    at = f"{idle.server.url}/api/v1/fanouts/large/chunks"
+    first = httpx.get(f"{at}?limit=100").json()
+    second = httpx.get(f"{at}?limit=100&cursor={quote(first['cursor'])}").json()
+    assert [each["start"] for each in first["chunks"] + second["chunks"]] == list(range(200))
+
+    assert idle.json("fanout", "stuck", "large") == []
+    waiting = idle.json("fanout", "stuck", "large", "--older-than", "0s", "--limit", "3")
+    assert [(each["chunk_id"], each["kind"]) for each in waiting] == [
+        (f"chunk-000000{number}", "NEVER_STARTED") for number in range(3)
+    ]
+
+
+def test_redrive__the_file_is_not_what_it_was__is_refused_with_the_reason(idle: Site) -> None:
+    expired = idle.folder / "expired.txt"
+    expired.write_text("13\n14\n")
+    order = ["--lines", str(expired), "--chunk-size", "1", "--handler", "jobs:careful", "--run-id", "expired"]
+    idle.said("fanout", "submit", *order, "--max-attempts", "1")
+    idle.run("chunk", "work", "--run", "expired", "--until-idle")
+    expired.unlink()
+
+    refused = idle.said("fanout", "redrive", "expired", "--all", exit_code=2)
+
+    assert "expired.txt: No such file or directory; it must be a file that can be read" in refused
+    shown = idle.json("fanout", "show", "expired")
+    assert (shown["status"], shown["counts"]["dead"], shown["counts"]["done"]) == ("PARTIAL", 1, 1)
 
 
 def test_campaign__several_runs__are_added_up_and_watched(idle: Site) -> None:

@@ -62,7 +62,7 @@ def doomed() -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_isolated__its_worker_ends__the_process_and_its_children_are_gone_within_two_seconds(
+def test_isolated__its_worker_ends__the_process_and_its_children_are_gone_soon(
     tmp_path: Path, worker: subprocess.Popen[bytes], doomed: list[int], end: signal.Signals
 ) -> None:
     with hg.connect(mine.app, home=tmp_path / "home", work=False):
@@ -73,7 +73,7 @@ def test_isolated__its_worker_ends__the_process_and_its_children_are_gone_within
         worker.send_signal(end)
         worker.wait(15)
 
-        until(lambda: all(map(is_gone, doomed)), "the end of the activity's processes", 2.0)
+        until(lambda: all(map(is_gone, doomed)), "the end of the activity's processes", 10.0)
 
 
 def test_isolated__its_worker_is_killed_and_a_fork_of_it_lives_on__the_process_is_gone_all_the_same(
@@ -87,7 +87,7 @@ def test_isolated__its_worker_is_killed_and_a_fork_of_it_lives_on__the_process_i
 
         worker.kill()
 
-        until(lambda: all(map(is_gone, pids)), "the end of the activity's processes", 2.0)
+        until(lambda: all(map(is_gone, pids)), "the end of the activity's processes", 10.0)
         assert not any(map(is_gone, copies))
 
 
@@ -96,4 +96,4 @@ def test_isolated__over_its_time_limit__is_killed_with_its_children(tmp_path: Pa
         assert mine.killed_with_its_child.start(str(tmp_path / "pids")).result(60) == "start_to_close"
         doomed += pids_in(tmp_path / "pids")
 
-        until(lambda: all(map(is_gone, doomed)), "the end of the activity's processes", 2.0)
+        until(lambda: all(map(is_gone, doomed)), "the end of the activity's processes", 10.0)

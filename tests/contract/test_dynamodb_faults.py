@@ -213,7 +213,7 @@ def test_call__throttled_until_the_deadline__says_so_in_time(rig: Rig, name: str
 
     # The health check has a deadline of its own, of two seconds.
     assert time.monotonic() - started < 5
-    assert store.stats.throttles > 1
+    assert store.stats.throttles >= 1
     assert rig.open(rig.raw).get(CONTROL, KEY, consistent=True) == {**ROW, "n": 1}
 
 

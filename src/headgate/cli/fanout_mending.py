@@ -140,6 +140,7 @@ def redrive(  # noqa: PLR0913 - each is an option
     found = api.post(at("fanouts", id, "redrive"), body)
     if as_json:
         echo_json(found)
+        _end_refused(found)
         return
     verb = "would be run again" if dry_run else "are run again"
     typer.echo(f"{id}: {found['redriven']} chunks {verb}")
@@ -152,6 +153,13 @@ def redrive(  # noqa: PLR0913 - each is an option
         typer.echo(f"refused: {chunk_id}: {why}")
     if found["is_cut_off"]:
         typer.echo("the limit has left some out")
+    _end_refused(found)
+
+
+def _end_refused(found: Any) -> None:  # noqa: ANN401
+    """Tell a program that not all that it asked for is run again."""
+    if found["refused"]:
+        raise typer.Exit(FAILED)
 
 
 @asks
