@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check -q
 JOBS ?= 2
 
-.PHONY: all dev demo test lint check docs bench peers soak lock clean services
+.PHONY: all dev demo test lint check docs proto bench peers soak lock clean services
 .DEFAULT_GOAL := all
 
 all: test  ## everything CI runs
@@ -40,6 +40,11 @@ check: $(STAMP) services
 
 docs: $(STAMP)  ## write docs/reference anew from the code
 	$(BIN)/python docs/generate.py
+
+proto: $(STAMP)  ## compile the messages of the RPCs anew
+	$(BIN)/python -m grpc_tools.protoc -I observability/statestore/v1=src/headgate/serve --include_imports \
+	  --descriptor_set_out=src/headgate/serve/statestore.binpb --pyi_out=$(VENV) observability/statestore/v1/statestore.proto
+	mv $(VENV)/observability/statestore/v1/statestore_pb2.pyi src/headgate/serve/statestore.pyi
 
 bench: $(STAMP)  ## speed, each figure as a ratio to a yardstick of the same run
 	$(BIN)/python -m bench

@@ -112,7 +112,8 @@ def commands_page() -> str:
         NOTE,
         "Noun, then verb. Tables are for people, `--json` for programs. Exit codes: 0 done; 1 `doctor` found a fault;",
         "2 fix the input; 3 conflict; 4 not found; 70 stop and page someone; 75 try again. For `fanout` and `chunk`:",
-        "2 it ended partial or failed, or something is wrong with it; 3 it has stalled; 5 fix the input.",
+        "2 it ended partial or failed, or something is wrong with it; 3 it has stalled; 5 fix the input. For",
+        "`gate check`: 0 allow, 10 warn, 20 block, 30 unknown. For `audit verify`: 3 someone tampered with it.",
         "",
     ]
     for path, command in _walk(root, "headgate"):

@@ -15,6 +15,7 @@ HeadgateError
 │   ├── InvalidScheduleError    a cron expression, time zone or policy is not understood
 │   ├── DefinitionError         a workflow, activity, subscription or route cannot be declared so
 │   ├── WorkflowViolationError  workflow code did what only an activity may do
+│   ├── KeyReusedError          one Idempotency-Key, two different requests           422
 │   ├── QueryLimitError         a query is too deep or asks for too much
 │   ├── UnauthenticatedError    who calls is not known                401  UNAUTHENTICATED
 │   ├── ForbiddenError          who calls may not do this             403  PERMISSION_DENIED
@@ -37,6 +38,7 @@ HeadgateError
 │   ├── QueryTimeoutError       the code of an execution did not answer a query in time
 │   ├── NotAdmittedError        a chunk is not to be run now: someone else is at it, or it is paused
 │   ├── BreakerOpenError        a part that kept failing is left alone for a while
+│   ├── StillRunningError       the first request with this Idempotency-Key has no answer yet   409
 │   ├── DeadlineExceededError   the caller's time was up before there was an answer   504  DEADLINE_EXCEEDED
 │   ├── StoreBusyError          the store did not let us in before the deadline
 │   └── ThrottledError          the backend asks for less traffic     429  RESOURCE_EXHAUSTED
@@ -158,6 +160,13 @@ class WorkflowViolationError(UserError):
     """Workflow code did what only an activity may do: real I/O, threads, or a wait for the real clock."""
 
     code = "workflow_violation"
+
+
+class KeyReusedError(UserError):
+    """One Idempotency-Key was sent with two different requests."""
+
+    code = "idempotency_key_reused"
+    http_status = 422
 
 
 class QueryLimitError(UserError):
@@ -330,6 +339,14 @@ class BreakerOpenError(TransientError):
     """A part kept failing and is left alone for a while. `retry_after_seconds` is when it is tried again."""
 
     code = "breaker_open"
+
+
+class StillRunningError(TransientError):
+    """The first request with this Idempotency-Key has not been answered yet."""
+
+    code = "still_running"
+    http_status = 409
+    grpc_status = "ABORTED"
 
 
 class DeadlineExceededError(TransientError):

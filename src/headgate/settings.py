@@ -11,233 +11,87 @@ from __future__ import annotations
 
 import functools
 import ipaddress
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
-from msgspec import Meta
 
 from headgate.errors import SettingsError
+from headgate.setting_sections import (
+    Address as Address,
+)
+from headgate.setting_sections import (
+    ArchiveSettings as ArchiveSettings,
+)
+from headgate.setting_sections import (
+    AuthSettings as AuthSettings,
+)
+from headgate.setting_sections import (
+    CacheSettings as CacheSettings,
+)
+from headgate.setting_sections import (
+    FanoutSettings as FanoutSettings,
+)
+from headgate.setting_sections import (
+    FolderPath as FolderPath,
+)
+from headgate.setting_sections import (
+    ForwardSettings as ForwardSettings,
+)
+from headgate.setting_sections import (
+    HealthSettings as HealthSettings,
+)
+from headgate.setting_sections import (
+    HostNames as HostNames,
+)
+from headgate.setting_sections import (
+    ListenAddress as ListenAddress,
+)
+from headgate.setting_sections import (
+    LogSettings as LogSettings,
+)
+from headgate.setting_sections import (
+    Names as Names,
+)
+from headgate.setting_sections import (
+    Seconds as Seconds,
+)
+from headgate.setting_sections import (
+    Secret as Secret,
+)
+from headgate.setting_sections import (
+    StoreSettings as StoreSettings,
+)
+from headgate.setting_sections import (
+    Switch as Switch,
+)
+from headgate.setting_sections import (
+    TelemetrySettings as TelemetrySettings,
+)
+from headgate.setting_sections import (
+    TlsSettings as TlsSettings,
+)
+from headgate.setting_sections import (
+    WorkerSettings as WorkerSettings,
+)
+from headgate.setting_sections import (
+    about,
+)
 from headgate.setting_sources import Given, find_file, from_environ, from_file, from_flags, variable
-
-
-class Address(NamedTuple):
-    """Where a listener binds. Port 0 means: any free one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Read `HOST:PORT`, with an IPv6 host in brackets. Raises `ValueError` for anything else."""
-        match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):(\d{1,5})", text)
-        if match is None or int(match.group(3)) > 65535:
-            raise ValueError(text)
-        if match.group(1) is not None:
-            ipaddress.IPv6Address(match.group(1))
-        return cls(match.group(1) or match.group(2), int(match.group(3)))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class Secret:
-    """A text that is never shown: its `repr` and `str` hide it, `reveal` does not."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        return self._value
-
-    def __repr__(self) -> str:
-        return "Secret(***)"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._value == self._value
-
-    def __hash__(self) -> int:
-        return hash(self._value)
-
-
-def _about(text: str) -> Meta:
-    return Meta(description=text)
-
-
-def _redis_url(text: str) -> Secret:
-    if not text.startswith(("redis://", "rediss://", "unix://")):
-        raise ValueError
-    return Secret(text)
-
-
-def _url(text: str) -> str:
-    if not re.match(r"https?://[^/\s]+", text):
-        raise ValueError(text)
-    return text
-
-
-def _folder(text: str) -> Path:
-    if not text.strip():
-        raise ValueError(text)
-    return Path(text)
-
-
-def _comma_separated(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
-
-
-# `allowed` says in words what a value may be; `parse` reads a text into a type that msgspec does not know;
-# `unpack` reads the text of a variable into what the file would have held.
-ListenAddress = Annotated[
-    Address, Meta(extra={"allowed": "HOST:PORT, such as 127.0.0.1:8400 or [::1]:8400", "parse": Address.parse})
-]
-FolderPath = Annotated[Path, Meta(extra={"allowed": "a path, not empty", "parse": _folder})]
-RedisUrl = Annotated[
-    Secret | None, Meta(extra={"allowed": "a URL that starts with redis://, rediss:// or unix://", "parse": _redis_url})
-]
-_URL: Final = Meta(extra={"allowed": "a URL that starts with http:// or https://", "parse": _url})
-HostNames = Annotated[
-    tuple[Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)$")], ...],
-    Meta(extra={"allowed": "a list of host names; in the environment, a,b", "unpack": _comma_separated}),
-]
-Names = Annotated[
-    dict[str, str],
-    Meta(extra={"allowed": "a table of texts; in the environment, a JSON object", "unpack": msgspec.json.decode}),
-]
-Networks = Annotated[
-    tuple[Annotated[str, Meta(pattern=r"^[0-9A-Fa-f:.]+/[0-9]{1,3}\Z")], ...],
-    Meta(extra={"allowed": "a list of ranges such as 10.0.0.0/8; in the environment, a,b", "unpack": _comma_separated}),
-]
-Packages = Annotated[
-    tuple[Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*\Z")], ...],
-    Meta(extra={"allowed": "a list of names of packages; in the environment, a,b", "unpack": _comma_separated}),
-]
-Switch = Annotated[bool, Meta(extra={"allowed": "true or false"})]
-Namespace = Annotated[
-    str, Meta(pattern=r"^[!-~]{1,100}\Z", extra={"allowed": "1 to 100 ASCII characters without spaces"})
-]
-Seconds = Annotated[float, Meta(ge=1, le=600, extra={"allowed": "a number from 1 to 600"})]
-Processes = Annotated[int, Meta(ge=0, le=1000, extra={"allowed": "a whole number from 0 to 1,000"})]
-Threads = Annotated[int, Meta(ge=1, le=1000, extra={"allowed": "a whole number from 1 to 1,000"})]
-Days = Annotated[int, Meta(ge=0, le=36_500, extra={"allowed": "a whole number from 0 to 36,500"})]
-Entries = Annotated[int, Meta(ge=0, le=10_000_000, extra={"allowed": "a whole number from 0 to 10,000,000"})]
-
-
-class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where durable state lives."""
-
-    backend: Annotated[Literal["sqlite", "dynamodb"], _about("What keeps the state.")] = "sqlite"
-    synchronous: Annotated[
-        Literal["FULL", "NORMAL"],
-        _about(
-            "SQLite only. FULL: what was acknowledged survives a power cut. "
-            "NORMAL: it survives a crash of the process, and a power cut may take the last moments."
-        ),
-    ] = "FULL"
-    table_prefix: Annotated[str, _about("Goes before the name of every table.")] = ""
-    table_names: Annotated[Names, _about("Names single tables outright: the catalogue's name to the backend's.")] = {}
-    aws_region: Annotated[str | None, _about("Region of the tables and the bucket.")] = None
-    aws_endpoint_url: Annotated[str | None, _URL, _about("Endpoint to use instead of the public AWS ones.")] = None
-    blob_bucket: Annotated[
-        str | None, _about("S3 bucket for large payloads; without it they are files in HOME/blobs.")
-    ] = None
-    blob_prefix: Annotated[str, _about("Goes before the name of every object in the bucket.")] = ""
-    deadline_seconds: Annotated[Seconds, _about("DynamoDB only. How long a call is retried before it fails.")] = 10.0
-
-
-class CacheSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be answered from memory."""
-
-    entries_max: Annotated[Entries, _about("Items kept in the memory of the process; 0 keeps none.")] = 10_000
-    redis_url: Annotated[RedisUrl, _about("Redis shared by several processes. A secret: it is never shown.")] = None
-    namespace: Annotated[
-        Namespace,
-        _about(
-            "Goes, with store.table_prefix, before every key in Redis; installations that share one need their own."
-        ),
-    ] = "headgate:"
-
-
-class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines on standard error."""
-
-    format: Annotated[Literal["console", "json"], _about("Lines for people, or one JSON object a line.")] = "console"
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"], _about("The least important lines that are written.")
-    ] = "info"
-
-
-class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Traces. Metrics are always on, at `/metrics`."""
-
-    tracing: Annotated[Switch, _about("Whether spans are made and exported.")] = False
-    otlp_endpoint: Annotated[str, _URL, _about("Collector that takes OTLP over HTTP, if tracing is on.")] = (
-        "http://127.0.0.1:4318"
-    )
-    service_name: Annotated[str, Meta(min_length=1), _about("How this service is called in traces.")] = "headgate"
-
-
-class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How executions are advanced and activities run."""
-
-    threads_max: Annotated[Threads, _about("Activities, other than async ones, that run at a time.")] = 64
-    lease_seconds: Annotated[
-        Seconds, _about("After how long without a sign of life a worker's activities are taken over by others.")
-    ] = 10.0
-    turn_seconds: Annotated[
-        Seconds, _about("How long workflow code may go on without waiting for anything before it is interrupted.")
-    ] = 2.0
-
-
-class ForwardSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where events may be sent on to. Without any of it: to public addresses, over TLS."""
-
-    private_hosts: Annotated[HostNames, _about("Receivers whose addresses need not be public.")] = ()
-    private_networks: Annotated[Networks, _about("Where receivers may be besides public addresses.")] = ()
-    plain_http: Annotated[
-        Switch, _about("Whether receivers without TLS are sent to: others can then read events and secret headers.")
-    ] = False
-    timeout_seconds: Annotated[Seconds, _about("How long a receiver may take to accept an event.")] = 30.0
-    headers: Annotated[
-        Names,
-        _about("Files of secret headers, a `Name: value` a line, by the host or host:port that they are sent to."),
-    ] = {}
-
-
-class ArchiveSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of executions after their retention."""
-
-    days: Annotated[Days, _about("How long an archived execution is kept, and its id taken; 0 keeps it for ever.")] = (
-        365
-    )
-
-
-class FanoutSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How chunks of fan-outs are run."""
-
-    processes: Annotated[
-        Processes, _about("Processes in which the server runs chunks, started when there are some; 0 runs none.")
-    ] = 2
-    handlers: Annotated[
-        Packages, _about("Packages besides those in the current folder whose functions fan-outs may name as handlers.")
-    ] = ()
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one process."""
 
-    home: Annotated[FolderPath, _about("Folder of all state; relative to the current folder.")] = Path(".headgate")
-    http: Annotated[ListenAddress, _about("Where HTTP is served; port 0: any free one.")] = Address("127.0.0.1", 8400)
-    grpc: Annotated[ListenAddress, _about("Where gRPC is served; port 0: any free one.")] = Address("127.0.0.1", 8401)
+    home: Annotated[FolderPath, about("Folder of all state; relative to the current folder.")] = Path(".headgate")
+    http: Annotated[ListenAddress, about("Where HTTP is served; port 0: any free one.")] = Address("127.0.0.1", 8400)
+    grpc: Annotated[ListenAddress, about("Where gRPC is served; port 0: any free one.")] = Address("127.0.0.1", 8401)
     behind_proxy: Annotated[
-        Switch, _about("A reverse proxy in front checks who calls, so other addresses than loopback may be used.")
+        Switch, about("A reverse proxy in front checks who calls, so other addresses than loopback may be used.")
     ] = False
-    allowed_hosts: Annotated[HostNames, _about("Names besides loopback that requests may use, without ports.")] = ()
-    drain_seconds: Annotated[Seconds, _about("How long a stopping server may take to finish its work.")] = 10.0
+    allowed_hosts: Annotated[HostNames, about("Names besides loopback that requests may use, without ports.")] = ()
+    drain_seconds: Annotated[Seconds, about("How long a stopping server may take to finish its work.")] = 10.0
     store: StoreSettings = StoreSettings()
     cache: CacheSettings = CacheSettings()
     log: LogSettings = LogSettings()
@@ -246,6 +100,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     forward: ForwardSettings = ForwardSettings()
     archive: ArchiveSettings = ArchiveSettings()
     fanout: FanoutSettings = FanoutSettings()
+    tls: TlsSettings = TlsSettings()
+    auth: AuthSettings = AuthSettings()
+    health: HealthSettings = HealthSettings()
 
     @classmethod
     def load(cls, environ: Mapping[str, str], file: Path | None, flags: Mapping[str, object]) -> Settings:
@@ -285,6 +142,7 @@ def describe() -> list[Description]:
     ]
 
 
+@functools.lru_cache(maxsize=4096)
 def is_loopback(host: str) -> bool:
     """Whether a host, by name or number and without its port, is this machine talking to itself."""
     if host.lower() == "localhost":
@@ -304,6 +162,9 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "forward": ForwardSettings,
     "archive": ArchiveSettings,
     "fanout": FanoutSettings,
+    "tls": TlsSettings,
+    "auth": AuthSettings,
+    "health": HealthSettings,
 }
 
 
@@ -359,7 +220,9 @@ def _allowed(field_type: object) -> str:
 def _shown(field: msgspec.structs.FieldInfo) -> str:
     if isinstance(field.default, bool):
         return str(field.default).lower()
-    return "" if field.default in (None, (), msgspec.NODEFAULT) else str(field.default)
+    if isinstance(field.default, tuple) and not isinstance(field.default, Address):
+        return ",".join(field.default)
+    return "" if field.default in (None, msgspec.NODEFAULT) else str(field.default)
 
 
 def _absolute(home: Path) -> Path:
@@ -380,6 +243,8 @@ def _check_together(settings: Settings) -> None:
         )
     for key, address in (("http", settings.http), ("grpc", settings.grpc)):
         _check_exposure(settings, key, address)
+    if (settings.tls.cert is None) != (settings.tls.key is None):
+        raise SettingsError("tls.cert, tls.key: a certificate and its key go together; set both, or neither")
     if settings.http.port == settings.grpc.port != 0:
         raise SettingsError(
             f"http = {settings.http}, grpc = {settings.grpc}: one port cannot serve both; choose another for one"
@@ -389,13 +254,10 @@ def _check_together(settings: Settings) -> None:
 def _check_exposure(settings: Settings, key: str, address: Address) -> None:
     if is_loopback(address.host):
         return
-    if not settings.behind_proxy:
+    if not settings.behind_proxy and settings.tls.cert is None:
         raise SettingsError(
-            f"{key} = {address}: other machines could call it without proving who they are; "
-            "bind to 127.0.0.1 and let a reverse proxy on this machine check callers, or, if the proxy runs elsewhere "
-            "and nothing else can reach the port, set behind_proxy"
+            f"{key} = {address}: what other machines send could be read on the way; set tls.cert and tls.key, or, "
+            "if a reverse proxy encrypts it, checks callers, and nothing else can reach the port, set behind_proxy"
         )
     if not settings.allowed_hosts:
-        raise SettingsError(
-            f"{key} = {address}: behind_proxy needs allowed_hosts, the names that requests may be addressed to"
-        )
+        raise SettingsError(f"{key} = {address}: it needs allowed_hosts, the names that requests may be addressed to")

@@ -15,7 +15,7 @@ from typing import Final
 
 PROGRAM: Final = Path(sys.executable).parent / "headgate"
 START_SECONDS_MAX: Final = 30.0
-_READY: Final = re.compile(r"headgate ready  http=(http://\S+)  grpc=(\S+)  home=(\S+)\n")
+_READY: Final = re.compile(r"headgate ready  http=(https?://\S+)  grpc=(\S+)  home=(\S+)\n")
 
 
 def run(*arguments: str | Path, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -455,7 +455,8 @@ def test_reconcile__a_counter_altered_in_the_file__is_found_and_repaired_and_the
             name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'") if "fanout" in name
         )
         changed = file.execute(
-            f"""UPDATE "{table}" SET body = json_set(body, '$.done', 4) WHERE body LIKE '%"CTR#00"%' AND body LIKE '%altered%'"""
+            f"""UPDATE "{table}" SET body = json_set(body, '$.done', 4)
+                WHERE body LIKE '%"CTR#00"%' AND body LIKE '%altered%'"""
         )
         assert changed.rowcount == 1
 

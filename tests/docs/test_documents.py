@@ -61,7 +61,7 @@ def test_commands__every_one_a_document_shows__exists() -> None:
         match.group(1)
         for document in DOCUMENTS
         if "adr" not in document.parts
-        for match in re.finditer(r"(?:\$ |`)headgate ([a-z]+)", document.read_text())
+        for match in re.finditer(r"(?:\$ |`)headgate ([a-z][a-z-]*)", document.read_text())
     }
 
     known = set(getattr(root, "commands", {}))

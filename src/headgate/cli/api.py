@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
-from headgate.cli.session import Config, Home, session_of
+from headgate.cli.session import CA_VARIABLE, KEY_VARIABLE, SERVER_VARIABLE, Config, Home, session_of
 from headgate.errors import (
     ConflictError,
     FatalError,
@@ -26,6 +27,8 @@ from headgate.errors import (
 )
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
     from msgspec import Raw
 
@@ -38,13 +41,34 @@ Server = Annotated[
         show_default=False,
     ),
 ]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--api-key-file",
+        metavar="FILE",
+        help="A file with the API key to call with. [default: HEADGATE_API_KEY, which is the key itself]",
+        show_default=False,
+    ),
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca",
+        metavar="FILE",
+        help="Certificates in PEM that vouch for a server with https. [default: HEADGATE_CA, or those of this machine]",
+        show_default=False,
+    ),
+]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="JSON, @file, or - for standard input.")]
 Since = Annotated[str, typer.Option("--since", metavar="TIME", help="Such as 2026-01-31T00:00:00Z.")]
 Until = Annotated[str, typer.Option("--until", metavar="TIME", help="Not included.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="NAME:VALUE", help="A tag; may be given repeatedly.")]
 
 ADDRESS_FILE: Final = "server.json"
+# What can stand for a key or a token in a header.
+_KEY: Final = re.compile(r"[!-~]+")
 _ANSWER_SECONDS: Final = 90.0
+_PAGE: Final = 100
 _FAMILIES: Final[Mapping[int, type[HeadgateError]]] = {
     404: NotFoundError,
     409: ConflictError,
@@ -57,10 +81,12 @@ _ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
 class Api:
-    """The API of one server."""
+    """The API of one server. `key` is sent with every call, and `ca` vouches for the server."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, key: str | None = None, ca: Path | None = None) -> None:
         self._url = url.rstrip("/")
+        self._key = key
+        self._ca = ca
 
     def get(self, path: str, **query: Any) -> Any:  # noqa: ANN401 - JSON
         """Return what is at a path. Arguments that are None are left out."""
@@ -91,6 +117,18 @@ class Api:
                 headers={"content-type": "application/json"} if content is not None else None,
             )
             return _answer(answer)
+
+    def pages(self, path: str, limit: int | None, **query: Any) -> Iterator[Any]:  # noqa: ANN401
+        """Yield what is on the pages of a list, up to a limit. Raises as `request` does."""
+        token, count = None, 0
+        while limit is None or count < limit:
+            size = _PAGE if limit is None else min(_PAGE, limit - count)
+            page = self.get(path, **query, page_size=size, page_token=token)
+            yield from page["items"]
+            count += len(page["items"])
+            token = page["next_page_token"]
+            if token is None:
+                return
 
     def content(self, path: str) -> bytes:
         """Return what is at a path as it is, where that is not JSON. Raises as `request` does."""
@@ -128,17 +166,30 @@ class Api:
 
         from headgate.settings import is_loopback
 
-        host = urlsplit(self._url).hostname or ""
-        # A proxy is for what is elsewhere.
-        trusts_proxies = not is_loopback(f"[{host}]" if ":" in host else host)
+        parts = urlsplit(self._url)
+        host = parts.hostname or ""
+        is_near = is_loopback(f"[{host}]" if ":" in host else host)
+        if self._key is not None and parts.scheme != "https" and not is_near:
+            raise SettingsError(
+                f"--server {self._url}: others could read the API key on the way; name the server with https://"
+            )
         try:
             with httpx.Client(
-                base_url=f"{self._url}/api/v1", timeout=_ANSWER_SECONDS, trust_env=trusts_proxies
+                base_url=f"{self._url}/api/v1",
+                timeout=_ANSWER_SECONDS,
+                headers={} if self._key is None else {"authorization": f"Bearer {self._key}"},
+                verify=True if self._ca is None else _vouching(self._ca),
+                # A proxy is for what is elsewhere.
+                trust_env=not is_near,
             ) as made:
                 yield made
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as exc:
             raise SettingsError(f"--server {self._url}: not an address such as http://127.0.0.1:8400") from exc
         except httpx.ConnectError as exc:
+            if "CERTIFICATE_VERIFY_FAILED" in str(exc):
+                raise SettingsError(
+                    f"{self._url}: its certificate is not trusted here; name the file that vouches for it with --ca"
+                ) from exc
             raise TransientError(
                 f"{self._url}: no server answers; start one with 'headgate up', or name it with --server"
             ) from exc
@@ -146,14 +197,49 @@ class Api:
             raise TransientError(f"{self._url}: the connection broke off ({type(exc).__name__}); try again") from exc
 
 
-def api_of(context: typer.Context, server: Server = None, home: Home = None, config: Config = None) -> Api:
+def api_of(
+    context: typer.Context,
+    server: Server = None,
+    home: Home = None,
+    config: Config = None,
+    api_key_file: KeyFile = None,
+    ca: CaFile = None,
+) -> Api:
     """Return the server that was named, or else the one that serves the home."""
     session = session_of(context)
-    named = server or session.environ.get("HEADGATE_SERVER")
-    if named:
-        return Api(named)
-    settings = session.settings(config, home=home)
-    return Api(_served(settings.home) or f"http://{settings.http}")
+    key = _key(session.environ.get(KEY_VARIABLE) or None, api_key_file)
+    vouching = ca or (Path(session.environ[CA_VARIABLE]) if session.environ.get(CA_VARIABLE) else None)
+    named = server or session.environ.get(SERVER_VARIABLE)
+    if not named:
+        settings = session.settings(config, home=home)
+        named = _served(settings.home) or f"http://{settings.http}"
+    return Api(named, key=key, ca=vouching)
+
+
+def _key(key: str | None, file: Path | None) -> str | None:
+    """Return the key to call with. Raises `SettingsError`, which does not show it, for what cannot be one."""
+    source = KEY_VARIABLE
+    if file is not None:
+        source = f"--api-key-file {file}"
+        try:
+            key = file.read_text(encoding="ascii").strip()
+        except OSError as exc:
+            raise SettingsError(f"{source}: it cannot be read: {exc.strerror}") from exc
+        except UnicodeDecodeError as exc:
+            raise SettingsError(f"{source}: it holds more than an API key; put the key alone there") from exc
+    if key is not None and not _KEY.fullmatch(key):
+        raise SettingsError(f"{source}: that is no API key; 'headgate api-key issue' makes one")
+    return key
+
+
+def _vouching(ca: Path) -> ssl.SSLContext:
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as exc:
+        # An SSLError is one, too.
+        raise SettingsError(f"--ca {ca}: it holds no certificates in PEM that can be read") from exc
 
 
 def asks(command: Callable[..., None]) -> Callable[..., None]:

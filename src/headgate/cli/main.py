@@ -9,7 +9,27 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli import chunk, doctor, event, execution, fanout, key, schedule, table, up, worker, workflow
+from headgate.cli import (
+    api_key,
+    audit,
+    chunk,
+    dataset,
+    doctor,
+    event,
+    evidence,
+    execution,
+    fanout,
+    gate,
+    incident,
+    key,
+    lineage,
+    schedule,
+    signal,
+    table,
+    up,
+    worker,
+    workflow,
+)
 from headgate.cli.session import Json, Session, echo_json, session_of
 from headgate.errors import FatalError, HeadgateError
 
@@ -33,6 +53,14 @@ app.add_typer(event.app, name="event")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(fanout.app, name="fanout")
 app.add_typer(chunk.app, name="chunk")
+app.add_typer(dataset.app, name="dataset")
+app.add_typer(signal.app, name="signal")
+app.add_typer(incident.app, name="incident")
+app.add_typer(evidence.app, name="evidence")
+app.add_typer(lineage.app, name="lineage")
+app.add_typer(gate.app, name="gate")
+app.add_typer(audit.app, name="audit")
+app.add_typer(api_key.app, name="api-key")
 app.add_typer(key.app, name="key")
 app.add_typer(table.app, name="table")
 

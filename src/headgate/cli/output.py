@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import typer
 
+WIDTH_OF_FILES: Final = 240
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: str) -> None:
-    """Print rows under their columns, or `nothing` if there are none."""
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: str, key: int = 0) -> None:
+    """Print rows under their columns, or `nothing` if there are none. `key` is the column that rows are found by."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -21,10 +23,14 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, noth
     table = Table(box=None, pad_edge=False)
     for place, column in enumerate(columns):
         # What a row is found by is not broken over lines: it is what people copy.
-        table.add_column(column, no_wrap=place == 0, overflow="fold")
+        table.add_column(column, no_wrap=place == key, overflow="fold")
     for line in lines:
         table.add_row(*line)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        # Nobody's window is that narrow: a program reads it, or a file, and lines are what it reads.
+        console.width = max(console.width, WIDTH_OF_FILES)
+    console.print(table)
 
 
 def show_facts(facts: Mapping[str, object]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -20,6 +20,10 @@ Config = Annotated[
         "--config", metavar="FILE", help="Settings file. [default: headgate.toml, if it is there]", show_default=False
     ),
 ]
+# How to call a server is for those who call: it is no setting of a process.
+SERVER_VARIABLE: Final = "HEADGATE_SERVER"
+KEY_VARIABLE: Final = "HEADGATE_API_KEY"
+CA_VARIABLE: Final = "HEADGATE_CA"
 Json = Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")]
 
 
@@ -34,7 +38,9 @@ class Session:
         """Return the settings for these flags. Raises `SettingsError`."""
         from headgate.settings import Settings
 
-        return Settings.load(self.environ, config, flags)
+        calling = (SERVER_VARIABLE, KEY_VARIABLE, CA_VARIABLE)
+        environ = {name: value for name, value in self.environ.items() if name not in calling}
+        return Settings.load(environ, config, flags)
 
 
 def session_of(context: typer.Context) -> Session:

@@ -22,6 +22,12 @@ def up(
         str | None, typer.Option(metavar="MODULE:APP", help="Serve this app and run its workflows and activities.")
     ] = None,
     config: Config = None,
+    tls_cert: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Certificate in PEM, for both ports.", show_default=False)
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Its private key in PEM.", show_default=False)
+    ] = None,
     behind_proxy: Annotated[
         bool | None,
         typer.Option(
@@ -40,7 +46,8 @@ def up(
     from headgate.telemetry import Tracing, configure_logs
     from headgate.wiring import load_app
 
-    settings = session_of(context).settings(config, home=home, http=http, grpc=grpc, behind_proxy=behind_proxy)
+    flags = {"tls.cert": tls_cert, "tls.key": tls_key}
+    settings = session_of(context).settings(config, home=home, http=http, grpc=grpc, behind_proxy=behind_proxy, **flags)
     configure_logs(style=settings.log.format, level=settings.log.level)
     loaded = None if app is None else load_app(app)
     traces = settings.telemetry

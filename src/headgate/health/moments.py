@@ -7,13 +7,17 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
-from headgate.durable.records import instant
+from headgate.durable import records
 from headgate.errors import InvalidPayloadError
 
 _CANONICAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 _YEAR_MAX: Final = 9000
 
-__all__ = ["instant", "milliseconds", "moment"]
+
+@lru_cache(maxsize=4096)
+def instant(ms: int) -> str:
+    """Return a moment in the one form. Kept for a while: what is decided at one go shares it."""
+    return records.instant(ms)
 
 
 @lru_cache(maxsize=4096)

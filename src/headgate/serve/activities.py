@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Raw, Struct
 
+from headgate.auth.roles import Permission
 from headgate.durable.failures import DATA_BYTES_MAX, MESSAGE_BYTES_MAX, NOTHING, ErrorInfo
 from headgate.durable.service import Service
 from headgate.errors import NotFoundError, PayloadTooLargeError, StaleClaimError
-from headgate.serve.operations import Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
 from headgate.serve.pool import WorkPool
 from headgate.serve.raw_values import checked, missing
+
+_PART: Final = Part(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
 
 Token = Annotated[str, Meta(min_length=1, max_length=4000)]
 
@@ -83,7 +86,7 @@ def activity_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHa
             body=BeatActivity,
         ),
     ]
-    return operation_routes(operations, pool)
+    return operation_routes(operations, pool, _PART)
 
 
 class _Activities:

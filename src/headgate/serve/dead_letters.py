@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from litestar.types import ControllerRouterHandler
 from msgspec import Raw, Struct
 
+from headgate.auth.roles import Permission
+from headgate.auth.rules import Reach
 from headgate.durable.bus import DeadLetter, DeadLetterPage
 from headgate.durable.duration import optional_seconds
 from headgate.durable.records import instant
 from headgate.durable.service import Service
 from headgate.errors import ConflictError, NotFoundError, UserError
 from headgate.serve.execution_views import Duration, Limit, Name
-from headgate.serve.operations import Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
 from headgate.serve.pool import WorkPool
 from headgate.serve.raw_values import ErrorView, error_view
+
+# Among the events are those of every dataset.
+_PART: Final = Part(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
 
 
 class DeadLetterQuery(Struct, forbid_unknown_fields=True):
@@ -86,7 +92,7 @@ class LettersDone(Struct, frozen=True, omit_defaults=True):
 
 def dead_letter_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHandler]:
     """Return the routes of dead letters."""
-    return operation_routes(_DeadLetters(service).operations(), pool)
+    return operation_routes(_DeadLetters(service).operations(), pool, _PART)
 
 
 class _DeadLetters:

@@ -14,6 +14,8 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Raw, Struct
 from msgspec.structs import replace
 
+from headgate.auth.roles import Permission
+from headgate.auth.rules import Reach
 from headgate.durable import events
 from headgate.durable.event_log import StoredEvent, first_id
 from headgate.durable.events import BATCH_TYPE, JSON_TYPE, STRUCTURED_TYPE, Event
@@ -21,11 +23,14 @@ from headgate.durable.records import instant
 from headgate.durable.service import Service
 from headgate.errors import HeadgateError, InvalidPayloadError
 from headgate.serve.execution_views import Limit
-from headgate.serve.operations import Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
 from headgate.serve.pool import WorkPool
 from headgate.serve.raw_values import checked, idempotency_key, missing
 from headgate.serve.streams import ALIVE, ALIVE_SECONDS, MEDIA_TYPE, OPENING, message, stream, stream_seconds
 from headgate.serve.watching import Watches
+
+# Among the events are those of every dataset.
+_PART: Final = Part(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
 
 # A page of events ends early when it is this large.
 PAGE_BYTES_MAX: Final = 8_000_000
@@ -100,7 +105,7 @@ class TailQuery(Struct, forbid_unknown_fields=True):
 def event_routes(service: Service, pool: WorkPool, *, watches: Watches | None = None) -> list[ControllerRouterHandler]:
     """Return the routes of events."""
     watches = watches if watches is not None else Watches(service.store)
-    return operation_routes([*_Events(service).operations(), *_Tail(service, pool, watches).operations()], pool)
+    return operation_routes([*_Events(service).operations(), *_Tail(service, pool, watches).operations()], pool, _PART)
 
 
 class _Events:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from litestar.types import ControllerRouterHandler
 from msgspec import Raw, Struct
 
+from headgate.auth.roles import Permission
 from headgate.durable.duration import optional_seconds
 from headgate.durable.fleet import list_members
 from headgate.durable.history import Status
@@ -39,10 +40,12 @@ from headgate.serve.execution_views import (
     view,
 )
 from headgate.serve.execution_waits import wait_operations
-from headgate.serve.operations import Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
 from headgate.serve.pool import WorkPool
 from headgate.serve.raw_values import checked, idempotency_key
 from headgate.serve.watching import Watches
+
+_PART: Final = Part(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
 
 # A page of history ends early when it is this large.
 HISTORY_BYTES_MAX: Final = 8_000_000
@@ -76,7 +79,7 @@ def execution_routes(
         *bulk_operations(service),
         *wait_operations(service, pool, watches),
     ]
-    return operation_routes(operations, pool)
+    return operation_routes(operations, pool, _PART)
 
 
 class Executions:

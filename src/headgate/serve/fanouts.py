@@ -11,6 +11,7 @@ from litestar import Response
 from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Struct
 
+from headgate.auth.roles import Permission
 from headgate.errors import UserError
 from headgate.fanout import campaigns
 from headgate.fanout.comparison import Comparison, compared, side
@@ -41,13 +42,15 @@ from headgate.serve.fanout_views import (
     summary,
 )
 from headgate.serve.fanout_watching import FanoutWatching
-from headgate.serve.operations import JSON, Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.operations import JSON, Answer, Call, NoQuery, Operation, Part, operation_routes
 from headgate.serve.pool import WorkPool
 from headgate.serve.raw_values import idempotency_key
 from headgate.serve.staged_pages import Fetch, staged
 from headgate.serve.watching import Watches
 from headgate.store.tables import FANOUT
 from headgate.store.writes import Query, Range, Sort
+
+_PART: Final = Part(Permission.FANOUT_READ, Permission.FANOUT_WRITE)
 
 # A split that takes longer goes on after the answer, which then says SPLITTING.
 SPLIT_SECONDS: Final = 20.0
@@ -119,7 +122,7 @@ def fanout_routes(
         *FanoutOperations(fanouts).operations(),
         *FanoutWatching(fanouts, pool, watches, unusable).operations(),
     ]
-    return operation_routes(operations, pool, namespace="fanout.")
+    return operation_routes(operations, pool, _PART, namespace="fanout.")
 
 
 class _Fanouts:

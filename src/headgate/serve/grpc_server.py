@@ -11,12 +11,14 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it has no stubs
 
 from headgate.errors import SettingsError
+from headgate.serve.rpc import MESSAGE_BYTES_MAX
+from headgate.serve.tls import Tls
 from headgate.settings import Address
 
 _OPTIONS: Final = [
     # Without this a second server on the same port would start and silently take half of the calls.
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", 1024 * 1024),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
 ]
 # How long streams, which never end by themselves, get to see that the server stops.
 _STREAM_SECONDS: Final = 0.2
@@ -25,11 +27,20 @@ _STREAM_SECONDS: Final = 0.2
 class GrpcServer:
     """Serves gRPC on one address."""
 
-    def __init__(self, address: Address, services: Sequence[Callable[[grpc.aio.Server], None]] = ()) -> None:
+    def __init__(
+        self,
+        address: Address,
+        services: Sequence[Callable[[grpc.aio.Server], None]] = (),
+        *,
+        names: Sequence[str] = (),
+        tls: Tls | None = None,
+    ) -> None:
         """Bind to `address`, and let each of `services` add itself to the server besides health.
 
-        Raises `SettingsError` if the port is taken or the address is not this machine's.
+        Health answers for each of the services in `names`. Raises `SettingsError` if the port is taken or the address
+        is not this machine's.
         """
+        self._names = ("", *names)
         self._health = health.aio.HealthServicer()
         self._calls = _Calls()
         self._server = grpc.aio.server(options=_OPTIONS, interceptors=[self._calls])
@@ -37,7 +48,11 @@ class GrpcServer:
         for add_to in services:
             add_to(self._server)
         try:
-            port = self._server.add_insecure_port(str(address))
+            port = (
+                self._server.add_insecure_port(str(address))
+                if tls is None
+                else self._server.add_secure_port(str(address), tls.grpc_credentials())
+            )
         except RuntimeError as exc:
             raise SettingsError(
                 f"grpc = {address}: cannot listen there; stop what listens on port {address.port}, "
@@ -46,11 +61,11 @@ class GrpcServer:
         self.address = Address(address.host, port)
 
     async def start(self) -> None:
-        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._server.start()
 
     async def set_serving(self) -> None:
-        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        await self._report(health_pb2.HealthCheckResponse.SERVING)
 
     async def drain(self, grace_seconds: float) -> None:
         """Report not serving, refuse new calls, let those under way finish, then end the streams."""
@@ -59,6 +74,10 @@ class GrpcServer:
         await self._calls.wait_idle(grace_seconds)
         await self._server.stop(_STREAM_SECONDS)
         await stopping
+
+    async def _report(self, status: int) -> None:
+        for name in self._names:
+            await self._health.set(name, status)
 
 
 class _Calls(grpc.aio.ServerInterceptor):

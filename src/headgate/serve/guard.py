@@ -38,14 +38,15 @@ class Guard:
         self._admits = admits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = self._refusal(scope) if scope["type"] == ScopeType.HTTP else None
+        problem = self.refusal(scope) if scope["type"] == ScopeType.HTTP else None
         if problem is None:
             await self._app(scope, receive, send)
         else:
             # The body of a refused request is not read, so the connection cannot serve another one.
             await send_problem(send, problem, {"connection": "close"})
 
-    def _refusal(self, scope: HTTPScope) -> Problem | None:
+    def refusal(self, scope: HTTPScope) -> Problem | None:
+        """Return why a request is not let through, or None if it is."""
         hosts = _header(scope, b"host")
         origins = _header(scope, b"origin")
         if len(hosts) != 1 or not self._is_allowed(_host_name(hosts[0])):

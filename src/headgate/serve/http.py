@@ -5,30 +5,39 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from litestar import Litestar, Response, get
+from litestar import Litestar, Request, Response, get
 from litestar.datastructures import ResponseHeader
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig, ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ASGIApp, ControllerRouterHandler, Scope
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from headgate.auth.authenticator import Authenticator
+from headgate.auth.principals import require
+from headgate.auth.roles import Permission
 from headgate.clock import Clock
 from headgate.serve.access import Access
+from headgate.serve.connect import Connect
 from headgate.serve.guard import BODY_BYTES_MAX, Guard
 from headgate.serve.health import Health, Phase, Report, Status
+from headgate.serve.identity import Identity
+from headgate.serve.operations import principal_of
 from headgate.serve.pool import WorkPool
 from headgate.serve.problem import EXCEPTION_HANDLERS, MEDIA_TYPE, Problem, response, retry_after
+from headgate.serve.rpc_dispatch import Dispatcher
 from headgate.telemetry import Metrics, Tracing
 
 _RETRY_SECONDS: Final = 1.0
+_BEARER: Final = SecurityScheme(type="http", scheme="bearer", description="An API key, or a token of the issuer.")
 _REPORT: Final = ResponseSpec(Report, description="What was looked at, and what was seen")
 _PROBLEM: Final = ResponseSpec(Problem, media_type=MEDIA_TYPE, description="Not now")
 _RESPONSES: Final[Mapping[int, ResponseSpec]] = {200: _REPORT, 503: _PROBLEM}
 _NOT_CACHED: Final = [ResponseHeader(name="cache-control", value="no-store")]
 
 
-def build_http(
+def build_http(  # noqa: PLR0913 - one argument for each part of the server
     *,
     version: str,
     health: Health,
@@ -39,19 +48,30 @@ def build_http(
     allowed_hosts: Sequence[str] = (),
     routes: Sequence[ControllerRouterHandler] = (),
     admits: Callable[[Scope, str], bool] = lambda _scope, _origin: False,
+    rpcs: Dispatcher | None = None,
+    authenticator: Authenticator | None = None,
+    is_tls: bool = False,
 ) -> ASGIApp:
-    """Return the whole application: `routes` besides its own, behind the guard, each request watched over."""
+    """Return the whole application: `routes` and `rpcs` besides its own, behind the guard, all watched over."""
     app = Litestar(
         [_index(version), *_health_routes(health, pool), _metrics_route(metrics), *routes],
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=OpenAPIConfig(
-            title="Headgate", version=version, path="/api", render_plugins=[JsonRenderPlugin(path="/openapi.json")]
+            title="Headgate",
+            version=version,
+            path="/api",
+            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+            components=Components(security_schemes={"bearer": _BEARER}),
+            # Either with a key or token, or, for programs on this machine, without.
+            security=[{"bearer": []}, {}],
         ),
         request_max_body_size=BODY_BYTES_MAX,
         logging_config=None,
     )
-    guarded = Guard(app, allowed_hosts=allowed_hosts, admits=admits)
-    return Access(guarded, tracing=tracing, registry=metrics.registry, clock=clock)
+    identified = app if authenticator is None else Identity(app, authenticator, pool, is_tls=is_tls)
+    guarded = Guard(identified, allowed_hosts=allowed_hosts, admits=admits)
+    watched = Access(guarded, tracing=tracing, registry=metrics.registry, clock=clock)
+    return watched if rpcs is None else Connect(watched, rpcs, refusal=guarded.refusal)
 
 
 def _index(version: str) -> ControllerRouterHandler:
@@ -64,7 +84,7 @@ def _index(version: str) -> ControllerRouterHandler:
 
 
 def _health_routes(health: Health, pool: WorkPool) -> list[ControllerRouterHandler]:
-    def route(path: str, summary: str) -> Callable[[Callable[[], Awaitable[Response[Any]]]], HTTPRouteHandler]:
+    def route(path: str, summary: str) -> Callable[[Callable[..., Awaitable[Response[Any]]]], HTTPRouteHandler]:
         return get(path, summary=summary, responses=_RESPONSES, response_headers=_NOT_CACHED)
 
     @route("/health", "How the server is")
@@ -80,7 +100,8 @@ def _health_routes(health: Health, pool: WorkPool) -> list[ControllerRouterHandl
         return _answer(health.phase, health.ready())
 
     @route("/health/deep", "Whether the store can be read and written")
-    async def deep() -> Response[Any]:
+    async def deep(request: Request[Any, Any, Any]) -> Response[Any]:
+        require(principal_of(request.scope), Permission.SERVER_READ)
         return _answer(health.phase, await pool.run(health.probe))
 
     return [summary, live, ready, deep]
@@ -96,7 +117,8 @@ def _answer(phase: Phase, report: Report) -> Response[Any]:
 
 def _metrics_route(metrics: Metrics) -> ControllerRouterHandler:
     @get("/metrics", include_in_schema=False)
-    async def render() -> Response[bytes]:
+    async def render(request: Request[Any, Any, Any]) -> Response[bytes]:
+        require(principal_of(request.scope), Permission.SERVER_READ)
         return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     return render

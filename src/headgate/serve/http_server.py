@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
+import ssl
 import sys
 from typing import Final
 
@@ -16,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headgate.errors import SettingsError
 from headgate.serve.problem import MEDIA_TYPE, Problem
+from headgate.serve.tls import Tls
 from headgate.settings import Address
 from headgate.telemetry import correlated
 
@@ -26,8 +28,9 @@ _log = structlog.get_logger(__name__)
 class HttpServer:
     """Serves an ASGI application on one address."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, *, tls: Tls | None = None) -> None:
         """Listen on `address`. Raises `SettingsError` if the port is taken or the address is not this machine's."""
+        self._tls = tls
         self._socket = _listen(address)
         self.address = Address(address.host, self._socket.getsockname()[1])
         self._uvicorn: _Uvicorn | None = None
@@ -47,7 +50,7 @@ class HttpServer:
             proxy_headers=False,
             timeout_graceful_shutdown=max(1, int(grace_seconds)),
         )
-        self._uvicorn = _Uvicorn(config)
+        self._uvicorn = _Uvicorn(config, None if self._tls is None else self._tls.context)
         self._serving = asyncio.create_task(self._uvicorn.serve([self._socket]))
         started = asyncio.create_task(self._uvicorn.listening.wait())
         await asyncio.wait({started, self._serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -85,11 +88,14 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Uvicorn(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # Ours rather than one that uvicorn makes from files: it was checked before anything was started.
+        self.config.ssl = self._tls
         await super().startup(sockets)
         self.listening.set()
 

@@ -73,7 +73,11 @@ class OperationDocuments:
             "operationId": ".".join([*words, operation.method.lower()]),
             "summary": operation.summary,
             "tags": [words[0]],
-            "parameters": [*_path_parameters(operation), *self._query_parameters(operation)],
+            "parameters": [
+                *_path_parameters(operation),
+                *self._query_parameters(operation),
+                *_header_parameters(operation),
+            ],
             "responses": self._responses(operation),
         }
         if "{" in operation.path:
@@ -82,7 +86,7 @@ class OperationDocuments:
             document["operationId"] = ".".join([words[0], "one", *words[1:], *last, operation.method.lower()])
         forms = self._body_forms(operation)
         if forms:
-            document["requestBody"] = {"required": True, "content": forms}
+            document["requestBody"] = {"required": _is_required(operation), "content": forms}
         return document
 
     def _body_forms(self, operation: Operation) -> Document:
@@ -99,7 +103,8 @@ class OperationDocuments:
         for status, kind in operation.answers.items():
             responses[str(status)] = {"description": HTTPStatus(status).phrase}
             if kind is not None:
-                responses[str(status)]["content"] = {operation.answer_media: self._content(kind)}
+                media = MEDIA_TYPE if kind is Problem else operation.answer_media
+                responses[str(status)]["content"] = {media: self._content(kind)}
         problem = {"description": "A problem", "content": {MEDIA_TYPE: self._content(Problem)}}
         return {**responses, "default": problem}
 
@@ -122,6 +127,24 @@ def _path_parameters(operation: Operation) -> list[Document]:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in operation.template.names
     ]
+
+
+def _header_parameters(operation: Operation) -> list[Document]:
+    wanted = {}
+    if HTTPStatus.PRECONDITION_FAILED in operation.answers:
+        wanted["If-Match"] = "The ETag of what is to be changed; 412 if it is not that any more."
+    if operation.repeatable:
+        wanted["Idempotency-Key"] = "A word of the caller's own: sent again, the request is answered as the first time."
+    return [
+        {"name": name, "in": "header", "required": False, "description": about, "schema": {"type": "string"}}
+        for name, about in wanted.items()
+    ]
+
+
+def _is_required(operation: Operation) -> bool:
+    if operation.body is None:
+        return True
+    return any(field.required for field in msgspec.structs.fields(operation.body))
 
 
 class _Handler(HTTPRouteHandler):

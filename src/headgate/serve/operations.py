@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import parse_qsl, quote
 
 import msgspec
@@ -20,6 +20,9 @@ from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler
 
+from headgate.auth.principals import LOCAL, Principal, require
+from headgate.auth.roles import Permission
+from headgate.auth.rules import Reach, Rule
 from headgate.durable.http_messages import HttpError
 from headgate.durable.http_paths import Kind, PathTemplate, PathTree, split_path
 from headgate.errors import InvalidPayloadError, NotFoundError
@@ -33,6 +36,8 @@ QUERY_ARGUMENTS_MAX: Final = 100
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # No parameter of an operation can have this name.
 _ANYTHING: Final = "{-:path}"
+# The parameter of a path that names a dataset.
+_DATASET: Final = "dataset_urn"
 _JSON_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 B = TypeVar("B")
@@ -53,6 +58,7 @@ class Call(Generic[B, Q]):
     headers: Mapping[str, str]
     # As it was sent, for what is not declared as one struct.
     content: bytes
+    principal: Principal = LOCAL
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,10 @@ class Operation:
     # Other forms in which the body is accepted, for the document alone; the operation reads `content` itself.
     body_forms: Mapping[str, Any] = field(default_factory=dict)
     answer_media: str = JSON
+    # Who may ask it. Where none is given, that of its part for reading or for writing.
+    rule: Rule | None = None
+    # Whether it may be sent again under an Idempotency-Key, and is then answered as the first time.
+    repeatable: bool = False
 
     @property
     def template(self) -> PathTemplate:
@@ -96,14 +106,44 @@ class Operation:
         return PathTemplate.parse(PREFIX + self.path)
 
 
+class Answered(Protocol):
+    """Remembers answers by the key of their request."""
+
+    def once(self, scope: str, key: str, content: bytes, run: Callable[[], Answer]) -> Answer:
+        """Return what was answered to this before, or run it and remember that."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What someone needs to read and to change what belongs together."""
+
+    reads: Permission
+    writes: Permission
+    reach: Reach = Reach.NONE
+
+    def rule(self, operation: Operation) -> Rule:
+        """Return the rule of an operation: its own, or that of the part."""
+        if operation.rule is not None:
+            return operation.rule
+        return Rule(self.reads if operation.method == "GET" else self.writes, self.reach)
+
+
 def operation_routes(
-    operations: Sequence[Operation], pool: WorkPool, *, namespace: str = ""
+    operations: Sequence[Operation],
+    pool: WorkPool,
+    part: Part,
+    *,
+    namespace: str = "",
+    answered: Answered | None = None,
+    registered: Callable[[str], str] | None = None,
 ) -> list[ControllerRouterHandler]:
     """Return what serves these operations. Their first words below the prefix belong to them alone.
 
     In the server's document their schemas have names that begin with `namespace`: others may use the same words.
+    `answered` remembers what was answered to what may be repeated. `registered` says by which name the dataset goes
+    that a path names, and is asked before anything is decided.
     """
-    dispatcher = _Dispatcher(operations, pool)
+    dispatcher = _Dispatcher(operations, pool, part, answered, registered)
 
     # The framework reads the annotations of a function, and this is the one for all.
     async def dispatch(request: Request[Any, Any, Any]) -> Response[Any]:
@@ -116,8 +156,8 @@ def operation_routes(
         path = _framework_path(operation.template)
         taken.setdefault(path, set()).add(operation.method)
         handlers.append(documents.handler(path, operation)(dispatch))
-    firsts = dict.fromkeys(operation.path.split("/")[1] for operation in operations)
-    for path in [*taken, *(f"{PREFIX}/{first}{rest}" for first in firsts for rest in ("", f"/{_ANYTHING}"))]:
+    fixed = dict.fromkeys(each for operation in operations for each in _fixed_parts(operation.path))
+    for path in [*taken, *(f"{PREFIX}{each}{rest}" for each in fixed for rest in ("", f"/{_ANYTHING}"))]:
         others = [HttpMethod(method) for method in _METHODS if method not in taken.get(path, ())]
         taken[path] = set(_METHODS)
         if others:
@@ -129,8 +169,18 @@ def operation_routes(
 class _Dispatcher:
     """Answers a request with the operation at its path."""
 
-    def __init__(self, operations: Sequence[Operation], pool: WorkPool) -> None:
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        pool: WorkPool,
+        part: Part,
+        answered: Answered | None,
+        registered: Callable[[str], str] | None,
+    ) -> None:
         self._pool = pool
+        self._registered = registered
+        self._part = part
+        self._answered = answered
         self._tree: PathTree[dict[str, Operation]] = PathTree()
         for operation in operations:
             self._tree.at(operation.template, {})[operation.method] = operation
@@ -147,6 +197,9 @@ class _Dispatcher:
             return response(Problem.of(405, "method_not_allowed", detail), {"allow": methods})
         operation, path = found[request.method]
         request.scope["path_template"] = operation.template.documented
+        rule, principal = self._part.rule(operation), principal_of(request.scope)
+        # Before its body is read: who may not do this at all is not told what is wrong with it.
+        require(principal, rule.permission)
         content = await request.body()
         call = Call(
             path=path,
@@ -154,11 +207,29 @@ class _Dispatcher:
             body=None if operation.body is None else _body(content, operation.body),
             headers=request.headers,
             content=content,
+            principal=LOCAL,
         )
-        is_async = inspect.iscoroutinefunction(operation.run)
-        made = operation.run(call) if is_async else await self._pool.run(lambda: operation.run(call))
+        if inspect.iscoroutinefunction(operation.run):
+            made: Result | Awaitable[Result] = operation.run(_admitted(call, rule, principal))
+        else:
+            made = await self._pool.run(lambda: self._run(operation, call, rule, principal))
         answer = await made if isinstance(made, Awaitable) else made
         return answer.response() if isinstance(answer, Answer) else answer
+
+    def _run(
+        self, operation: Operation, call: Call[Any, Any], rule: Rule, principal: Principal | None
+    ) -> Result | Awaitable[Result]:
+        named = call.path.get(_DATASET)
+        if self._registered is not None and named is not None:
+            # Before the rule: it is about the dataset that is acted on, whatever the caller calls it.
+            call = replace(call, path={**call.path, _DATASET: self._registered(named)})
+        call = _admitted(call, rule, principal)
+        key = call.headers.get("idempotency-key")
+        if self._answered is None or not operation.repeatable or key is None:
+            return operation.run(call)
+        caller = call.principal.key_id or call.principal.name
+        scope = f"{caller}#{operation.method} {operation.template.documented} {sorted(call.path.items())}"
+        return self._answered.once(scope, key, call.content, lambda: _answer(operation.run(call)))
 
     def _find(self, raw_path: str) -> dict[str, tuple[Operation, dict[str, str]]]:
         """Return what can be done at a path, by method. Raises `NotFoundError` if that is nothing."""
@@ -176,6 +247,30 @@ class _Dispatcher:
                 f"{raw_path}: there is nothing here; / lists what there is, and a slash within an id is written %2F"
             )
         return found
+
+
+def _admitted(call: Call[Any, Any], rule: Rule, principal: Principal | None) -> Call[Any, Any]:
+    """Return a call of someone who may make it. Raises `UnauthenticatedError` or `ForbiddenError`."""
+    asked = {"path": call.path, "query": call.query, "body": call.body}
+    return replace(call, principal=rule.admit(principal, asked))
+
+
+def principal_of(scope: Any) -> Principal | None:  # noqa: ANN401 - of any kind of connection
+    """Return who calls: whom the server has recognised, or a local program where it does not ask."""
+    principal: Principal | None = scope.get("principal", LOCAL)
+    return principal
+
+
+def _answer(result: Result | Awaitable[Result]) -> Answer:
+    assert isinstance(result, Answer)
+    return result
+
+
+def _fixed_parts(path: str) -> list[str]:
+    """Return the beginnings of a path in which nothing varies: the framework looks below them, and nowhere else."""
+    words = path.split("/")[1:]
+    count = next((index for index, word in enumerate(words) if word.startswith("{")), len(words))
+    return ["/" + "/".join(words[: length + 1]) for length in range(count)]
 
 
 def _raw_path(request: Request[Any, Any, Any]) -> str:

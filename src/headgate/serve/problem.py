@@ -13,15 +13,17 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.types import ExceptionHandlersMap, Send
 
-from headgate.errors import HeadgateError, TransientError
+from headgate.errors import HeadgateError, TransientError, UnauthenticatedError
 from headgate.telemetry import correlation_id
 
 MEDIA_TYPE: Final = "application/problem+json"
+# What a caller who is not known is asked for.
+CHALLENGE: Final[Mapping[str, str]] = {"www-authenticate": 'Bearer realm="headgate"'}
 _log = structlog.get_logger(__name__)
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What went wrong. `code` is safe to match on; `errors` and `checks` are there only for some problems."""
+    """What went wrong. `code` is safe to match on; what has a default is there only for some problems."""
 
     type: str
     title: str
@@ -31,9 +33,12 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     correlation_id: str | None
     errors: Sequence[Any] = ()
     checks: Sequence[Any] = ()
+    # Of a conflict: how the thing stands now.
+    current_version: int | None = None
+    current: Any = None
 
     @classmethod
-    def of(cls, status: int, code: str, detail: str, **more: Sequence[Any]) -> Problem:
+    def of(cls, status: int, code: str, detail: str, **more: Any) -> Problem:  # noqa: ANN401 - of the problem's own
         """Return a problem for the request that is being served."""
         title = HTTPStatus(status).phrase
         return cls(f"urn:headgate:error:{code}", title, status, code, detail, correlation_id(), **more)
@@ -64,8 +69,13 @@ def retry_after(seconds: float) -> dict[str, str]:
 def _from_headgate(_request: Request[Any, Any, Any], error: HeadgateError) -> Response[bytes]:
     if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, TransientError):
         _log.error("request failed", action="http.request", code=error.code, exc_info=error)
-    headers = retry_after(error.retry_after_seconds) if isinstance(error, TransientError) else None
-    return response(Problem.of(error.http_status, error.code, error.message), headers)
+    return response(Problem.of(error.http_status, error.code, error.message), _headers(error))
+
+
+def _headers(error: HeadgateError) -> dict[str, str] | None:
+    if isinstance(error, TransientError):
+        return retry_after(error.retry_after_seconds)
+    return dict(CHALLENGE) if isinstance(error, UnauthenticatedError) else None
 
 
 def _from_framework(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:

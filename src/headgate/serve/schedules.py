@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import msgspec
 from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Raw, Struct
 
+from headgate.auth.roles import Permission
 from headgate.durable import cron
 from headgate.durable.cron import Recurrence
 from headgate.durable.duration import optional_seconds, seconds
@@ -21,10 +22,12 @@ from headgate.durable.slots import Backfill, CatchUp, Fire, Overlap, Schedule, S
 from headgate.errors import ConflictError, UserError
 from headgate.serve.execution_views import Duration, Limit, Reason
 from headgate.serve.executions import require_workflow
-from headgate.serve.operations import PREFIX, Answer, Call, NoQuery, Operation, Result, operation_routes
+from headgate.serve.operations import PREFIX, Answer, Call, NoQuery, Operation, Part, Result, operation_routes
 from headgate.serve.pool import WorkPool
 from headgate.serve.problem import Problem, response
 from headgate.serve.raw_values import checked, idempotency_key, missing
+
+_PART: Final = Part(Permission.SCHEDULE_READ, Permission.SCHEDULE_WRITE)
 
 Moment = Annotated[datetime, Meta(tz=True)]
 
@@ -160,7 +163,7 @@ class PreviewView(Struct, frozen=True):
 
 def schedule_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHandler]:
     """Return the routes of schedules."""
-    return operation_routes(_Schedules(service).operations(), pool)
+    return operation_routes(_Schedules(service).operations(), pool, _PART)
 
 
 class _Schedules:

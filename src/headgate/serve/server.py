@@ -5,33 +5,58 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import closing
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 import structlog
 
+from headgate.auth.api_keys import ApiKeys
+from headgate.auth.authenticator import Authenticator
 from headgate.clock import Clock
 from headgate.durable.app import App
 from headgate.durable.service import Service
 from headgate.fanout.background import Background
 from headgate.fanout.service import FanoutService
+from headgate.health.meters import HealthMeters
+from headgate.health.service import HealthService
+from headgate.health_wiring import open_authenticator, open_health, open_keys
 from headgate.serve.api import api_routes
+from headgate.serve.graphql_view import graphql_routes
 from headgate.serve.grpc_server import GrpcServer
 from headgate.serve.health import Health, Phase
+from headgate.serve.health_routes import health_routes
 from headgate.serve.http import build_http
 from headgate.serve.http_server import HttpServer
+from headgate.serve.identity import caller, known_caller
 from headgate.serve.meters import CacheCollector, ServerCollector
 from headgate.serve.pool import WorkPool
+from headgate.serve.rpc import services
+from headgate.serve.rpc_dispatch import Dispatcher
+from headgate.serve.rpc_grpc import add_methods, add_reflection
+from headgate.serve.statestore_api import statestore_methods
 from headgate.serve.stop import Stop
 from headgate.serve.sweeper import STOP_SECONDS_MAX, Sweeper
+from headgate.serve.tls import Tls
 from headgate.serve.user_routes import admits_origin, user_routes
+from headgate.serve.watching import Watches
 from headgate.settings import Settings
 from headgate.store.cache import Cache
 from headgate.telemetry import Metrics, Tracing
-from headgate.wiring import OpenedStore, join_fanouts, open_cache, open_fanouts, open_service, open_store
+from headgate.wiring import (
+    OpenedStore,
+    join_fanouts,
+    open_cache,
+    open_fanouts,
+    open_service,
+    open_store,
+)
 
 ROWS_SWEPT_EVERY_SECONDS: Final = 60.0
 # Looking for unreferenced blobs means looking at every old blob, and a day late is early enough.
 BLOBS_SWEPT_EVERY_SECONDS: Final = 3600.0
+INCIDENTS_EVERY_SECONDS: Final = 5.0
+EVENTS_EVERY_SECONDS: Final = 1.0
+ARCHIVED_EVERY_SECONDS: Final = 60.0
 # The rest of the deadline is for closing the store and exporting the last spans after the last answer.
 _GRACE_SHARE: Final = 0.7
 _SWEEP_SHARE: Final = 0.1
@@ -56,7 +81,10 @@ def run(
     """
     stop = Stop(deadline_seconds=settings.drain_seconds)
     stop.install()
-    http = HttpServer(settings.http)
+    tls = (
+        None if settings.tls.cert is None or settings.tls.key is None else Tls.load(settings.tls.cert, settings.tls.key)
+    )
+    http = HttpServer(settings.http, tls=tls)
     try:
         opened = open_store(settings, clock)
         with closing(opened.store), closing(open_cache(settings, clock)) as cache:
@@ -65,14 +93,31 @@ def run(
             service = open_service(app if app is not None else App("headgate"), opened, clock)
             fanouts = open_fanouts(opened, clock, service.ids)
             join_fanouts(service, fanouts)
-            server = Server(
-                settings, opened, cache, http, service, fanouts, version=version, clock=clock, tracing=tracing
+            metrics = Metrics(version=version)
+            health = open_health(opened, cache, clock, service, meters=_meters(metrics, cache))
+            keys = open_keys(opened, clock, health)
+            parts = Parts(
+                service, fanouts, health, keys, open_authenticator(settings, clock, keys), metrics, cache, tls
             )
-            with closing(server), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            server = Server(settings, opened, http, parts, version=version, clock=clock, tracing=tracing)
+            with closing(health), closing(server), asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(server.serve(stop, announce))
     finally:
         http.close()
     _log.info("stopped", action="server.stop")
+
+
+class Parts(NamedTuple):
+    """What a server serves."""
+
+    service: Service
+    fanouts: FanoutService
+    health: HealthService
+    keys: ApiKeys
+    authenticator: Authenticator
+    metrics: Metrics
+    cache: Cache
+    tls: Tls | None
 
 
 class Server:
@@ -82,22 +127,22 @@ class Server:
         self,
         settings: Settings,
         opened: OpenedStore,
-        cache: Cache,
         http: HttpServer,
-        service: Service,
-        fanouts: FanoutService,
+        parts: Parts,
         *,
         version: str,
         clock: Clock,
         tracing: Tracing,
     ) -> None:
+        service, fanouts, metrics = parts.service, parts.fanouts, parts.metrics
         self._settings = settings
         self._service = service
         self._fanouts = fanouts
+        self._tls = parts.tls
         self._background: Background | None = None
         self._http = http
         self._pool = WorkPool()
-        self._sweepers = _sweepers(opened)
+        self._sweepers = [*_sweepers(opened), *_upkeep(parts.health)]
         disk = settings.home if settings.store.backend == "sqlite" else None
         self._health = Health(
             version=version,
@@ -107,10 +152,26 @@ class Server:
             disk=disk,
             pulse=service.pulse,
         )
-        metrics = Metrics(version=version)
         metrics.watch_store(opened.store.stats.snapshot)
         metrics.registry.register(ServerCollector(self._pool, self._sweepers))
-        metrics.registry.register(CacheCollector(cache.stats))
+        metrics.registry.register(CacheCollector(parts.cache.stats))
+        is_tls = parts.tls is not None
+        watches = Watches(service.store, stopping=self._is_stopping)
+        self._rpcs = Dispatcher(
+            statestore_methods(
+                parts.health,
+                service.bus,
+                watches=watches,
+                pool=self._pool,
+                quick_reads=settings.store.backend == "sqlite",
+            ),
+            self._pool,
+            clock=clock,
+            tracing=tracing,
+            registry=metrics.registry,
+            identify=lambda call: caller(parts.authenticator, call.headers, call.peer, is_tls=is_tls),
+            remember=lambda call: known_caller(parts.authenticator, call.headers, call.peer, is_tls=is_tls),
+        )
         self._app = build_http(
             version=version,
             health=self._health,
@@ -127,9 +188,14 @@ class Server:
                     unusable_handlers=self._unusable_handlers,
                     stopping=self._is_stopping,
                 ),
+                *health_routes(parts.health, parts.keys, self._pool),
+                *graphql_routes(parts.health, self._pool, watches),
                 *user_routes(service.app, self._pool),
             ],
             admits=admits_origin(service.app),
+            rpcs=self._rpcs,
+            authenticator=parts.authenticator,
+            is_tls=is_tls,
         )
 
     async def serve(self, stop: Stop, announce: Callable[[str], None]) -> None:
@@ -137,7 +203,13 @@ class Server:
         grace_seconds = self._settings.drain_seconds * _GRACE_SHARE
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
-        grpc = GrpcServer(self._settings.grpc)
+        methods = self._rpcs.methods.values()
+        grpc = GrpcServer(
+            self._settings.grpc,
+            [partial(add_methods, self._rpcs), partial(add_reflection, methods)],
+            names=services(methods),
+            tls=self._tls,
+        )
         serving = await self._http.start(self._app, grace_seconds=grace_seconds)
         await grpc.start()
         for sweeper in self._sweepers:
@@ -146,7 +218,7 @@ class Server:
         self._health.phase = Phase.SERVING
         await grpc.set_serving()
         self._write_address()
-        announce(f"headgate ready  http=http://{self._http.address}  grpc={grpc.address}  home={self._settings.home}")
+        announce(f"headgate ready  http={self._url()}  grpc={grpc.address}  home={self._settings.home}")
 
         def drain_soon() -> None:
             # From the signal handler, so that the very next answer says it.
@@ -197,7 +269,10 @@ class Server:
 
     def _write_address(self) -> None:
         """Say in the home folder where this server is, for the commands that talk to it."""
-        (self._settings.home / ADDRESS_FILE).write_text(f'{{"http": "http://{self._http.address}"}}\n')
+        (self._settings.home / ADDRESS_FILE).write_text(f'{{"http": "{self._url()}"}}\n')
+
+    def _url(self) -> str:
+        return f"{'http' if self._tls is None else 'https'}://{self._http.address}"
 
     def close(self) -> None:
         """Stop the threads. Blocks until what they are doing is done, but for a sweep not for long."""
@@ -219,6 +294,22 @@ def _sweepers(opened: OpenedStore) -> list[Sweeper]:
         interval_seconds=BLOBS_SWEPT_EVERY_SECONDS,
     )
     return [rows, blobs]
+
+
+def _upkeep(health: HealthService) -> list[Sweeper]:
+    """Return what looks after health: reminders and recoveries, what was accepted and put off, the archive."""
+    return [
+        Sweeper("incidents", lambda limit: health.sweep(limit=limit), interval_seconds=INCIDENTS_EVERY_SECONDS),
+        Sweeper("openlineage events", lambda limit: health.drain(limit=limit), interval_seconds=EVENTS_EVERY_SECONDS),
+        Sweeper("evidence to archive", lambda _limit: health.archive(), interval_seconds=ARCHIVED_EVERY_SECONDS),
+    ]
+
+
+def _meters(metrics: Metrics, cache: Cache) -> HealthMeters:
+    """Return what counts what happens to health, among the metrics of the server."""
+    meters = HealthMeters(metrics.registry)
+    meters.watch_cache(cache.stats)
+    return meters
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

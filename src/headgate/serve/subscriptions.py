@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Struct
 
+from headgate.auth.roles import Permission
+from headgate.auth.rules import Reach
 from headgate.durable.records import instant
 from headgate.durable.replays import DROPPED_MAX, ReplayState, ReplayStatus
 from headgate.durable.service import Service
 from headgate.durable.subscriptions import Filter, Registered
-from headgate.serve.operations import Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
 from headgate.serve.pool import WorkPool
 from headgate.serve.raw_values import idempotency_key
+
+# Among the events are those of every dataset.
+_PART: Final = Part(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
 
 
 class SubscriptionView(Struct, frozen=True, omit_defaults=True):
@@ -94,7 +99,7 @@ class ReplayStopped(Struct, frozen=True, omit_defaults=True):
 
 def subscription_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHandler]:
     """Return the routes of subscriptions and their replays."""
-    return operation_routes(_Subscriptions(service).operations(), pool)
+    return operation_routes(_Subscriptions(service).operations(), pool, _PART)
 
 
 class _Subscriptions:

@@ -32,9 +32,10 @@ from headgate.durable.http_messages import WireResponse, to_json
 from headgate.durable.http_openapi import Document, describe
 from headgate.durable.http_paths import Kind, PathTemplate
 from headgate.durable.http_routes import METHODS
-from headgate.errors import BadOutputError, FatalError
+from headgate.errors import BadOutputError, FatalError, UnauthenticatedError
 from headgate.serve.access import CORRELATION_HEADER
 from headgate.serve.guard import BODY_BYTES_MAX
+from headgate.serve.operations import principal_of
 from headgate.serve.pool import WorkPool
 from headgate.serve.problem import Problem, response
 from headgate.telemetry import correlation_id
@@ -188,6 +189,9 @@ class _Dispatcher:
         request.scope["path_template"] = match.path
         if method == "OPTIONS" and (match.route is None or _is_preflight(request.scope, self._router)):
             return _answer(self._options(request.scope, match))
+        if principal_of(request.scope) is None:
+            # What they may do is the app's own affair; who they are is not.
+            raise UnauthenticatedError(f"{raw_path}: who calls is not known; send 'Authorization: Bearer' with a key")
         if match.route is None:
             methods = ", ".join(match.methods)
             detail = f"{raw_path}: {method} is not possible here; use {methods}"

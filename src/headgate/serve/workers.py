@@ -5,10 +5,11 @@ from __future__ import annotations
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
+from headgate.auth.roles import Permission
 from headgate.durable.fleet import list_members
 from headgate.durable.records import instant
 from headgate.durable.service import Service
-from headgate.serve.operations import Answer, Call, NoQuery, Operation, operation_routes
+from headgate.serve.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
 from headgate.serve.pool import WorkPool
 
 
@@ -59,4 +60,5 @@ def worker_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHand
             )
         )
 
-    return operation_routes([Operation("GET", "/workers", "List workers", ls, {200: WorkerPage})], pool)
+    part = Part(Permission.SERVER_READ, Permission.SERVER_READ)
+    return operation_routes([Operation("GET", "/workers", "List workers", ls, {200: WorkerPage})], pool, part)

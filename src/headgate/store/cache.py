@@ -143,6 +143,12 @@ class Cache:
             if answer is not None:
                 return answer
 
+    def peek(self, key: Key, shape: type[T]) -> T | None:
+        """Return what this process holds for `key`, fresh or not, or None. Asks nobody and counts nothing."""
+        with self._lock:
+            entry = self._local.peek(key)
+        return entry.value if entry is not None and isinstance(entry.value, shape) else None
+
     def wrote(self, key: Key, value: object | None, version: int) -> None:
         """Make a committed write visible here and in every other process. `value` None: it was deleted."""
         _check_version(key, version)

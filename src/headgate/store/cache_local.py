@@ -48,6 +48,10 @@ class LocalLayer:
         self._entries.move_to_end(key)
         return entry
 
+    def peek(self, key: Key) -> Entry | None:
+        """Return the answer, fresh or not, and leave everything as it is."""
+        return self._entries.get(key)
+
     def put(self, key: Key, entry: Entry, now: float) -> bool:
         """Take in `entry`, unless something newer is known. Return whether it was taken."""
         held = self.find(key, now)

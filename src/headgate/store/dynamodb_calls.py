@@ -9,7 +9,7 @@ that nothing was written.
 from __future__ import annotations
 
 import enum
-import random
+import sys
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -39,6 +39,18 @@ from headgate.errors import (
     TransactionLimitError,
 )
 from headgate.store.dynamodb_items import Attributes
+from headgate.store.failures import (
+    CANCELED,
+    CONTENDED,
+    INTERNAL,
+    NOT_ALLOWED,
+    THROTTLED,
+    UNAVAILABLE,
+    Category,
+    FailurePolicy,
+    codes_of,
+    policy_of,
+)
 from headgate.store.stats import StoreStats
 
 if TYPE_CHECKING:
@@ -47,52 +59,15 @@ if TYPE_CHECKING:
 
 CONNECTIONS_MAX: Final = 64
 CONNECT_SECONDS: Final = 2.0
-PAUSE_SECONDS_FIRST: Final = 0.025
-PAUSE_SECONDS_MAX: Final = 1.0
 
 CONDITION_FAILED: Final = "ConditionalCheckFailedException"
-CANCELED: Final = "TransactionCanceledException"
 NOT_FOUND: Final = "ResourceNotFoundException"
 IN_USE: Final = "ResourceInUseException"
 
-_THROTTLES: Final = frozenset(
-    {
-        "LimitExceededException",
-        "ProvisionedThroughputExceeded",
-        "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "SlowDown",
-        "Throttling",
-        "ThrottlingError",
-        "ThrottlingException",
-        "TooManyRequestsException",
-    }
-)
-_CONTENTION: Final = frozenset(
-    {
-        "ReplicatedWriteConflictException",
-        "TransactionConflict",
-        "TransactionConflictException",
-        "TransactionInProgressException",
-    }
-)
-_SERVER_FAULTS: Final = frozenset({"InternalServerError", "InternalFailure", "ServiceUnavailable"})
-_NOT_ALLOWED: Final = frozenset(
-    {
-        "AccessDenied",
-        "AccessDeniedException",
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "IncompleteSignature",
-        "InvalidClientTokenId",
-        "InvalidSignatureException",
-        "MissingAuthenticationToken",
-        "MissingAuthenticationTokenException",
-        "UnrecognizedClientException",
-    }
-)
+_THROTTLES: Final = codes_of(THROTTLED)
+_CONTENTION: Final = codes_of(CONTENDED)
+_SERVER_FAULTS: Final = codes_of(INTERNAL) | codes_of(UNAVAILABLE)
+_NOT_ALLOWED: Final = codes_of(NOT_ALLOWED)
 _VALIDATION: Final = frozenset({"ValidationException", "ValidationError"})
 # What the item itself can make wrong with an update, in DynamoDB's words.
 _BAD_UPDATES: Final = ("incorrect data type", "number overflow", "type mismatch", "nesting levels")
@@ -123,29 +98,45 @@ class Refusal(msgspec.Struct, frozen=True):
     after_doubt: bool
 
 
+# What is left undone without an error has no policy of its own: it is taken up again until the deadline.
+_UNDONE: Final = FailurePolicy(Category.TRANSIENT, sys.maxsize, 25, 100)
+
+
 class Backoff:
-    """Pauses of full jitter, growing, until a deadline that starts when this is made."""
+    """Pauses of full jitter, as long and as many as each error's own policy says, until a deadline.
+
+    The deadline starts when this is made, and is shared by all calls that are given it.
+    """
 
     def __init__(self, clock: Clock, stats: StoreStats, deadline_seconds: float) -> None:
         self.deadline_seconds = deadline_seconds
         self._clock = clock
         self._stats = stats
-        self._ends_at = clock.monotonic() + deadline_seconds
-        self._longest_seconds = PAUSE_SECONDS_FIRST
+        self._began_at = clock.monotonic()
+        self._retries: dict[FailurePolicy, int] = {}
 
-    def pause(self) -> bool:
-        """Sleep before another attempt, or return False if the deadline has passed."""
-        left_seconds = self._ends_at - self._clock.monotonic()
-        if left_seconds <= 0:
+    def pause(self, policy: FailurePolicy = _UNDONE) -> bool:
+        """Sleep before another attempt, or return False if the deadline has passed or the policy allows no more."""
+        left_seconds = self._began_at + self.deadline_seconds - self._clock.monotonic()
+        retry = self._retries.get(policy, 0) + 1
+        if left_seconds <= 0 or retry > policy.retries_max:
             return False
+        self._retries[policy] = retry
         self._stats.retries += 1
-        self._clock.sleep(min(random.uniform(0, self._longest_seconds), left_seconds))
-        self._longest_seconds = min(2 * self._longest_seconds, PAUSE_SECONDS_MAX)
+        self._clock.sleep(min(policy.pause_seconds(retry), left_seconds))
         return True
+
+    def spent(self) -> str:
+        """Return how often and how long it was tried, for messages."""
+        attempts = sum(self._retries.values()) + 1
+        return f"{attempts} attempts in {self._clock.monotonic() - self._began_at:.2g} s"
 
 
 class Calls:
-    """Makes calls on behalf of one store. A call ends at its deadline or, at the latest, one attempt after it."""
+    """Makes calls on behalf of one store. A call ends at its deadline or, at the latest, one attempt after it.
+
+    It ends before if an error has come as often as its policy in `failures` allows.
+    """
 
     def __init__(self, clock: Clock, stats: StoreStats, deadline_seconds: float) -> None:
         self._clock = clock
@@ -213,8 +204,9 @@ class Calls:
                 if fault is Fault.FINAL and _code(exc) in refusals and (_code(exc) != CANCELED or _failed_items(exc)):
                     return Refusal(_code(exc), _failed_items(exc), doubt)
                 doubt = doubt or (is_write and fault is Fault.UNCERTAIN)
-                self._stats.throttles += fault is Fault.THROTTLED
-                if fault is Fault.FINAL or (doubt and not repeatable) or not backoff.pause():
+                if fault is Fault.THROTTLED:
+                    self._stats.count_throttle(operation.__name__, about)
+                if fault is Fault.FINAL or (doubt and not repeatable) or not backoff.pause(policy_of(exc)):
                     raise _translated(exc, fault, operation.__name__, about, backoff, doubt=doubt) from exc
 
 
@@ -294,15 +286,15 @@ def _translated(
         )
     if fault is Fault.FINAL:
         return _final(exc, operation, about)
-    waited = f"{backoff.deadline_seconds:g} s"
+    spent = backoff.spent()
     if fault is Fault.THROTTLED:
         return ThrottledError(
-            f"{about}: DynamoDB throttled {operation} for {waited} ({_reason(exc)}); send less, or raise the capacity"
+            f"{about}: DynamoDB throttled {operation}: {spent} ({_reason(exc)}); send less, or raise the capacity"
         )
     if fault is Fault.CONTENDED:
-        return StoreBusyError(f"{about}: other transactions held the items of {operation} for {waited}; try again")
+        return StoreBusyError(f"{about}: other transactions held the items of {operation}: {spent}; try again")
     return StoreBusyError(
-        f"{about}: no answer from DynamoDB to {operation} for {waited} ({_reason(exc)}); check network and endpoint"
+        f"{about}: no answer from DynamoDB to {operation}: {spent} ({_reason(exc)}); check network and endpoint"
     )
 
 

@@ -59,6 +59,9 @@ from headgate.store.writes import ChangeBatch, Check, Delete, Page, Put, Query, 
 __all__ = ["SqliteStore", "Synchronous"]
 
 BATCH_ROWS_MAX: Final = 500
+# More keys than a few are read with one statement, and so many at a time.
+_FEW: Final = 4
+_MANY: Final = 100
 
 
 class SqliteStore:
@@ -126,7 +129,22 @@ class SqliteStore:
         return None if body is None else decoded(self._rows[table.name], body)
 
     def get_many(self, table: Table, keys: Sequence[Key], *, consistent: bool = False) -> list[Item | None]:
-        return [self.get(table, key, consistent=consistent) for key in keys]
+        if len(keys) <= _FEW:
+            return [self.get(table, key, consistent=consistent) for key in keys]
+        rows, now = self._rows[table.name], self._clock.seconds()
+        found: dict[Key, Item] = {}
+        # Not one snapshot anyway, and a statement for each number of keys would be compiled each time.
+        for start in range(0, len(keys), _MANY):
+            part = keys[start : start + _MANY]
+            for key in part:
+                check_key(table, key)
+            self.stats.reads += len(part)
+            given = [value for key in part for value in key if value is not None]
+            for *place, body in self._read(rows.select_many(len(part)), given):
+                item = live_item(rows, body, now)
+                if item is not None:
+                    found[Key(*place)] = self._spill.restore(item) if REFERENCE in body else item
+        return [found.get(key) for key in keys]
 
     def query(self, query: Query) -> Page:
         check_query(query)

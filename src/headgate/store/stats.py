@@ -12,7 +12,7 @@ COUNTERS: Final = (
 class StoreStats:
     """Plain integers, added to without a lock: exact for one thread, close enough for many."""
 
-    __slots__ = COUNTERS
+    __slots__ = (*COUNTERS, "throttled")
 
     def __init__(self) -> None:
         self.reads = 0
@@ -24,6 +24,13 @@ class StoreStats:
         self.conflicts = 0
         self.retries = 0
         self.throttles = 0
+        # The throttled attempts by what was asked (an operation) and of what (the words that messages use).
+        self.throttled: dict[tuple[str, str], int] = {}
+
+    def count_throttle(self, operation: str, about: str) -> None:
+        """Count an attempt that the backend throttled."""
+        self.throttles += 1
+        self.throttled[operation, about] = self.throttled.get((operation, about), 0) + 1
 
     def snapshot(self) -> dict[str, int]:
         """Return the counters by name."""

@@ -9,7 +9,103 @@ from __future__ import annotations
 from typing import Final
 
 from headgate.errors import InvalidItemError
-from headgate.store.schema import Billing, Classification, Entity, Index, KeyAttribute, KeyKind, Table
+from headgate.store.health_tables import (
+    AUDIT as AUDIT,
+)
+from headgate.store.health_tables import (
+    AUDIT_ENTRY as AUDIT_ENTRY,
+)
+from headgate.store.health_tables import (
+    AUDIT_HEAD as AUDIT_HEAD,
+)
+from headgate.store.health_tables import (
+    BREACH_SHARDS as BREACH_SHARDS,
+)
+from headgate.store.health_tables import (
+    COLUMN_READER as COLUMN_READER,
+)
+from headgate.store.health_tables import (
+    COLUMN_READERS as COLUMN_READERS,
+)
+from headgate.store.health_tables import (
+    COLUMN_WRITER as COLUMN_WRITER,
+)
+from headgate.store.health_tables import (
+    COLUMN_WRITERS as COLUMN_WRITERS,
+)
+from headgate.store.health_tables import (
+    DATASET_ALIAS as DATASET_ALIAS,
+)
+from headgate.store.health_tables import (
+    DATASET_CHANGE as DATASET_CHANGE,
+)
+from headgate.store.health_tables import (
+    DATASET_CONFIG as DATASET_CONFIG,
+)
+from headgate.store.health_tables import (
+    DATASET_CONFIG_VERSION as DATASET_CONFIG_VERSION,
+)
+from headgate.store.health_tables import (
+    DATASET_FEED_END as DATASET_FEED_END,
+)
+from headgate.store.health_tables import (
+    DATASET_NAME as DATASET_NAME,
+)
+from headgate.store.health_tables import (
+    DATASET_NAMED as DATASET_NAMED,
+)
+from headgate.store.health_tables import (
+    DATASET_READER as DATASET_READER,
+)
+from headgate.store.health_tables import (
+    DATASET_READERS as DATASET_READERS,
+)
+from headgate.store.health_tables import (
+    DATASET_REGISTRY as DATASET_REGISTRY,
+)
+from headgate.store.health_tables import (
+    DATASET_RESOLUTION as DATASET_RESOLUTION,
+)
+from headgate.store.health_tables import (
+    DATASET_WRITER as DATASET_WRITER,
+)
+from headgate.store.health_tables import (
+    DATASET_WRITERS as DATASET_WRITERS,
+)
+from headgate.store.health_tables import (
+    EVIDENCE as EVIDENCE,
+)
+from headgate.store.health_tables import (
+    EVIDENCE_CACHE as EVIDENCE_CACHE,
+)
+from headgate.store.health_tables import (
+    HEALTH_CHECK as HEALTH_CHECK,
+)
+from headgate.store.health_tables import (
+    INCIDENT as INCIDENT,
+)
+from headgate.store.health_tables import (
+    INCIDENT_INDEX as INCIDENT_INDEX,
+)
+from headgate.store.health_tables import (
+    RESOLUTION_RULE as RESOLUTION_RULE,
+)
+from headgate.store.health_tables import (
+    RULE_DATASET as RULE_DATASET,
+)
+from headgate.store.health_tables import (
+    RULE_SET as RULE_SET,
+)
+from headgate.store.health_tables import (
+    SIGNAL as SIGNAL,
+)
+from headgate.store.health_tables import (
+    SIGNAL_HISTORY as SIGNAL_HISTORY,
+)
+from headgate.store.health_tables import (
+    SIGNAL_STATE as SIGNAL_STATE,
+)
+from headgate.store.schema import Classification, Entity, Index, KeyAttribute, KeyKind, Table
 
 _PK: Final = KeyAttribute("PK")
 _SK: Final = KeyAttribute("SK")
@@ -73,149 +169,6 @@ PIPELINES: Final = Table(
         BACKFILL_COPY, DEPENDENCY, QUARANTINE, PIPELINE_CONTROL, LATE_DATA, REPLAY, ALERT, THREAD,
     ),
 )  # fmt: skip
-
-# Health.
-
-BREACH_SHARDS: Final = 8
-
-SIGNAL: Final = Entity(
-    "signal state",
-    "{dataset_urn}",
-    "{signal_type}",
-    {"breach_pk": "BREACH#{state}#{tier}#{shard}", "breach_sk": "{state_changed_at}#{dataset_urn}#{signal_type}"},
-)
-SIGNAL_STATE: Final = Table(
-    "observability-signal-state",
-    "The present state of each health signal of each dataset",
-    _PK,
-    _SK,
-    # Sparse and sharded: only signals in breach carry the attributes, so healthy ones cost it nothing.
-    (Index("breach-index", KeyAttribute("breach_pk"), KeyAttribute("breach_sk")),),
-    ttl_attribute="ttl",
-    stream=True,
-    entities=(SIGNAL,),
-)
-SIGNAL_HISTORY: Final = Table(
-    "observability-signal-history",
-    "Every transition of a health signal, by month",
-    _PK,
-    _SK,
-    ttl_attribute="ttl",
-    entities=(Entity("signal transition", "{dataset_urn}#{signal_type}#{yyyymm}", "{window_end}#{version:010d}"),),
-)
-INCIDENT: Final = Entity(
-    "incident",
-    "INC#{incident_id}",
-    "META",
-    {
-        "GSI1PK": "DS#{dataset_urn}",
-        "GSI1SK": "{created_at}",
-        "GSI2PK": "STATUS#{status}",
-        "GSI2SK": "{severity}#{created_at}",
-        "GSI3PK": "TEAM#{owner_team}#{status}",
-        "GSI3SK": "{created_at}",
-        "GSI4PK": "SIG#{failure_signature}",
-        "GSI4SK": "{created_at}",
-    },
-)
-INCIDENT_INDEX: Final = Table(
-    "observability-incident-index",
-    "Incidents, open and resolved",
-    _PK,
-    _SK,
-    (
-        Index("dataset-time-index", *_GSI1),
-        Index("status-severity-index", *_GSI2),
-        Index("team-status-index", KeyAttribute("GSI3PK"), KeyAttribute("GSI3SK")),
-        Index("signature-index", KeyAttribute("GSI4PK"), KeyAttribute("GSI4SK")),
-    ),
-    ttl_attribute="ttl",
-    stream=True,
-    entities=(INCIDENT,),
-)
-DATASET_CONFIG: Final = Entity(
-    "dataset (latest)", "{dataset_urn}", "CONFIG#LATEST", {"latest_tier": "{tier}", "latest_owner_team": "{owner_team}"}
-)
-DATASET_CONFIG_VERSION: Final = Entity("dataset (archived version)", "{dataset_urn}", "CONFIG#v{version:06d}")
-DATASET_REGISTRY: Final = Table(
-    "observability-dataset-registry",
-    "Registered datasets with every version of their configuration",
-    _PK,
-    _SK,
-    # Keyed by attributes that only CONFIG#LATEST carries, so that a listing shows each dataset once.
-    (
-        Index("tier-index", KeyAttribute("latest_tier"), _PK),
-        Index("owner-index", KeyAttribute("latest_owner_team"), _PK),
-    ),
-    stream=True,
-    billing=Billing.PROVISIONED,
-    classification=Classification.CONFIDENTIAL,
-    entities=(DATASET_CONFIG, DATASET_CONFIG_VERSION),
-)
-RESOLUTION_RULE: Final = Entity("resolution rule", "TOPIC#{topic_pattern}", "RULE#{name}", {"enabled_pk": "ENABLED"})
-DATASET_RESOLUTION: Final = Table(
-    "observability-dataset-resolution",
-    "Rules that find the dataset a message belongs to",
-    _PK,
-    _SK,
-    (
-        Index("dataset-index", KeyAttribute("dataset_urn"), _SK),
-        # One partition on purpose: some 5,000 rules are read whole into the compiled matcher.
-        Index("enabled-index", KeyAttribute("enabled_pk"), _PK),
-    ),
-    stream=True,
-    billing=Billing.PROVISIONED,
-    entities=(RESOLUTION_RULE,),
-)
-EVIDENCE: Final = Entity("evidence", "{evidence_id}")
-EVIDENCE_CACHE: Final = Table(
-    "observability-evidence-cache",
-    "Recent proof of passed and failed checks",
-    KeyAttribute("evidence_id"),
-    None,
-    (Index("dataset-time-index", KeyAttribute("dataset_urn"), KeyAttribute("created_at")),),
-    ttl_attribute="ttl",
-    entities=(EVIDENCE,),
-)
-DATASET_WRITER: Final = Entity("dataset writer", "{dataset_urn}", "producer#{producer_id}")
-DATASET_READER: Final = Entity("dataset reader", "{dataset_urn}", "consumer#{consumer_id}")
-COLUMN_WRITER: Final = Entity("column writer", "urn:col:{dataset_urn}:{column}", "producer#{producer_id}")
-COLUMN_READER: Final = Entity("column reader", "urn:col:{dataset_urn}:{column}", "consumer#{consumer_id}")
-
-
-def _lineage(name: str, purpose: str, entity: Entity, by: str) -> Table:
-    reverse = Index(f"{by}-index", KeyAttribute(f"{by}_id"), _PK)
-    return Table(f"observability-{name}", purpose, _PK, _SK, (reverse,), ttl_attribute="ttl", entities=(entity,))
-
-
-DATASET_WRITERS: Final = _lineage("dataset-writers", "Who writes a dataset", DATASET_WRITER, "producer")
-DATASET_READERS: Final = _lineage("dataset-readers", "Who reads a dataset", DATASET_READER, "consumer")
-COLUMN_WRITERS: Final = _lineage("column-writers", "Who writes a column", COLUMN_WRITER, "producer")
-COLUMN_READERS: Final = _lineage("column-readers", "Who reads a column", COLUMN_READER, "consumer")
-OUTBOX_EVENT: Final = Entity("outbox event", "OUTBOX#{shard}", "{event_id}")
-OUTBOX: Final = Table(
-    "observability-outbox",
-    "Events committed with the change that caused them, waiting to be published",
-    _PK,
-    _SK,
-    entities=(OUTBOX_EVENT,),
-)
-AUDIT_ENTRY: Final = Entity("audit entry", "AUDIT#{chain}", "{sequence:012d}")
-AUDIT: Final = Table(
-    "observability-audit",
-    "Who changed what and why, as a hash chain",
-    _PK,
-    _SK,
-    (Index("entity-index", KeyAttribute("entity"), KeyAttribute("at")),),
-    classification=Classification.CONFIDENTIAL,
-    entities=(AUDIT_ENTRY,),
-)
-HEALTH_CHECK: Final = Table(
-    "observability-health-check",
-    "One row that the deep health check writes and reads back",
-    _PK,
-    entities=(Entity("health probe", "health"),),
-)
 
 # Fan-out. Queries that users make on this table with AWS's own tools must go on working.
 
@@ -355,10 +308,14 @@ API_KEYS: Final = Table(
     "API keys, as digests, with their roles and scopes",
     KeyAttribute("key_id"),
     None,
-    (Index("principal-index", KeyAttribute("principal"), KeyAttribute("created_at")),),
+    (
+        Index("principal-index", KeyAttribute("principal"), KeyAttribute("created_at")),
+        # One partition on purpose: keys are few, and are listed whole.
+        Index("kind-index", KeyAttribute("kind"), KeyAttribute("created_at")),
+    ),
     ttl_attribute="ttl",
     classification=Classification.CONFIDENTIAL,
-    entities=(Entity("API key", "{key_id}"),),
+    entities=(Entity("API key", "{key_id}", None, {"kind": "KEY"}),),
 )
 WORKERS: Final = Table(
     "headgate-workers",
@@ -400,9 +357,24 @@ CONTROL: Final = Table(
         Entity("escalation", "ESCALATION#{incident_id}", "STATE", {"due_pk": "ESCALATION#{shard}"}),
         Entity("quota", "QUOTA#{subject}", "{bucket}"),
         Entity("lineage spec", "LSPEC#{producer_id}", "SPEC#{spec_id}"),
+        Entity("lineage manifest", "LSPEC#{producer_id}", "MANIFEST", {"due_pk": "LINEAGE#PENDING"}),
+        Entity("lineage graph", "LSPEC#{producer_id}", "GRAPH", {"due_pk": "LINEAGE#GRAPH"}),
+        Entity("OpenLineage event", "OLIN#{shard}", "{event_id}"),
+        Entity("OpenLineage event put aside", "OLDEAD", "{event_id}"),
+        Entity("OpenLineage shard", "OLIN#{shard}", "LEASE"),
+        Entity("OpenLineage run", "OLRUN#{producer_id}", "RUN#{run_id}"),
         Entity("baseline", "BASELINE#{dataset_urn}", "{metric}"),
         Entity("deliveries still to be made", "DELIVERIES#{event_id}", "REST", {"due_pk": "DELIVERIES"}),
         Entity("incident context", "CONTEXT#{incident_id}", "CONTEXT"),
+        Entity("evidence to be archived", "EVIDENCE-SPOOL#{shard}", "{ulid}"),
+        Entity("last good evidence", "LAST-GOOD#{dataset_urn}", "EVIDENCE"),
+        Entity("recovery", "RECOVERY#{incident_id}", "STATE", {"due_pk": "RECOVERY#{shard}"}),
+        Entity("pins of an incident", "PINS#{incident_id}", "STATE", {"due_pk": "PINS#{shard}"}),
+        Entity("open incident of a dataset", "OPEN#{dataset_urn}", "{incident_id}"),
+        Entity("gate override", "OVERRIDE#{dataset_urn}", "{override_id}"),
+        Entity("writer region", "REGION#WRITER", "LEASE"),
+        Entity("region epoch", "REGION#EPOCH", "EPOCH"),
+        Entity("failover", "REGION#FAILOVER", "STATE"),
     ),
 )
 STREAM_CHECKPOINTS: Final = Table(
@@ -417,7 +389,7 @@ ALL_TABLES: Final[tuple[Table, ...]] = (
     PIPELINES,
     SIGNAL_STATE, INCIDENT_INDEX, DATASET_REGISTRY, DATASET_RESOLUTION, EVIDENCE_CACHE,
     DATASET_WRITERS, DATASET_READERS, COLUMN_WRITERS, COLUMN_READERS,
-    SIGNAL_HISTORY, OUTBOX, AUDIT, HEALTH_CHECK,
+    SIGNAL_HISTORY, AUDIT, HEALTH_CHECK,
     FANOUT,
     EXECUTIONS, TURNS, INBOXES, ACTIVITIES, TIMERS, SUBSCRIPTIONS, EVENTS,
     IDEMPOTENCY, API_KEYS, WORKERS, SCHEDULES, DEFINITIONS, CONTROL, STREAM_CHECKPOINTS,

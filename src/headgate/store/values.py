@@ -53,12 +53,35 @@ def canonical_item(item: Mapping[str, Any]) -> tuple[Item, bool]:
             continue
         if kind is int and -_WORD < value < _WORD:
             continue
+        if _is_simple(value, kind):
+            if kind is not float:
+                changed = dict(item) if changed is None else changed
+                changed[name] = value.copy()
+            continue
         stored = _canonical(value, name, 1, special)
         if stored is not value:
             changed = dict(item) if changed is None else changed
             changed[name] = stored
     plain = item if type(item) is dict else dict(item)
     return (plain if changed is None else changed), bool(special)
+
+
+def _is_simple(value: Any, kind: type) -> bool:  # noqa: ANN401 - a value is what it is
+    """Whether a value is plainly in the form that is stored, for what rows are mostly made of; False says nothing."""
+    if kind is float:
+        return 1e-100 < value < 1e100 and not value.is_integer()
+    if kind is list:
+        return all(type(element) is str and element.isascii() for element in value)
+    if kind is dict:
+        return all(
+            type(element) is int
+            and -_WORD < element < _WORD
+            and type(name) is str
+            and name.isascii()
+            and name[:1] not in ("", "$")
+            for name, element in value.items()
+        )
+    return False
 
 
 def is_text(value: str) -> bool:

@@ -63,6 +63,60 @@ def test_error__problem__keeps_its_code_and_has_the_exit_code_of_its_family(
     assert (error.code, error.exit_code, error.message) == (code, exit_code, "what went wrong")
 
 
+@pytest.mark.parametrize(
+    ("written", "variable", "key"),
+    [("hg_file\n", "hg_env", "hg_file"), (None, "hg_env", "hg_env"), (None, None, None)],
+)
+def test_key__file_and_variable__the_file_goes_first(
+    tmp_path: Path, written: str | None, variable: str | None, key: str | None
+) -> None:
+    file = tmp_path / "key"
+    if written is not None:
+        file.write_text(written)
+
+    assert api._key(variable, file if written is not None else None) == key
+
+
+@pytest.mark.parametrize("written", ["", "\n", "hg_a hg_b", "hg_a\nx: y", "hg_\u00fc"])
+def test_key__file_without_a_key__is_refused_and_not_shown(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "key"
+    file.write_text(written)
+
+    with pytest.raises(SettingsError, match="--api-key-file") as refused:
+        api._key(None, file)
+    assert "hg_" not in refused.value.message
+
+
+def test_key__no_such_file__says_so(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        api._key(None, tmp_path / "none")
+
+
+@pytest.mark.parametrize("url", ["http://control.example:8400", "http://10.0.0.1:8400"])
+def test_api__key_for_a_server_elsewhere_without_tls__is_not_sent(url: str) -> None:
+    with pytest.raises(SettingsError, match="https://") as refused:
+        api.Api(url, key="hg_secret").get("/datasets")
+    assert "hg_secret" not in refused.value.message
+
+
+@pytest.mark.parametrize("content", [None, "", "no certificate"])
+def test_api__ca_that_holds_no_certificate__says_which_file(tmp_path: Path, content: str | None) -> None:
+    ca = tmp_path / "ca.pem"
+    if content is not None:
+        ca.write_text(content)
+
+    with pytest.raises(SettingsError, match=r"--ca .*ca\.pem"):
+        api.Api("https://127.0.0.1:1", ca=ca).get("/datasets")
+
+
+def test_settings__how_to_call_a_server__is_no_setting(tmp_path: Path) -> None:
+    calling = {"HEADGATE_SERVER": "http://x", "HEADGATE_API_KEY": "hg_x", "HEADGATE_CA": "ca.pem"}
+
+    settings = Session({**calling, "HEADGATE_HOME": str(tmp_path)}).settings(None)
+
+    assert settings.home == tmp_path
+
+
 def test_at__ids_with_slashes__are_one_segment() -> None:
     assert api.at("executions", "a/b c", "history") == "/executions/a%2Fb%20c/history"
 
@@ -84,5 +138,6 @@ def test_asks__a_command__has_its_own_options_and_those_that_name_the_server() -
     app(["ben", "--count", "3", "--home", "x"], obj=Session({}), standalone_mode=False)
 
     assert given == [("anna", 2), ("ben", 3)]
-    assert [param.name for param in command.params] == ["name", "count", "server", "home", "config"]
+    named = ["server", "home", "config", "api_key_file", "ca"]
+    assert [param.name for param in command.params] == ["name", "count", *named]
     assert "Tell someone." in shown

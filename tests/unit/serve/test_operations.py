@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from headgate.serve.operations import Answer, Call, NoQuery, Operation, operation_routes
+from headgate.auth.roles import Permission
+from headgate.serve.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
 from tests.unit.serve.conftest import Application
 from tests.unit.serve.durable_api import problem
 
@@ -36,7 +37,9 @@ def _serve(application: Application) -> None:
         Operation("PUT", "/things/{id}", "Change one", _named, {200: Seen}, query=Many),
         Operation("GET", "/things/special", "The special one", _special, {200: Seen}),
     ]
-    application.routes = operation_routes(operations, application.pool)
+    application.routes = operation_routes(
+        operations, application.pool, Part(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
+    )
 
 
 def test_find__text_and_parameter__the_text_is_better_and_the_other_methods_remain(application: Application) -> None:

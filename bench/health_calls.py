@@ -1,0 +1,169 @@
+"""Calls of the state store over HTTP and gRPC beside bare echoes on the same server, and what a board costs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from bench import health_client
+from bench.health_client import PACKAGE, one_by_one, request, rpc_one_by_one
+from bench.health_rows import Sizes, settings_at, signal_at
+from bench.health_server import BARE, ECHO, ECHO_RPC, Running, serving
+from bench.measure import Figure, ratio
+from headgate.auth.principals import LOCAL
+from headgate.clock import SystemClock
+from headgate.durable.app import App
+from headgate.health_wiring import open_health
+from headgate.serve import statestore as pb
+from headgate.serve.graphql_engine import Asked, Engine
+from headgate.serve.graphql_limits import Limits
+from headgate.store.guarded import AnyStore
+from headgate.wiring import open_cache, open_service, open_store
+
+REQUESTS = 4_000
+HTTP_MIN, GRPC_MIN = 0.50, 0.70
+STORE_CALLS_MAX = 3
+# What is asked about, again and again: a board does not look at everything.
+SIGNALS = 2_000
+_GET = f"{PACKAGE}SignalStateService/GetSignalState"
+_BOARD = """{ criticalSignals(limit: 100) {
+  datasetUrn signalType state score dataset { displayName ownerTeam tier } incident { incidentId title severity } } }"""
+
+Work = Callable[[int], int]
+
+
+def run(home: Path, size: Sizes, requests: int, rounds: int) -> list[Figure]:
+    """Return the figures of calls on a full store."""
+    with serving(home, "echo") as server:
+        figures = [
+            _http(server, size, ECHO, "a Litestar echo", HTTP_MIN, requests, rounds),
+            _http(server, size, BARE, "an answer without any framework", None, requests, rounds),
+            _grpc(server, size, requests // 2, rounds),
+        ]
+    return [*figures, _board(home, size)]
+
+
+def asked(size: Sizes, count: int) -> list[bytes]:
+    """Return questions for signals."""
+    places = range(min(SIGNALS, size.signals))
+    keys = (signal_at(place) for place in itertools.islice(itertools.cycle(places), count))
+    return [pb.GetSignalStateRequest(dataset_urn=urn, signal_type=kind).SerializeToString() for urn, kind in keys]
+
+
+class _Worked:
+    """How much the server worked for each of two kinds of calls."""
+
+    def __init__(self, server: Running) -> None:
+        self._server = server
+        self._spent: dict[str, list[float]] = {}
+
+    def watch(self, name: str, count: int, work: Callable[[], object]) -> int:
+        """Do some work, and note what it cost the server."""
+        before = self._server.cpu_seconds()
+        work()
+        self._spent.setdefault(name, []).append((self._server.cpu_seconds() - before) / count)
+        return count
+
+    def told(self) -> str:
+        # The first of each only warmed up.
+        each = {name: sum(spent[1:]) / len(spent[1:]) for name, spent in self._spent.items()}
+        ours, theirs = each["ours"], each["theirs"]
+        return f"server CPU {1e6 * ours:.0f} and {1e6 * theirs:.0f} µs a call, {theirs / ours:.2f}"
+
+
+def _http(server: Running, size: Sizes, path: str, beside: str, goal: float | None, count: int, rounds: int) -> Figure:
+    worked = _Worked(server)
+    contents = asked(size, count)
+    ours = [request(_GET, each) for each in contents]
+    [answer] = health_client.run(one_by_one(server.http, ours[:1], connections=1))
+    # The same bytes come back as an answer of the other has.
+    theirs = [request(path, answer)] * count
+
+    def work(name: str, requests: Sequence[bytes]) -> Work:
+        return lambda _: worked.watch(name, count, lambda: health_client.run(one_by_one(server.http, requests)))
+
+    return ratio(
+        f"GetSignalState over Connect / {beside} of the same bytes",
+        yardstick=work("theirs", theirs),
+        subject=work("ours", ours),
+        goal=goal,
+        counted=worked.told,
+        rounds=rounds,
+    )
+
+
+def _grpc(server: Running, size: Sizes, count: int, rounds: int) -> Figure:
+    worked = _Worked(server)
+    ours = asked(size, count)
+    [answer] = health_client.run(one_by_one(server.http, [request(_GET, ours[0])], connections=1))
+    theirs = [answer] * count
+
+    def work(name: str, path: str, contents: Sequence[bytes]) -> Work:
+        return lambda _: worked.watch(
+            name, count, lambda: health_client.run(rpc_one_by_one(server.grpc, path, contents))
+        )
+
+    return ratio(
+        "GetSignalState over gRPC / an echo of gRPC of the same bytes",
+        yardstick=work("theirs", ECHO_RPC, theirs),
+        subject=work("ours", _GET, ours),
+        goal=GRPC_MIN,
+        counted=worked.told,
+        rounds=rounds,
+    )
+
+
+class _Counted:
+    """A store that counts the calls made to it."""
+
+    def __init__(self, store: AnyStore) -> None:
+        self._store = store
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
+        found = getattr(self._store, name)
+        if not callable(found):
+            return found
+
+        def called(*given: Any, **named: Any) -> Any:  # noqa: ANN401
+            self.calls.append(name)
+            return found(*given, **named)
+
+        return called
+
+
+def _board(home: Path, size: Sizes) -> Figure:
+    clock, settings = SystemClock(), settings_at(home)
+    opened = open_store(settings, clock)
+    with closing(opened.store), closing(open_cache(settings, clock)) as cache:
+        counted = _Counted(opened.store)
+        through = opened._replace(store=counted)
+        health = open_health(through, cache, clock, open_service(App("bench"), opened, clock))
+        engine = Engine(health, Limits())
+        prepared = engine.prepare(Asked(_BOARD, {}, None))
+
+        def ask() -> dict[str, Any]:
+            return engine.carry_out(prepared, LOCAL, clock.monotonic() + 60).content
+
+        content = ask()
+        made = list(counted.calls)
+        assert "errors" not in content, content["errors"]
+        signals = content["data"]["criticalSignals"]
+        assert len(signals) == min(100, size.critical)
+        assert all(each["dataset"] and each["incident"] for each in signals)
+        times = []
+        for _ in range(20):
+            before = clock.monotonic()
+            ask()
+            times.append(1000 * (clock.monotonic() - before))
+    return Figure(
+        "GraphQL criticalSignals of 100 with dataset and incident",
+        f"{len(made)} store calls",
+        f"<= {STORE_CALLS_MAX}",
+        len(made) <= STORE_CALLS_MAX,
+        ", ".join(made),
+        f"p50 {sorted(times)[len(times) // 2]:.1f} ms, slowest {max(times):.1f} ms",
+    )

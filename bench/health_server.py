@@ -1,0 +1,249 @@
+"""A server to measure, as a process of its own: as `headgate up` runs it, or with bare echoes beside its methods.
+
+`python -m bench.health_server HOME up|echo [PROFILE]` says on standard output where it listens, serves until its
+standard input ends, and then writes to PROFILE where all of its threads spent their time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import json
+import os
+import pstats
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import grpc
+import grpc.aio
+import uvloop
+from litestar import Request, Response, post
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from bench.health_rows import settings_at
+from headgate.auth.authenticator import Authenticator
+from headgate.clock import SystemClock
+from headgate.durable.app import App
+from headgate.health.meters import HealthMeters
+from headgate.health_wiring import open_health, open_keys
+from headgate.serve import server
+from headgate.serve.grpc_server import GrpcServer
+from headgate.serve.health import Health, Phase
+from headgate.serve.health_routes import health_routes
+from headgate.serve.http import build_http
+from headgate.serve.http_server import HttpServer
+from headgate.serve.identity import caller, known_caller
+from headgate.serve.pool import WorkPool
+from headgate.serve.rpc_dispatch import Dispatcher
+from headgate.serve.rpc_grpc import add_methods
+from headgate.serve.statestore_api import statestore_methods
+from headgate.serve.watching import Watches
+from headgate.settings import Address
+from headgate.telemetry import Metrics, Tracing, configure_logs
+from headgate.wiring import open_cache, open_service, open_store
+
+ECHO = "/echo"
+BARE = "/bare"
+ECHO_RPC = "/bench.Echo/Echo"
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PROTO = "application/proto"
+_STOP_SECONDS = 30.0
+
+
+class Running(NamedTuple):
+    """A server that runs."""
+
+    http: Address
+    grpc: Address
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Return how much it has worked since it started, in all of its threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+@contextmanager
+def serving(home: Path, mode: str, profile: Path | None = None) -> Iterator[Running]:
+    """Give a server on the store at `home`. It ends with the block, or with this process."""
+    command = [sys.executable, "-m", "bench.health_server", str(home), mode, *([str(profile)] if profile else [])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        try:
+            yield Running(_address(said["http"]), _address(said["grpc"]), process.pid)
+        finally:
+            process.stdin.close()
+            process.wait(_STOP_SECONDS)
+
+
+def top(profile: Path, lines: int = 12) -> list[str]:
+    """Return the functions in which most of the time was spent, waiting left out, the dearest first."""
+    stats: Any = pstats.Stats(str(profile))
+    total = sum(own for (_, _, name), (_, _, own, _, _) in stats.stats.items() if not _waits(name))
+    dearest = sorted(stats.stats.items(), key=lambda each: each[1][2], reverse=True)
+    found = []
+    for (file, line, name), (_, calls, own, whole, _) in dearest:
+        if not _waits(name):
+            place = name if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {name}"
+            found.append(f"{own / total:6.1%} itself, {whole:7.2f} s with what it calls, {calls:>9,} times  {place}")
+    return found[:lines]
+
+
+def _waits(name: str) -> bool:
+    return any(word in name for word in ("acquire", "poll", "select", "run_forever", "Loop.run", "sleep", "read' of"))
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.removeprefix("http://").rpartition(":")
+    return Address(host, int(port))
+
+
+def _up(home: Path) -> None:
+    """Be `headgate up`, until standard input ends."""
+
+    def announce(line: str) -> None:
+        words = dict(word.partition("=")[::2] for word in line.split() if "=" in word)
+        _say(words["http"], words["grpc"])
+        _at_end_of_input(lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+    server.run(settings_at(home), version="bench", clock=SystemClock(), tracing=Tracing(), announce=announce)
+
+
+def _echo(home: Path) -> None:
+    """Serve the methods of the state store and bare echoes on the same ports."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, ExitStack() as opened:
+        runner.run(_serve_echo(home, opened))
+
+
+async def _serve_echo(home: Path, stack: ExitStack) -> None:
+    """Serve what `serve.server` does, as far as the methods of the state store need it."""
+    clock, settings = SystemClock(), settings_at(home)
+    opened = open_store(settings, clock)
+    stack.enter_context(closing(opened.store))
+    cache = stack.enter_context(closing(open_cache(settings, clock)))
+    metrics, pool = Metrics(version="bench"), stack.enter_context(closing(WorkPool()))
+    service = open_service(App("bench"), opened, clock)
+    health = open_health(opened, cache, clock, service, meters=HealthMeters(metrics.registry))
+    keys = open_keys(opened, clock, health)
+    authenticator = Authenticator(keys)
+    rpcs = Dispatcher(
+        statestore_methods(health, service.bus, watches=Watches(opened.store), pool=pool, quick_reads=True),
+        pool,
+        clock=clock,
+        tracing=Tracing(),
+        registry=metrics.registry,
+        identify=lambda call: caller(authenticator, call.headers, call.peer, is_tls=False),
+        remember=lambda call: known_caller(authenticator, call.headers, call.peer, is_tls=False),
+    )
+    status = Health(version="bench", store=opened.store, sweepers=[], clock=clock, disk=home)
+    status.phase = Phase.SERVING
+    app = build_http(
+        version="bench",
+        health=status,
+        pool=pool,
+        metrics=metrics,
+        tracing=Tracing(),
+        clock=clock,
+        routes=[*health_routes(health, keys, pool), _echo_route],
+        rpcs=rpcs,
+        authenticator=authenticator,
+    )
+    http = HttpServer(settings.http)
+    stack.callback(http.close)
+    rpc_server = GrpcServer(settings.grpc, [partial(add_methods, rpcs), _add_echo])
+    await http.start(_beside_bare(app), grace_seconds=1.0)
+    await rpc_server.start()
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    _at_end_of_input(lambda: loop.call_soon_threadsafe(ended.set))
+    _say(str(http.address), str(rpc_server.address))
+    await ended.wait()
+    await asyncio.gather(http.drain(), rpc_server.drain(1.0))
+
+
+@post(ECHO, status_code=200, media_type=_PROTO)
+async def _echo_route(request: Request[Any, Any, Any]) -> Response[bytes]:
+    return Response(await request.body(), media_type=_PROTO)
+
+
+def _beside_bare(app: ASGIApp) -> ASGIApp:
+    """Answer one path without any framework at all: what is left is the HTTP server."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") != BARE:
+            await app(scope, receive, send)
+            return
+        message: Any = await receive()
+        body = message.get("body", b"")
+        headers = [(b"content-type", _PROTO.encode()), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    return answer
+
+
+def _add_echo(rpc_server: grpc.aio.Server) -> None:
+    async def echo(content: bytes, _context: object) -> bytes:
+        return content
+
+    _, service, name = ECHO_RPC.split("/")
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {name: grpc.unary_unary_rpc_method_handler(echo)}
+    rpc_server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+
+def _say(http: str, rpc: str) -> None:
+    print(json.dumps({"http": http, "grpc": rpc}), flush=True)
+
+
+def _at_end_of_input(stop: Callable[[], object]) -> None:
+    def wait() -> None:
+        sys.stdin.read()
+        stop()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def _profiled(path: Path) -> Iterator[None]:
+    """Write where the time of all threads went, those that are started within among them."""
+    profiles = [cProfile.Profile()]
+
+    def begin(_frame: FrameType, _event: str, _argument: object) -> None:
+        # In the new thread, which is profiled from here on in place of this function.
+        profiles.append(cProfile.Profile())
+        profiles[-1].enable()
+
+    threading.setprofile(begin)
+    profiles[0].enable()
+    try:
+        yield
+    finally:
+        profiles[0].disable()
+        threading.setprofile(None)
+        stats = pstats.Stats(profiles[0])
+        for each in profiles[1:]:
+            stats.add(each)
+        stats.dump_stats(path)
+
+
+def main() -> None:
+    home, mode = Path(sys.argv[1]), sys.argv[2]
+    configure_logs(style="console", level="warning")
+    with ExitStack() as stack:
+        if len(sys.argv) > 3:
+            stack.enter_context(_profiled(Path(sys.argv[3])))
+        {"up": _up, "echo": _echo}[mode](home)
+
+
+if __name__ == "__main__":
+    main()

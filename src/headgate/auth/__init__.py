@@ -1,0 +1,1 @@
+"""Auth: who calls, and what they may do."""

@@ -1,0 +1,64 @@
+"""Audit entries: what is written down of a change that someone made, and the log that takes it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from headgate.store.values import canonical_item, dump_ordered, same
+from headgate.store.writes import Write
+
+
+class AuditEntry(Struct, frozen=True):
+    """Who did what to which thing, and why. Names of what was changed, never the values: those may be secret."""
+
+    actor: str
+    action: str
+    entity: str
+    before_version: int | None
+    after_version: int | None
+    changed: tuple[str, ...] = ()
+    reason: str = ""
+    ticket: str | None = None
+    digest: str = ""
+
+
+class AuditLog(Protocol):
+    """Where changes are committed together with the entry about them."""
+
+    def commit(self, writes: Sequence[Write], entry: AuditEntry) -> None:
+        """Apply `writes` and keep `entry`, or neither. Raises the `ConflictError` of the caller's own writes."""
+
+
+def changed_fields(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the names of the fields in which two rows differ, in order."""
+    old, new = before or {}, after or {}
+    return tuple(
+        sorted(
+            name
+            for name in {*old, *new}
+            if name not in old or name not in new or not same(_stored(old[name]), _stored(new[name]))
+        )
+    )
+
+
+def change_digest(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, *, secret: Collection[str] = ()
+) -> str:
+    """Return a digest of a change, by which a copy of the two rows can later be told to be those.
+
+    Fields named in `secret` take no part: from a digest of few possible values, the value can be guessed.
+    """
+    digest = hashlib.sha256()
+    for row in (before, after):
+        shown = {name: value for name, value in (row or {}).items() if name not in secret}
+        digest.update(hashlib.sha256(dump_ordered(canonical_item(shown)[0])).digest())
+        digest.update(b"-" if row is None else b"+")
+    return digest.hexdigest()
+
+
+def _stored(value: object) -> object:
+    return canonical_item({"value": value})[0]["value"]

@@ -1,0 +1,129 @@
+"""Roles, and what each of them may do. The whole matrix is here, and nowhere else."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final
+
+from headgate.errors import InvalidPayloadError
+
+
+class Permission(enum.StrEnum):
+    """A verb on a kind of thing. Reading includes listing, querying and watching; writing includes batches."""
+
+    SIGNAL_READ = "signal.read"
+    SIGNAL_WRITE = "signal.write"
+    # Say which incident a signal belongs to, and no more.
+    SIGNAL_LINK = "signal.link"
+    EVIDENCE_READ = "evidence.read"
+    EVIDENCE_WRITE = "evidence.write"
+    INCIDENT_READ = "incident.read"
+    INCIDENT_WRITE = "incident.write"
+    # Say what caused an incident (`rca_summary`), and no more.
+    INCIDENT_ANNOTATE = "incident.annotate"
+    DATASET_READ = "dataset.read"
+    DATASET_WRITE = "dataset.write"
+    RULE_READ = "rule.read"
+    RULE_WRITE = "rule.write"
+    LINEAGE_READ = "lineage.read"
+    LINEAGE_WRITE = "lineage.write"
+    GATE_CHECK = "gate.check"
+    GATE_OVERRIDE = "gate.override"
+    # See who is on call and where they were told, which others see masked.
+    SECRET_FIELDS_READ = "secret_fields.read"
+    AUDIT_READ = "audit.read"
+    KEY_MANAGE = "key.manage"
+    EXECUTION_READ = "execution.read"
+    EXECUTION_WRITE = "execution.write"
+    FANOUT_READ = "fanout.read"
+    FANOUT_WRITE = "fanout.write"
+    EVENT_READ = "event.read"
+    EVENT_WRITE = "event.write"
+    SCHEDULE_READ = "schedule.read"
+    SCHEDULE_WRITE = "schedule.write"
+    # Metrics, workers and the deep health check.
+    SERVER_READ = "server.read"
+
+
+class Role(enum.StrEnum):
+    """What someone is there for."""
+
+    SIGNAL_ENGINE = "signal_engine"
+    ALERTING_ENGINE = "alerting_engine"
+    RCA_COPILOT = "rca_copilot"
+    LINEAGE_INGESTOR = "lineage_ingestor"
+    CONTROL_PLANE = "control_plane"
+    ENFORCER = "enforcer"
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    SERVICE = "service"
+    ADMIN = "admin"
+
+
+_P = Permission
+_HEALTH_READ: Final = frozenset(
+    {_P.SIGNAL_READ, _P.EVIDENCE_READ, _P.INCIDENT_READ, _P.DATASET_READ, _P.RULE_READ, _P.LINEAGE_READ}
+)
+_WORK_READ: Final = frozenset({_P.EXECUTION_READ, _P.FANOUT_READ, _P.EVENT_READ, _P.SCHEDULE_READ, _P.SERVER_READ})
+_WORK_WRITE: Final = frozenset({_P.EXECUTION_WRITE, _P.FANOUT_WRITE, _P.EVENT_WRITE, _P.SCHEDULE_WRITE})
+_VIEWER: Final = _HEALTH_READ | _WORK_READ | {_P.GATE_CHECK}
+_EVERYTHING: Final = frozenset(Permission)
+
+MATRIX: Final[Mapping[Role, frozenset[Permission]]] = {
+    # Evaluates datasets: needs what is promised of them, and its own earlier answers.
+    Role.SIGNAL_ENGINE: frozenset(
+        {_P.SIGNAL_READ, _P.SIGNAL_WRITE, _P.EVIDENCE_READ, _P.EVIDENCE_WRITE, _P.DATASET_READ, _P.RULE_READ}
+    ),
+    # Opens incidents for signals, with their evidence and blast radius, and tells who is on call.
+    Role.ALERTING_ENGINE: frozenset(
+        {
+            _P.SIGNAL_READ, _P.SIGNAL_LINK, _P.EVIDENCE_READ, _P.INCIDENT_READ, _P.INCIDENT_WRITE,
+            _P.INCIDENT_ANNOTATE, _P.DATASET_READ, _P.LINEAGE_READ, _P.SECRET_FIELDS_READ,
+        }
+    ),
+    Role.RCA_COPILOT: _HEALTH_READ | {_P.INCIDENT_ANNOTATE},
+    Role.LINEAGE_INGESTOR: frozenset({_P.LINEAGE_READ, _P.LINEAGE_WRITE, _P.DATASET_READ}),
+    # Keeps the registry; sees what its changes led to.
+    Role.CONTROL_PLANE: frozenset(
+        {
+            _P.DATASET_READ, _P.DATASET_WRITE, _P.RULE_READ, _P.RULE_WRITE, _P.LINEAGE_READ, _P.SIGNAL_READ,
+            _P.AUDIT_READ,
+        }
+    ),
+    # Stands in the stream of data: finds the dataset of a message and asks whether it may pass.
+    Role.ENFORCER: frozenset({_P.DATASET_READ, _P.RULE_READ, _P.GATE_CHECK}),
+    Role.VIEWER: _VIEWER,
+    # On call.
+    Role.OPERATOR: _VIEWER
+    | _WORK_WRITE
+    | {_P.INCIDENT_WRITE, _P.INCIDENT_ANNOTATE, _P.GATE_OVERRIDE, _P.SECRET_FIELDS_READ, _P.AUDIT_READ},
+    # Programs that run pipelines, other Headgate processes among them. What people answer for is not theirs.
+    Role.SERVICE: _EVERYTHING - {_P.GATE_OVERRIDE, _P.SECRET_FIELDS_READ, _P.AUDIT_READ, _P.KEY_MANAGE},
+    Role.ADMIN: _EVERYTHING,
+}  # fmt: skip
+
+
+def permissions_of(roles: Iterable[Role]) -> frozenset[Permission]:
+    """Return everything that those who have these roles may do."""
+    return _permissions_of(frozenset(roles))
+
+
+# Every call asks, and there are few combinations.
+@lru_cache(maxsize=1024)
+def _permissions_of(roles: frozenset[Role]) -> frozenset[Permission]:
+    return frozenset().union(*(MATRIX[role] for role in roles))
+
+
+def roles_with(permission: Permission) -> list[Role]:
+    """Return the roles that may do something, those that may do the least first."""
+    return sorted((role for role, held in MATRIX.items() if permission in held), key=lambda role: len(MATRIX[role]))
+
+
+def role(given: str) -> Role:
+    """Return the role of this name. Raises `InvalidPayloadError`."""
+    try:
+        return Role(given.strip().lower().replace("-", "_"))
+    except ValueError as exc:
+        raise InvalidPayloadError(f"role {given[:40]!r}: there is none; use one of {', '.join(Role)}") from exc

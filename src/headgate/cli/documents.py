@@ -1,0 +1,53 @@
+"""Documents that commands are given as files: JSON, one JSON value a line, or TOML; `-` is standard input."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from headgate.errors import InvalidPayloadError, UserError
+
+
+def read_content(name: str, what: str) -> bytes:
+    """Return what is in a file, or on standard input for `-`. Raises `UserError`."""
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).read_bytes()
+    except OSError as exc:
+        raise UserError(f"{what} {name}: the file cannot be read: {exc.strerror}") from exc
+
+
+def read_document(name: str, what: str) -> dict[str, Any]:
+    """Return the object in a file, which is JSON, or TOML if its name says so.
+
+    Raises `UserError`, and `InvalidPayloadError` for what is no such object.
+    """
+    import tomllib
+
+    import msgspec
+
+    content = read_content(name, what)
+    try:
+        if name.endswith(".toml"):
+            return tomllib.loads(content.decode())
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeError, RecursionError) as exc:
+        raise InvalidPayloadError(f"{what} {name}: it holds no object in JSON or TOML ({exc})") from exc
+
+
+def read_documents(name: str, what: str) -> list[dict[str, Any]]:
+    """Return the objects in a file: one, a list, or one a line. Raises as `read_document` does."""
+    import msgspec
+
+    content = read_content(name, what)
+    try:
+        if content.lstrip()[:1] == b"[":
+            return msgspec.json.decode(content, type=list[dict[str, Any]])
+        try:
+            return [msgspec.json.decode(content, type=dict[str, Any])]
+        except msgspec.DecodeError:
+            return [msgspec.json.decode(line, type=dict[str, Any]) for line in content.splitlines() if line.strip()]
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
+        raise InvalidPayloadError(f"{what} {name}: it holds no JSON objects ({exc})") from exc

@@ -1,0 +1,160 @@
+"""Pages over several partitions at once, in one order, with cursors that cannot be altered."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from headgate.errors import CursorError, InvalidItemError, SignatureError
+from headgate.store.checks import QUERY_LIMIT_MAX
+from headgate.store.keyring import Keyring, Purpose
+from headgate.store.port import Store
+from headgate.store.schema import Table
+from headgate.store.values import Item
+from headgate.store.writes import Page, Query, Range, Sort
+
+# A page may come back short, with a cursor, rather than look at more rows than this for each that it returns.
+SCANNED_PER_ROW_MAX: Final = 50
+_HIGHEST: Final = "\uffff"
+
+
+class Place(NamedTuple):
+    """Where a row stands in the order: what it is ordered by, and what tells it from its equals."""
+
+    value: str
+    tie: str
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """A partition of an index whose sort keys are `prefix` and then what the rows are ordered by."""
+
+    table: Table
+    index: str
+    partition: str
+    prefix: str = ""
+
+
+class _Cursor(msgspec.Struct, frozen=True, array_like=True):
+    shape: str
+    value: str
+    tie: str
+
+
+class Span(NamedTuple):
+    """Between which values rows are wanted, both included."""
+
+    low: str = ""
+    high: str = _HIGHEST
+
+
+EVERYTHING: Final = Span()
+
+
+class MergedPages:
+    """Merges partitions that are each in order."""
+
+    def __init__(self, store: Store, keyring: Keyring) -> None:
+        self._store = store
+        self._keyring = keyring
+
+    def page(
+        self,
+        partitions: Sequence[Partition],
+        place: Callable[[Item], Place],
+        *,
+        limit: int,
+        cursor: str | None = None,
+        span: Span = EVERYTHING,
+        descending: bool = True,
+        keep: Callable[[Item], bool] = lambda _: True,
+        question: object = None,
+    ) -> Page:
+        """Return up to `limit` rows that are to be kept, in order, and a cursor if there may be more.
+
+        `question` is what decides which rows are kept, for the cursor to be good for that alone. Raises `CursorError`
+        for a cursor that was altered or belongs to another question, and `InvalidItemError` for a limit below 1.
+        """
+        if limit < 1:
+            raise InvalidItemError(f"limit {limit}: ask for at least 1")
+        shape = _shape(partitions, span, question, descending=descending)
+        after = self._after(cursor, shape)
+        rows = self._rows(partitions, place, span, after, limit, descending=descending)
+        found: list[Item] = []
+        last: Place | None = None
+        for scanned, (where, row) in enumerate(rows, 1):
+            if len(found) == limit or scanned > limit * SCANNED_PER_ROW_MAX:
+                assert last is not None
+                return Page(found, self._cursor(shape, last))
+            last = where
+            if keep(row):
+                found.append(row)
+        return Page(found)
+
+    def _rows(
+        self,
+        partitions: Sequence[Partition],
+        place: Callable[[Item], Place],
+        span: Span,
+        after: Place | None,
+        limit: int,
+        *,
+        descending: bool,
+    ) -> Iterator[tuple[Place, Item]]:
+        low, high = span
+        if after is not None:
+            low, high = (low, min(high, after.value)) if descending else (max(low, after.value), high)
+        queries = [
+            Query(
+                table=each.table,
+                index=each.index,
+                partition=each.partition,
+                sort=Sort(Range.BETWEEN, each.prefix + low or "\x00", each.prefix + high),
+                limit=min(limit + 1, QUERY_LIMIT_MAX),
+                descending=descending,
+            )
+            for each in partitions
+        ]
+        firsts = self._store.query_many(queries)
+        streams = [self._stream(query, first, place) for query, first in zip(queries, firsts, strict=True)]
+        for where, row in heapq.merge(*streams, key=lambda pair: pair[0], reverse=descending):
+            if after is None or (where < after if descending else where > after):
+                yield where, row
+
+    def _stream(self, query: Query, page: Page, place: Callable[[Item], Place]) -> Iterator[tuple[Place, Item]]:
+        # Rows that the index orders alike come in no order that we know of, and may be on several pages of it.
+        alike: list[tuple[Place, Item]] = []
+        while True:
+            for row in page.items:
+                where = place(row)
+                if alike and alike[0][0].value != where.value:
+                    yield from sorted(alike, key=lambda pair: pair[0], reverse=query.descending)
+                    alike = []
+                alike.append((where, row))
+            if page.cursor is None:
+                yield from sorted(alike, key=lambda pair: pair[0], reverse=query.descending)
+                return
+            page = self._store.query(msgspec.structs.replace(query, cursor=page.cursor))
+
+    def _cursor(self, shape: str, last: Place) -> str:
+        return self._keyring.sign(Purpose.CURSOR, msgspec.json.encode(_Cursor(shape, *last)))
+
+    def _after(self, cursor: str | None, shape: str) -> Place | None:
+        if cursor is None:
+            return None
+        try:
+            read = msgspec.json.decode(self._keyring.verify(Purpose.CURSOR, cursor), type=_Cursor)
+        except (SignatureError, msgspec.DecodeError) as exc:
+            raise CursorError(f"{exc}; start again without a cursor") from exc
+        if read.shape != shape:
+            raise CursorError("cursor belongs to another question; give it back with the same filters")
+        return Place(read.value, read.tie)
+
+
+def _shape(partitions: Sequence[Partition], span: Span, question: object, *, descending: bool) -> str:
+    told = [[each.table.name, each.index, each.partition, each.prefix] for each in partitions]
+    shape = msgspec.json.encode([told, list(span), question, descending])
+    return hashlib.blake2b(shape, digest_size=9).hexdigest()

@@ -1,0 +1,214 @@
+"""The service: everything a process offers of health, around one open store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from headgate.clock import Clock
+from headgate.health import incident_values, urns
+from headgate.health.announcements import Announce, IncidentNews, nobody
+from headgate.health.audit import Audit
+from headgate.health.blast_radius import BlastRadii
+from headgate.health.contexts import Contexts
+from headgate.health.datasets import Dataset, DatasetStatus
+from headgate.health.evidence import EvidenceCache
+from headgate.health.fields import Fields
+from headgate.health.gatekeeper import Gatekeeper
+from headgate.health.incident_decisions import mttr_seconds
+from headgate.health.incident_listing import IncidentListing
+from headgate.health.incident_upkeep import Upkeep
+from headgate.health.incident_values import Incident
+from headgate.health.incidents import Incidents
+from headgate.health.ingestion import Ingestion
+from headgate.health.lineage import Lineage
+from headgate.health.lineage_graph import LineageGraph
+from headgate.health.meters import HealthMeters
+from headgate.health.openlineage_inbox import OpenLineageInbox
+from headgate.health.overrides import Overrides
+from headgate.health.registry import Registry
+from headgate.health.registry_rows import dataset_of, latest_key
+from headgate.health.resolution import Resolver
+from headgate.health.signal_coalescing import Coalescer
+from headgate.health.signal_decisions import Standing, Verdict
+from headgate.health.signal_results import Result
+from headgate.health.signal_values import Signal, SignalUpdate
+from headgate.health.signals import Signals
+from headgate.health.vocabulary import Tier
+from headgate.ids import IdMaker
+from headgate.store import cache_keys
+from headgate.store.blobs import Blobs
+from headgate.store.cache import Cache
+from headgate.store.keyring import Keyring
+from headgate.store.port import Store
+from headgate.store.tables import DATASET_REGISTRY
+
+DOWNSTREAM_NAMED_MAX: Final = 100
+
+
+class HealthService:
+    """Health of one store. It starts no thread by itself; `sweep` is to be called now and then."""
+
+    def __init__(  # noqa: PLR0913 - what everything else is built from
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        cache: Cache,
+        keyring: Keyring,
+        blobs: Blobs,
+        *,
+        announce: Announce = nobody,
+        told: Callable[[], None] = lambda: None,
+        tier_1_needs_ticket: bool = True,
+        opens_incidents: bool = True,
+        last_known_path: Path | None = None,
+        meters: HealthMeters | None = None,
+    ) -> None:
+        """Take what everything is kept with.
+
+        `announce` gives the writes that make an event known, `told` is called once some are durable. With
+        `opens_incidents`, a signal that becomes CRITICAL opens an incident in the same transaction.
+        """
+        self.store, self.clock, self.ids, self.keyring = store, clock, ids, keyring
+        self._cache = cache
+        self._told = told
+        self._meters = meters
+        self.audit = Audit(store, clock, ids, keyring)
+        sealer = Fields(keyring)
+        self.registry = Registry(
+            store,
+            clock,
+            ids,
+            cache,
+            self.audit,
+            keyring,
+            announce=announce,
+            tier_1_needs_ticket=tier_1_needs_ticket,
+            last_known_path=last_known_path,
+        )
+        self.resolver = Resolver(store, clock, ids, cache, self.audit, self.registry.get)
+        self.evidence = EvidenceCache(store, clock, ids, blobs)
+        self.lineage = Lineage(store, clock)
+        self.blast_radii = BlastRadii(LineageGraph(store, clock), clock, self._tiers)
+        self.incidents = Incidents(
+            store,
+            clock,
+            ids,
+            self.audit,
+            sealer=sealer,
+            announce=announce,
+            pin_writes=self.evidence.pin_writes,
+            blast_radius=self._blast_radius,
+            standing=self.standing,
+        )
+        self.incident_listing = IncidentListing(store, keyring, sealer=sealer)
+        self.upkeep = Upkeep(
+            store, clock, ids, self.incidents, sealer=sealer, announce=announce, unpin=self.evidence.unpin
+        )
+        self.signals = Signals(
+            store,
+            clock,
+            ids,
+            cache,
+            keyring,
+            standing=self.standing,
+            announce=announce,
+            incidents=self.incidents if opens_incidents else None,
+        )
+        self.coalescer = Coalescer(self.signals)
+        self.overrides = Overrides(store, clock, ids, self.audit, registered=self.registered)
+        self.gatekeeper = Gatekeeper(store, clock, find=self._ever_known, sealer=sealer)
+        self.contexts = Contexts(
+            clock, self.incidents, self.signals, self.registry, self.evidence, self.lineage, self.blast_radii
+        )
+        self.ingestion = Ingestion(
+            OpenLineageInbox(store, clock, ids), self.registry, self.resolver, self.signals, self.evidence, self.lineage
+        )
+        self.registry.told = told
+        self.incidents.told = self._incident_told
+        self.signals.told = self._signals_told
+        if meters is not None:
+            self.signals.counted = partial(_count_update, meters)
+
+    def standing(self, dataset_urn: str) -> Standing | None:
+        """Return what the registry says of a dataset that signals carry, or None for one that is not in use."""
+        found = self.registry.find(dataset_urn)
+        if found is None or found.status is DatasetStatus.DELETED:
+            return None
+        return Standing(found.tier, found.owner_team)
+
+    def sweep(self, *, limit: int = 100) -> int:
+        """Do what is due as time goes by, and return how much that was."""
+        return self.upkeep.sweep(limit=limit) + self.lineage.sweep(limit=limit)
+
+    def drain(self, *, limit: int = 200) -> int:
+        """Carry out what was accepted and put off, and return how much that was."""
+        return self.ingestion.drain(limit=limit).done
+
+    def archive(self) -> int:
+        """Move evidence to the archive before it expires, and return how much that was."""
+        return self.evidence.archive()
+
+    def close(self) -> None:
+        """Let go of what is kept in memory. The store stays open."""
+        self.registry.close()
+
+    def registered(self, dataset_urn: str) -> str:
+        """Return the name that a dataset is registered under, which may have a version that the given one lacks."""
+        found = self.registry.find(urns.dataset_urn(dataset_urn))
+        return dataset_urn if found is None else found.dataset_urn
+
+    def _ever_known(self, dataset_urn: str) -> Dataset | None:
+        """Return a dataset, also one that was deleted: who still reads it must be told so."""
+        found = self.registry.find(dataset_urn)
+        if found is None:
+            row = self.store.get(DATASET_REGISTRY, latest_key(dataset_urn))
+            found = None if row is None else dataset_of(row)
+        return found
+
+    def _tiers(self, dataset_urns: Sequence[str]) -> Mapping[str, Tier]:
+        found = ((urn, self.registry.find(urn)) for urn in dataset_urns)
+        return {urn: dataset.tier for urn, dataset in found if dataset is not None}
+
+    def _blast_radius(self, dataset_urn: str) -> incident_values.BlastRadius:
+        reached = self.blast_radii.downstream(dataset_urn)
+        return incident_values.BlastRadius(
+            downstream_count=reached.downstream_count,
+            downstream_services=reached.downstream_services,
+            estimated_impact=reached.estimated_impact,
+            downstream_datasets=tuple(each.dataset_urn for each in reached.datasets[:DOWNSTREAM_NAMED_MAX]),
+            tier_1_count=reached.tier_counts.get(Tier.TIER_1.value, 0),
+            complete=reached.complete,
+        )
+
+    def _incident_told(self, incident: Incident, news: IncidentNews) -> None:
+        # Its signals were linked or let go in the same transaction, and memory does not know.
+        for urn in incident.dataset_urns:
+            self._cache.invalidate(cache_keys.signal_states_of(urn))
+        if self._meters is not None:
+            _count_incident(self._meters, incident, news)
+        self._told()
+
+    def _signals_told(self, _signals: Sequence[Signal]) -> None:
+        self._told()
+
+
+def _count_update(meters: HealthMeters, _update: SignalUpdate, result: Result) -> None:
+    signal = result.signal
+    if result.verdict is Verdict.APPLIED and signal is not None:
+        previous = signal.previous_state if result.is_transition else signal.state
+        meters.signal_updated(signal.signal_type, signal.state, previous, signal.tier)
+    elif result.verdict in (Verdict.VERSION_CONFLICT, Verdict.STALE_WINDOW):
+        meters.signal_conflicted()
+    elif not result.is_success:
+        meters.signal_failed()
+
+
+def _count_incident(meters: HealthMeters, incident: Incident, news: IncidentNews) -> None:
+    if news is IncidentNews.CREATED:
+        meters.incident_created(incident.severity, incident.owner_team)
+    elif news is IncidentNews.RESOLVED:
+        meters.incident_resolved(incident.severity, mttr_seconds(incident) or 0.0)

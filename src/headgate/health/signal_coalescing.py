@@ -1,0 +1,131 @@
+"""Coalescing: values that come in at the same time are taken over together, and refreshes of one signal once.
+
+Nothing waits for a timer. Whoever finds nobody at work takes over all that has queued up meanwhile, and each caller is
+answered once its value, or a later one that says the same, is durable. Only what changes nothing is ever left out: a
+value that is OK after one that was, of an earlier window than another that is queued.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.errors import TransientError
+from headgate.health.signal_results import Result
+from headgate.health.signal_values import ANY_VERSION, SignalUpdate
+from headgate.health.signals import BATCH_MAX, Signals
+from headgate.health.vocabulary import SignalState
+
+# A store that is away for a moment need not be noticed by those who wait.
+ATTEMPTS: Final = 2
+
+
+class _Waiting(Struct, eq=False):
+    """A caller, and what it is told in the end. `others` are refreshes that its value stands for as well."""
+
+    update: SignalUpdate
+    # Set when it is answered, or when it is its turn to lead.
+    woken: threading.Event
+    others: list[_Waiting]
+    result: Result | None = None
+    error: BaseException | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        return self.result is not None or self.error is not None
+
+    def answer(self, result: Result | None, error: BaseException | None) -> None:
+        self.result, self.error = result, error
+        self.woken.set()
+        for other in self.others:
+            other.answer(result, error)
+
+
+class Coalescer:
+    """Takes over values of signals, many callers' at a time. Safe to use from many threads."""
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+        self._lock = threading.Lock()
+        self._queue: deque[_Waiting] = deque()
+        self._is_led = False
+
+    def update(self, update: SignalUpdate) -> Result:
+        """Take over a value as `Signals.update` does, and return when it is durable. Raises what that raises."""
+        mine = _Waiting(self._signals.checked(update), threading.Event(), [])
+        with self._lock:
+            self._queue.append(mine)
+            leads = not self._is_led
+            self._is_led = True
+        if not leads:
+            mine.woken.wait()
+        if not mine.is_answered:
+            self._lead(mine)
+        if mine.error is not None:
+            raise mine.error
+        assert mine.result is not None
+        return mine.result
+
+    def _lead(self, mine: _Waiting) -> None:
+        """Work off the queue until one's own value is done, and then let whoever is next lead."""
+        while not mine.is_answered:
+            with self._lock:
+                batch = self._taken()
+            self._take_over(batch)
+        with self._lock:
+            self._is_led = bool(self._queue)
+            if self._queue:
+                self._queue[0].woken.set()
+
+    def _taken(self) -> list[_Waiting]:
+        """Take what can be done at once from the queue: one value for each signal; further ones stay in line."""
+        taken: dict[tuple[str, str], _Waiting] = {}
+        left: deque[_Waiting] = deque()
+        # Of these there is one in line already, which must not be overtaken.
+        queued: set[tuple[str, str]] = set()
+        while self._queue and len(taken) < BATCH_MAX:
+            each = self._queue.popleft()
+            key = (each.update.dataset_urn, each.update.signal_type)
+            earlier = taken.get(key)
+            if earlier is None:
+                taken[key] = each
+            elif key not in queued and self._is_refresh(earlier.update) and self._is_refresh(each.update):
+                first, later = sorted((earlier, each), key=lambda one: one.update.value.window_end)
+                later.others.append(first)
+                taken[key] = later
+            else:
+                queued.add(key)
+                left.append(each)
+        left.extend(self._queue)
+        self._queue = left
+        return list(taken.values())
+
+    def _is_refresh(self, update: SignalUpdate) -> bool:
+        """Whether a value says of a signal that is OK that it is OK, whatever version it is at."""
+        if update.value.state is not SignalState.OK or update.expected_version != ANY_VERSION:
+            return False
+        known = self._signals.remembered(update.dataset_urn, update.signal_type)
+        return known is not None and known.state is SignalState.OK
+
+    def _take_over(self, batch: Sequence[_Waiting]) -> None:
+        for attempt in range(ATTEMPTS):
+            try:
+                results = self._signals.update_many([each.update for each in batch])
+            except TransientError as exc:
+                if attempt + 1 == ATTEMPTS:
+                    self._fail(batch, exc)
+            except BaseException as exc:  # noqa: BLE001 - of the thread that happens to lead; those who wait must be told
+                self._fail(batch, exc)
+                return
+            else:
+                for each, result in zip(batch, results, strict=True):
+                    each.answer(result, None)
+                return
+
+    def _fail(self, batch: Sequence[_Waiting], error: BaseException) -> None:
+        for each in batch:
+            each.answer(None, error)

@@ -1,0 +1,398 @@
+"""Signals: taken over by version and window, kept with their history, made known, and looked up in one read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.errors import ConflictError, HeadgateError, InvalidPayloadError, TransientError, UserError
+from headgate.health.announcements import Announce, nobody, signal_changed
+from headgate.health.incident_decisions import QUIET_MS, dedup_key_for
+from headgate.health.incident_plans import Drafts, Plan
+from headgate.health.incident_rows import Due, due_put
+from headgate.health.incident_values import Incident, Link
+from headgate.health.incidents import Incidents
+from headgate.health.merged_pages import MergedPages, Partition, Place
+from headgate.health.signal_decisions import Decision, Standing, Verdict, decide
+from headgate.health.signal_results import (
+    BreachPage,
+    Result,
+    is_same_breach,
+    months,
+    refusal,
+    trouble_of,
+    with_incident,
+)
+from headgate.health.signal_rows import (
+    breach_partition,
+    history_partition,
+    history_row,
+    late_row,
+    signal_key,
+    signal_of,
+    signal_row,
+    snapshot_of,
+)
+from headgate.health.signal_values import Signal, SignalUpdate, Snapshot, checked
+from headgate.health.vocabulary import SignalState, Tier
+from headgate.ids import IdMaker
+from headgate.store import cache_keys
+from headgate.store.cache import Cache, Loaded
+from headgate.store.conditions import absent, version_is
+from headgate.store.keyring import Keyring
+from headgate.store.port import Store
+from headgate.store.tables import BREACH_SHARDS, SIGNAL_HISTORY, SIGNAL_STATE
+from headgate.store.values import Item
+from headgate.store.writes import Put, Query, Range, Sort, Write
+
+BATCH_MAX: Final = 500
+ROUNDS_MAX: Final = 10
+SIGNALS_OF_A_DATASET_MAX: Final = 500
+HISTORY_MAX: Final = 10_000
+
+
+class _Pending(Struct):
+    """An update on its way: what was read, what was decided, and what of it is to be written."""
+
+    index: int
+    update: SignalUpdate
+    standing: Standing
+    current: Signal | None
+    decision: Decision | None = None
+    plan: Plan | None = None
+
+
+class Signals:
+    """Signals of one store. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        cache: Cache,
+        keyring: Keyring,
+        *,
+        standing: Callable[[str], Standing | None],
+        announce: Announce = nobody,
+        incidents: Incidents | None = None,
+    ) -> None:
+        """Take what signals are kept with.
+
+        `standing` says what the registry knows of a dataset, None for one it does not. With `incidents`, a signal
+        that becomes CRITICAL opens one or joins it, in the same transaction.
+        """
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._cache = cache
+        self._pages = MergedPages(store, keyring)
+        self._standing = standing
+        self._announce = announce
+        self._incidents = incidents
+        # Told, once they are durable, of signals that were written; and of what was made of each update.
+        self.told: Callable[[Sequence[Signal]], None] = lambda _signals: None
+        self.counted: Callable[[SignalUpdate, Result], None] = lambda _update, _result: None
+
+    # Looking.
+
+    def get(self, dataset_urn: str, signal_type: str, *, consistent: bool = False) -> Signal | None:
+        """Return a signal, or None. What was read from memory while the store was away says so."""
+        key = signal_key(dataset_urn, signal_type)
+
+        def load() -> Loaded[Signal] | None:
+            row = self._store.get(SIGNAL_STATE, key, consistent=True)
+            return None if row is None else Loaded(signal_of(row), row["version"])
+
+        found = self._cache.get(cache_keys.signal_state(dataset_urn, signal_type), load, Signal, consistent=consistent)
+        if found.value is None or not found.stale:
+            return found.value
+        return replace(found.value, stale=True, age_seconds=found.age_seconds)
+
+    def remembered(self, dataset_urn: str, signal_type: str) -> Signal | None:
+        """Return a signal as this process last saw it, without asking anyone; None if it does not remember it."""
+        return self._cache.peek(cache_keys.signal_state(dataset_urn, signal_type), Signal)
+
+    def of_dataset(
+        self, dataset_urn: str, signal_types: Iterable[str] = (), *, consistent: bool = False
+    ) -> list[Signal]:
+        """Return the signals of a dataset, all of them or those of some types."""
+        wanted = frozenset(signal_types)
+        query = Query(table=SIGNAL_STATE, partition=dataset_urn, limit=SIGNALS_OF_A_DATASET_MAX, consistent=consistent)
+        found = [signal_of(row) for row in self._store.query(query).items]
+        return [each for each in found if not wanted or each.signal_type in wanted]
+
+    def of_datasets(self, dataset_urns: Sequence[str]) -> list[list[Signal]]:
+        """Return the signals of each of several datasets, in one call to the store."""
+        pages = self._store.query_many(
+            [Query(table=SIGNAL_STATE, partition=urn, limit=SIGNALS_OF_A_DATASET_MAX) for urn in dataset_urns]
+        )
+        return [[signal_of(row) for row in page.items] for page in pages]
+
+    def breaches(
+        self,
+        *,
+        states: Sequence[SignalState] = (SignalState.CRITICAL, SignalState.WARNING),
+        tier: Tier | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> BreachPage:
+        """Return signals that are in one of some states, of one tier or all, those that changed last first."""
+        tiers = tuple(Tier) if tier is None else (tier,)
+        partitions = [
+            Partition(SIGNAL_STATE, "breach-index", breach_partition(state, each, shard))
+            for state in dict.fromkeys(states)
+            for each in tiers
+            for shard in range(BREACH_SHARDS)
+        ]
+        page = self._pages.page(partitions, lambda row: Place(row["breach_sk"], ""), limit=limit, cursor=cursor)
+        return BreachPage([signal_of(row) for row in page.items], page.cursor)
+
+    def history(self, dataset_urn: str, signal_type: str, since: str, until: str) -> list[Snapshot]:
+        """Return the transitions of a signal whose windows ended in a span of time, oldest first.
+
+        Raises `InvalidPayloadError` for a span of more than ten years, or one that ends before it begins.
+        """
+        if since > until:
+            raise InvalidPayloadError(f"history of {dataset_urn} {signal_type}: from {since} is after to {until}")
+        span = Sort(Range.BETWEEN, since, f"{until}#~")
+        queries = [
+            Query(
+                table=SIGNAL_HISTORY,
+                partition=history_partition(dataset_urn, signal_type, month),
+                sort=span,
+                limit=1000,
+            )
+            for month in months(since, until)
+        ]
+        found: list[Item] = []
+        for query, page in zip(queries, self._store.query_many(queries) if queries else [], strict=True):
+            found += page.items
+            while page.cursor is not None and len(found) < HISTORY_MAX:
+                page = self._store.query(replace(query, cursor=page.cursor))
+                found += page.items
+        return [snapshot_of(row) for row in found[:HISTORY_MAX]]
+
+    # Taking over.
+
+    def checked(self, update: SignalUpdate) -> SignalUpdate:
+        """Return an update in canonical form. Raises `InvalidPayloadError` or `InvalidIdError`, naming every field."""
+        return checked(update, self._now_ms())
+
+    def update(self, update: SignalUpdate) -> Result:
+        """Take over a value, or say why not; a conflict carries the signal as it stands.
+
+        Raises `InvalidPayloadError` or `InvalidIdError` for what cannot be said, and what the store raises.
+        """
+        (result,) = self._updated([checked(update, self._now_ms())])
+        return result
+
+    def update_many(self, updates: Sequence[SignalUpdate]) -> list[Result]:
+        """Take over up to 500 values, each by itself, and return what was made of each, in their order.
+
+        Raises `InvalidPayloadError` for more than that. What the store refuses for one is the result of that one.
+        """
+        if len(updates) > BATCH_MAX:
+            raise InvalidPayloadError(f"updates: {len(updates)} at once; send at most {BATCH_MAX}")
+        now_ms = self._now_ms()
+        results: list[Result | None] = [None] * len(updates)
+        sound: list[tuple[int, SignalUpdate]] = []
+        seen: set[tuple[str, str]] = set()
+        for index, update in enumerate(updates):
+            try:
+                canonical = checked(update, now_ms)
+            except UserError as exc:
+                results[index] = self._result(update, Result(Verdict.INVALID, message=exc.message))
+                continue
+            key = (canonical.dataset_urn, canonical.signal_type)
+            if key in seen:
+                message = f"{key[0]} {key[1]}: a second update of one signal in one batch; send it in the next"
+                results[index] = self._result(update, Result(Verdict.REPEATED_KEY, message=message))
+                continue
+            seen.add(key)
+            sound.append((index, canonical))
+        for (index, _), result in zip(sound, self._updated([each for _, each in sound]), strict=True):
+            results[index] = result
+        return [each for each in results if each is not None]
+
+    def _updated(self, updates: Sequence[SignalUpdate]) -> list[Result]:
+        results: dict[int, Result] = {}
+        pending = self._known(updates, results)
+        late: dict[int, Put] = {}
+        written: list[Signal] = []
+        for _ in range(ROUNDS_MAX):
+            now_ms = self._now_ms()
+            ready = [each for each in pending if self._decide(each, now_ms, results, late)]
+            if not ready:
+                pending = []
+                break
+            incidents, drafts = self._incidents_of(ready), Drafts()
+            outcomes = self._applied([self._writes(each, now_ms, incidents, drafts) for each in ready])
+            pending = []
+            for each, error in zip(ready, outcomes, strict=True):
+                if not self._settled(each, error, results, written):
+                    pending.append(each)
+        for each in pending:
+            message = f"{each.update.dataset_urn}: others were faster {ROUNDS_MAX} times; send it again"
+            results[each.index] = Result(Verdict.UNAVAILABLE, each.current, message)
+        self._note_late(late, results)
+        if written:
+            self.told(written)
+        return [self._result(update, results[index]) for index, update in enumerate(updates)]
+
+    def _applied(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
+        """Apply transactions, and return the error of each that was refused.
+
+        One that cannot be written at all is refused before any is applied: then each is tried by itself.
+        """
+        try:
+            return self._store.transact_many(transactions)
+        except UserError:
+            return [self._applied_alone(writes) for writes in transactions]
+
+    def _applied_alone(self, writes: Sequence[Write]) -> HeadgateError | None:
+        try:
+            self._store.transact(writes)
+        except (UserError, ConflictError, TransientError) as exc:
+            return exc
+        return None
+
+    def _note_late(self, late: Mapping[int, Put], results: dict[int, Result]) -> None:
+        """Note windows that came too late, but for those that the history has: they counted, and are sent again."""
+        for index, put in late.items():
+            begins = Sort(Range.BEGINS_WITH, f"{put.item['window_end']}#")
+            query = Query(table=SIGNAL_HISTORY, partition=put.item["PK"], sort=begins, limit=1, descending=True)
+            try:
+                if not self._store.query(query).items:
+                    self._store.put(SIGNAL_HISTORY, put.item)
+            except TransientError as exc:
+                results[index] = Result(Verdict.UNAVAILABLE, results[index].signal, exc.message)
+
+    def _known(self, updates: Sequence[SignalUpdate], results: dict[int, Result]) -> list[_Pending]:
+        """Return the updates of registered datasets with their signals as they stand, in one read."""
+        standings = {urn: self._standing(urn) for urn in dict.fromkeys(each.dataset_urn for each in updates)}
+        known = []
+        for index, update in enumerate(updates):
+            standing = standings[update.dataset_urn]
+            if standing is None:
+                message = f"{update.dataset_urn}: no such dataset is registered; register it first"
+                results[index] = Result(Verdict.DATASET_NOT_FOUND, message=message)
+            else:
+                known.append(_Pending(index, update, standing, None))
+        if known:
+            keys = [signal_key(each.update.dataset_urn, each.update.signal_type) for each in known]
+            for each, row in zip(known, self._store.get_many(SIGNAL_STATE, keys, consistent=True), strict=True):
+                each.current = None if row is None else signal_of(row)
+        return known
+
+    def _decide(self, each: _Pending, now_ms: int, results: dict[int, Result], late: dict[int, Put]) -> bool:
+        """Decide about an update, and return whether anything is to be written for it under a condition."""
+        each.decision = decision = decide(each.current, each.update, each.standing, now_ms)
+        if decision.verdict is Verdict.APPLIED:
+            return True
+        if decision.verdict is Verdict.STALE_WINDOW and decision.signal is not None:
+            late[each.index] = Put(SIGNAL_HISTORY, late_row(decision.signal, now_ms // 1000))
+        message = refusal(each.update, each.current, decision.verdict)
+        results[each.index] = Result(decision.verdict, each.current, message)
+        return False
+
+    def _incidents_of(self, ready: Sequence[_Pending]) -> dict[str, Incident]:
+        """Return the incidents that signals belong to, in one read."""
+        if self._incidents is None:
+            return {}
+        named = (each.current.value.incident_id for each in ready if each.current is not None)
+        wanted = list(dict.fromkeys(each for each in named if each is not None))
+        found = self._incidents.get_many(wanted, consistent=True)
+        return {each.incident_id: each for each in found if each is not None}
+
+    def _writes(self, each: _Pending, now_ms: int, incidents: Mapping[str, Incident], drafts: Drafts) -> list[Write]:
+        decision = each.decision
+        assert decision is not None
+        assert decision.signal is not None
+        signal, more = decision.signal, list[Write]()
+        if self._incidents is not None:
+            signal, more = self._incident_writes(each, signal, now_ms, incidents, drafts)
+            each.decision = replace(decision, signal=signal)
+        condition = absent() if each.current is None else version_is(each.current.version)
+        put = Put(SIGNAL_STATE, signal_row(signal, now_ms // 1000), condition)
+        if not decision.is_transition:
+            return [put, *more]
+        history = Put(SIGNAL_HISTORY, history_row(signal, now_ms // 1000))
+        return [put, history, *self._announce(signal_changed(signal, self._ids), now_ms), *more]
+
+    def _incident_writes(
+        self, each: _Pending, signal: Signal, now_ms: int, incidents: Mapping[str, Incident], drafts: Drafts
+    ) -> tuple[Signal, list[Write]]:
+        """Return the signal with its incident, and what opening, joining, leaving or quieting that takes."""
+        assert self._incidents is not None
+        each.plan = None
+        link = Link(signal.dataset_urn, signal.signal_type)
+        held = self._held(signal, incidents, drafts)
+        if held is None and signal.value.incident_id is not None:
+            # It was resolved, by someone who could not let all of its signals go at once.
+            signal = with_incident(signal, None)
+        was = None if each.current is None else each.current.state
+        if signal.state is SignalState.OK and held is not None and was is not SignalState.OK:
+            return signal, [due_put(Due.RECOVERY, held.incident_id, now_ms + QUIET_MS)]
+        if signal.state is not SignalState.CRITICAL:
+            return signal, []
+        trouble = trouble_of(signal)
+        is_same = each.current is not None and is_same_breach(each.current, signal)
+        if is_same and held is not None and dedup_key_for(trouble) in held.keys and link in held.links:
+            return signal, []
+        # Resolved by someone while the signal stayed as it was: they know, and are left alone for a while.
+        plan = self._incidents.plan(trouble, each.standing, now_ms, (link,), reopens=not is_same, drafts=drafts)
+        if plan is None:
+            return signal, []
+        each.plan, writes = plan, plan.writes
+        if held is not None and held.incident_id != plan.incident.incident_id:
+            after, leaving = self._incidents.leaving(held, (link,), now_ms)
+            drafts.note(after)
+            writes = [*writes, *leaving]
+        # One that holds as many as it can has it noted, and is not named by it: nobody could take that back.
+        return with_incident(signal, plan.incident.incident_id if link in plan.incident.links else None), writes
+
+    def _held(self, signal: Signal, incidents: Mapping[str, Incident], drafts: Drafts) -> Incident | None:
+        """Return the incident that a signal belongs to, if that is still open."""
+        incident_id = signal.value.incident_id
+        if incident_id is None:
+            return None
+        found = drafts.incident(incident_id) or incidents.get(incident_id)
+        return found if found is not None and found.is_open else None
+
+    def _settled(
+        self, each: _Pending, error: HeadgateError | None, results: dict[int, Result], written: list[Signal]
+    ) -> bool:
+        """Note what the store said. Returns False if the update is to be decided anew from what it said."""
+        decision = each.decision
+        assert decision is not None
+        assert decision.signal is not None
+        if error is None:
+            signal = decision.signal
+            results[each.index] = Result(Verdict.APPLIED, signal, is_transition=decision.is_transition)
+            self._cache.wrote(cache_keys.signal_state(signal.dataset_urn, signal.signal_type), signal, signal.version)
+            written.append(signal)
+            if each.plan is not None and self._incidents is not None:
+                self._incidents.told_of(each.plan)
+            return True
+        if isinstance(error, ConflictError):
+            if 0 in error.failures:
+                row = error.failures[0]
+                each.current = None if row is None else signal_of(row)
+            return False
+        if isinstance(error, TransientError | UserError):
+            verdict = Verdict.INVALID if isinstance(error, UserError) else Verdict.UNAVAILABLE
+            results[each.index] = Result(verdict, each.current, error.message)
+            return True
+        raise error
+
+    def _result(self, update: SignalUpdate, result: Result) -> Result:
+        self.counted(update, result)
+        return result
+
+    def _now_ms(self) -> int:
+        return int(self._clock.seconds() * 1000)

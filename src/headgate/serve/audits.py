@@ -1,0 +1,170 @@
+"""The audit and the API keys over HTTP: who changed what, whether nobody tampered with it, and who may call."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from headgate.auth.api_keys import ApiKey, ApiKeys
+from headgate.auth.roles import Permission, role
+from headgate.auth.rules import Reach, Rule
+from headgate.durable.duration import seconds
+from headgate.health import moments
+from headgate.health.audit_chain import Record
+from headgate.health.audit_verifying import Report
+from headgate.health.service import HealthService
+from headgate.serve.execution_views import Duration
+from headgate.serve.health_views import Name, PageSize, Text
+from headgate.serve.operations import Answer, Call, NoQuery, Operation
+
+_AUDIT: Final = Rule(Permission.AUDIT_READ, Reach.ALL)
+_KEYS: Final = Rule(Permission.KEY_MANAGE, Reach.NONE)
+
+
+class AuditQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"since": "from", "until": "to"}):
+    """Whose changes to what, from when to when, and which page of them."""
+
+    entity: Name | None = None
+    actor: Name | None = None
+    since: str | None = None
+    until: str | None = None
+    page_token: str | None = None
+    page_size: PageSize = 50
+
+
+class NewKey(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Whose key, and what they may do with it."""
+
+    principal: Name
+    roles: Annotated[list[str], Meta(min_length=1)]
+    scopes: list[str] = msgspec.field(default_factory=lambda: ["*"])
+    expires_in: Duration | None = None
+    note: Text = ""
+
+
+class RotateKey(Struct, forbid_unknown_fields=True, kw_only=True):
+    """For how long the old key is good beside the new one, and why it is changed."""
+
+    overlap: Duration = 0.0
+    reason: Text = ""
+
+
+class KeyQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Whose keys, and which page of them."""
+
+    principal: Name | None = None
+    page_token: str | None = None
+    page_size: PageSize = 100
+
+
+class AuditPage(Struct, frozen=True):
+    """Some entries, newest first, and the token of the next page if there are more."""
+
+    items: list[Record]
+    next_page_token: str | None = None
+
+
+class KeyPage(Struct, frozen=True):
+    """Some keys, and the token of the next page if there are more."""
+
+    items: list[ApiKey]
+    next_page_token: str | None = None
+
+
+class IssuedView(Struct, frozen=True):
+    """A key that was just made, and its text, which is never shown again."""
+
+    key: ApiKey
+    text: str
+
+
+def audit_operations(health: HealthService, keys: ApiKeys) -> list[Operation]:
+    """Return what can be asked of the audit and of API keys."""
+    return [*_Audits(health).operations(), *_Keys(keys).operations()]
+
+
+class _Audits:
+    def __init__(self, health: HealthService) -> None:
+        self._audit = health.audit
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation("GET", "/audit", "List changes", self.ls, {200: AuditPage}, query=AuditQuery, rule=_AUDIT),
+            Operation(
+                "GET",
+                "/audit/verify",
+                "Check that nobody tampered with the audit",
+                self.verify,
+                {200: Report},
+                rule=_AUDIT,
+            ),
+        ]
+
+    def ls(self, call: Call[None, AuditQuery]) -> Answer:
+        asked = call.query
+        page = self._audit.ls(
+            entity=asked.entity,
+            actor=asked.actor,
+            since=None if asked.since is None else moments.moment(asked.since, field="from"),
+            until=None if asked.until is None else moments.moment(asked.until, field="to"),
+            limit=asked.page_size,
+            cursor=asked.page_token,
+        )
+        return Answer(AuditPage(list(page.entries), page.cursor))
+
+    def verify(self, _call: Call[None, NoQuery]) -> Answer:
+        return Answer(self._audit.verify())
+
+
+class _Keys:
+    def __init__(self, keys: ApiKeys) -> None:
+        self._keys = keys
+
+    def operations(self) -> list[Operation]:
+        one = "/api-keys/{key_id}"
+        return [
+            Operation("GET", "/api-keys", "List API keys", self.ls, {200: KeyPage}, query=KeyQuery, rule=_KEYS),
+            Operation("POST", "/api-keys", "Make an API key", self.issue, {201: IssuedView}, body=NewKey, rule=_KEYS),
+            Operation("GET", one, "Show an API key", self.show, {200: ApiKey}, rule=_KEYS),
+            Operation(
+                "POST",
+                f"{one}/rotate",
+                "Replace an API key",
+                self.rotate,
+                {201: IssuedView},
+                body=RotateKey,
+                rule=_KEYS,
+            ),
+            Operation("DELETE", one, "Revoke an API key", self.revoke, {200: ApiKey}, rule=_KEYS),
+        ]
+
+    def ls(self, call: Call[None, KeyQuery]) -> Answer:
+        page = self._keys.ls(call.query.principal, limit=call.query.page_size, cursor=call.query.page_token)
+        return Answer(KeyPage(list(page.keys), page.cursor))
+
+    def issue(self, call: Call[NewKey, NoQuery]) -> Answer:
+        body = call.body
+        made = self._keys.issue(
+            body.principal,
+            [role(each) for each in body.roles],
+            body.scopes,
+            issuer=call.principal,
+            expires_seconds=None if body.expires_in is None else int(seconds(body.expires_in, name="expires_in")),
+            note=body.note,
+        )
+        return Answer(IssuedView(made.about, made.key.reveal()), 201, {"cache-control": "no-store"})
+
+    def show(self, call: Call[None, NoQuery]) -> Answer:
+        return Answer(self._keys.show(call.path["key_id"]))
+
+    def rotate(self, call: Call[RotateKey, NoQuery]) -> Answer:
+        overlap = int(seconds(call.body.overlap, name="overlap"))
+        made = self._keys.rotate(
+            call.path["key_id"], issuer=call.principal, overlap_seconds=overlap, reason=call.body.reason
+        )
+        return Answer(IssuedView(made.about, made.key.reveal()), 201, {"cache-control": "no-store"})
+
+    def revoke(self, call: Call[None, NoQuery]) -> Answer:
+        return Answer(self._keys.revoke(call.path["key_id"], issuer=call.principal))

@@ -1,0 +1,51 @@
+"""Errors as GraphQL answers them: with a code that is safe to match on, and whether to try again."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import structlog
+from graphql import GraphQLError
+
+from headgate.errors import HeadgateError, TransientError
+from headgate.telemetry import correlation_id
+
+# The document is not GraphQL, or not of this schema; or its variables do not fit.
+BAD_QUERY: Final = "bad_query"
+_OURS: Final = "an error that is not your fault; its details are in the server's log under this correlation id"
+_log = structlog.get_logger(__name__)
+
+
+def shaped(error: GraphQLError | HeadgateError) -> dict[str, Any]:
+    """Return an error as it is answered. What nobody foresaw is logged, and nothing of it told."""
+    if isinstance(error, HeadgateError):
+        return {"message": error.message, "extensions": _extensions(error)}
+    shape: dict[str, Any] = {"message": error.message}
+    if error.locations:
+        shape["locations"] = [{"line": each.line, "column": each.column} for each in error.locations]
+    if error.path is not None:
+        shape["path"] = error.path
+    cause = _cause(error)
+    if isinstance(cause, HeadgateError):
+        shape["message"], shape["extensions"] = cause.message, _extensions(cause)
+    elif cause is None:
+        shape["extensions"] = {"code": BAD_QUERY, "retryable": False}
+    else:
+        _log.error("query failed", action="graphql.query", path=error.path, exc_info=cause)
+        shape["message"] = _OURS
+        shape["extensions"] = {"code": "internal", "retryable": False, "correlation_id": correlation_id()}
+    return shape
+
+
+def _extensions(error: HeadgateError) -> dict[str, Any]:
+    if error.http_status >= 500 and not isinstance(error, TransientError):
+        _log.error("query failed", action="graphql.query", code=error.code, exc_info=error)
+    return {"code": error.code, "retryable": isinstance(error, TransientError)}
+
+
+def _cause(error: GraphQLError) -> BaseException | None:
+    """Return what was raised at the bottom of it, or None if GraphQL itself refused."""
+    cause: BaseException | None = error
+    while isinstance(cause, GraphQLError):
+        cause = cause.original_error
+    return cause

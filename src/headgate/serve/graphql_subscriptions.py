@@ -1,0 +1,185 @@
+"""GraphQL subscriptions: signals and incidents as they stand after each change, told by the bus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from functools import partial
+from typing import Final, TypeVar
+
+import msgspec
+import strawberry
+from msgspec import Struct
+from strawberry import UNSET
+
+from headgate.auth.principals import Principal
+from headgate.durable.event_log import LIMIT_MAX, EventLog, StoredEvent, first_id
+from headgate.errors import NotFoundError
+from headgate.health import urns
+from headgate.health.incident_values import Incident
+from headgate.health.service import HealthService
+from headgate.health.signal_values import Signal
+from headgate.health.vocabulary import Severity, Tier
+from headgate.serve.graphql_loaders import Context
+from headgate.serve.graphql_types import IncidentType, SignalStateType
+from headgate.serve.graphql_words import follows
+from headgate.serve.pool import WorkPool
+from headgate.serve.watching import Watches
+
+SIGNALS: Final = "headgate.signal.state_changed"
+INCIDENTS: Final = "headgate.incident.*"
+# An event's place in the log is that of when it was made, and a later one may be there before it: look back so far.
+OVERLAP_MS: Final = 3_000
+_LOOK_SECONDS: Final = 1.0
+# Between two looks at the log, so that a busy bus is not asked after every event.
+_PAUSE_SECONDS: Final = 0.1
+
+
+class SignalNews(Struct, frozen=True):
+    """What an event says of a signal. Anyone who may emit events can say so: it is only where to look."""
+
+    dataset_urn: str
+    signal_type: str
+    version: int
+
+
+class IncidentNews(Struct, frozen=True):
+    """What an event says of an incident. Anyone who may emit events can say so: it is only where to look."""
+
+    dataset_urn: str
+    incident_id: str
+    version: int
+
+
+N = TypeVar("N", SignalNews, IncidentNews)
+
+
+class Following:
+    """What subscriptions follow the log with."""
+
+    def __init__(self, health: HealthService, pool: WorkPool, watches: Watches) -> None:
+        self.health = health
+        self.pool = pool
+        self.watches = watches
+
+
+class StreamContext(Context):
+    """The context of a subscription, which besides reading waits for news."""
+
+    def __init__(self, following: Following, principal: Principal) -> None:
+        super().__init__(following.health, principal, float("inf"))
+        self.following = following
+
+    async def news(self, kind: str, shape: type[N]) -> AsyncIterator[list[N]]:
+        """Go through what events of a type say from now on, those that came in together at once.
+
+        What is said of datasets that are not in scope is left out. It ends when the server stops, and with what the
+        store raises.
+        """
+        followed = Followed(self.health, kind)
+        watches, pool = self.following.watches, self.following.pool
+        while not watches.is_stopping:
+            found = _read(await pool.run(followed.look), shape)
+            if wanted := [each for each in found if self.principal.reaches(each.dataset_urn)]:
+                yield wanted
+            await asyncio.sleep(_PAUSE_SECONDS)
+            await watches.committed(_LOOK_SECONDS)
+
+
+StreamInfo = strawberry.Info[StreamContext, None]
+
+
+@strawberry.type(name="Subscription")
+class Subscription:
+    """What can be followed. Changes in quick succession may be told as one: the thing as it then stands."""
+
+    @follows("Signals that have changed their state, of one dataset or tier or all.")
+    async def signal_changed(
+        self, info: StreamInfo, dataset_urn: str | None = UNSET, tier: Tier | None = UNSET
+    ) -> AsyncGenerator[SignalStateType, None]:
+        context, urn = info.context, urns.dataset_urn(dataset_urn) if dataset_urn else None
+        async for news in context.news(SIGNALS, SignalNews):
+            found = await context.following.pool.run(partial(signals_of, context.health, news))
+            for each in found:
+                if urn in (None, each.dataset_urn) and (not tier or each.tier is tier):
+                    yield SignalStateType.of(each)
+
+    @follows("Incidents that were opened, changed or resolved, of one dataset or all.")
+    async def incident_changed(
+        self, info: StreamInfo, dataset_urn: str | None = UNSET, severity: Severity | None = UNSET
+    ) -> AsyncGenerator[IncidentType, None]:
+        context, urn = info.context, urns.dataset_urn(dataset_urn) if dataset_urn else None
+        async for news in context.news(INCIDENTS, IncidentNews):
+            found = await context.following.pool.run(partial(incidents_of, context.health, news))
+            for each in found:
+                of = each.primary_dataset_urn
+                # An event may have spoken of another dataset than the incident is of.
+                if urn in (None, of) and context.principal.reaches(of) and (not severity or each.severity is severity):
+                    yield IncidentType.of(each, context)
+
+
+class Followed:
+    """The log of events, looked at again and again from one moment on. Each event is returned once."""
+
+    def __init__(self, health: HealthService, kind: str) -> None:
+        self._log = EventLog(health.store, health.clock)
+        self._kind = kind
+        self._begun_ms = self._newest_ms = int(health.clock.seconds() * 1000)
+        self._seen: set[str] = set()
+
+    def look(self) -> list[StoredEvent]:
+        """Return what has come in since the last look, in the order of the log."""
+        start = first_id(max(self._begun_ms, self._newest_ms - OVERLAP_MS))
+        after, found = start, list[StoredEvent]()
+        while True:
+            page = self._log.tail(after, type=self._kind, limit=LIMIT_MAX)
+            found += [each for each in page if each.event_id not in self._seen]
+            if len(page) < LIMIT_MAX:
+                break
+            after = page[-1].event_id
+        self._seen = {each for each in self._seen if each >= start} | {each.event_id for each in found}
+        self._newest_ms = max([self._newest_ms, *(each.accepted_at_ms for each in found)])
+        return found
+
+
+def signals_of(health: HealthService, news: list[SignalNews]) -> list[Signal]:
+    """Return the signals that events tell of as they stand now, each once. One that is no longer kept is left out."""
+    versions = {(each.dataset_urn, each.signal_type): each.version for each in news}
+    named = list(dict.fromkeys(urn for urn, _ in versions))
+    listed = health.signals.of_datasets(named) if named else []
+    by_key = {(each.dataset_urn, each.signal_type): each for its in listed for each in its}
+    found = []
+    for (urn, signal_type), version in versions.items():
+        signal = by_key.get((urn, signal_type))
+        if signal is None or signal.version < version:
+            # The event was here before a replica that answered had the signal.
+            signal = health.signals.get(urn, signal_type, consistent=True)
+        if signal is not None:
+            found.append(signal)
+    return found
+
+
+def incidents_of(health: HealthService, news: list[IncidentNews]) -> list[Incident]:
+    """Return the incidents that events tell of as they stand now, each once. One that is no longer kept is left out."""
+    versions = {each.incident_id: each.version for each in news}
+    listed = health.incidents.get_many(list(versions)) if versions else []
+    found = []
+    for incident, (incident_id, version) in zip(listed, versions.items(), strict=True):
+        if incident is not None and incident.version >= version:
+            found.append(incident)
+            continue
+        try:
+            found.append(health.incidents.get(incident_id))
+        except NotFoundError:
+            continue
+    return found
+
+
+def _read(events: list[StoredEvent], shape: type[N]) -> list[N]:
+    """Return what events say. Those that say something else are left out."""
+    found = []
+    for each in events:
+        with suppress(msgspec.ValidationError):
+            found.append(msgspec.convert(each.event.data, shape))
+    return found

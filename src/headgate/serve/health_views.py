@@ -1,0 +1,188 @@
+"""Signals, incidents and pages of health as they are shown and asked for over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import asdict, replace
+
+from headgate.auth.principals import Principal, may
+from headgate.auth.roles import Permission
+from headgate.health import fields, moments, vocabulary
+from headgate.health.incident_values import Incident, Notification
+from headgate.health.signal_values import ANY_VERSION, Metrics, Producer, Signal, SignalUpdate, SignalValue
+from headgate.health.vocabulary import SignalState, Tier
+
+PageSize = Annotated[int, Meta(ge=1, le=100)]
+Name = Annotated[str, Meta(max_length=512)]
+Text = Annotated[str, Meta(max_length=16_384)]
+
+
+def complete(value: Any) -> Any:  # noqa: ANN401 - any part of an answer
+    """Return an answer with every field of its structs, also those that are as they are by default."""
+    if isinstance(value, Struct):
+        return {name: complete(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, list | tuple):
+        return [complete(each) for each in value]
+    if isinstance(value, dict):
+        return {key: complete(each) for key, each in value.items()}
+    return value
+
+
+class PageQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which page."""
+
+    page_token: str | None = None
+    page_size: PageSize = 50
+
+
+class ProducerIn(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Who is thought to have caused what was seen."""
+
+    producer_id: Name
+    version: Name = ""
+    confidence: str | None = None
+    deployed_at: str | None = None
+
+    def read(self) -> Producer:
+        return Producer(
+            producer_id=self.producer_id,
+            version=self.version,
+            confidence=None if self.confidence is None else vocabulary.confidence(self.confidence),
+            deployed_at=None if self.deployed_at is None else moments.moment(self.deployed_at, field="deployed_at"),
+        )
+
+
+class MetricsIn(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What was counted in the window."""
+
+    evidence_count: int = 0
+    pass_count: int = 0
+    fail_count: int = 0
+
+    def read(self) -> Metrics:
+        return Metrics(evidence_count=self.evidence_count, pass_count=self.pass_count, fail_count=self.fail_count)
+
+
+class SignalValueIn(Struct, forbid_unknown_fields=True, kw_only=True):
+    """How a signal was at the end of a window."""
+
+    state: str
+    score: float
+    window_start: str
+    window_end: str
+    slo_threshold: float = 0.0
+    window_type: str = ""
+    metrics: MetricsIn = msgspec.field(default_factory=MetricsIn)
+    breach_start: str | None = None
+    failure_signature: str | None = None
+    top_producer: ProducerIn | None = None
+    evidence_sample: list[str] = []
+    incident_id: str | None = None
+
+    def read(self) -> SignalValue:
+        """Return it in canonical words. Raises `InvalidPayloadError` naming the field that is wrong."""
+        breach_start = self.breach_start
+        return SignalValue(
+            state=vocabulary.signal_state(self.state),
+            score=self.score,
+            window_start=moments.moment(self.window_start, field="window_start"),
+            window_end=moments.moment(self.window_end, field="window_end"),
+            slo_threshold=self.slo_threshold,
+            window_type=self.window_type,
+            metrics=self.metrics.read(),
+            breach_start=None if breach_start is None else moments.moment(breach_start, field="breach_start"),
+            failure_signature=self.failure_signature or None,
+            top_producer=None if self.top_producer is None else self.top_producer.read(),
+            evidence_sample=tuple(self.evidence_sample),
+            incident_id=self.incident_id or None,
+        )
+
+
+class SignalUpdateIn(SignalValueIn, forbid_unknown_fields=True, kw_only=True):
+    """A value that is to be taken over; `expected_version` 0: there is none yet, -1: any, which is the default."""
+
+    dataset_urn: str = ""
+    signal_type: str = ""
+    expected_version: Annotated[int, Meta(ge=ANY_VERSION)] = ANY_VERSION
+
+    def update(self, dataset_urn: str, signal_type: str) -> SignalUpdate:
+        """Return it as an update of a signal. Raises `InvalidPayloadError`."""
+        return SignalUpdate(
+            dataset_urn=dataset_urn,
+            signal_type=vocabulary.signal_type(signal_type),
+            value=self.read(),
+            expected_version=self.expected_version,
+        )
+
+
+class SignalView(Struct, frozen=True, kw_only=True):
+    """A signal as it stands."""
+
+    dataset_urn: str
+    signal_type: str
+    state: SignalState
+    previous_state: SignalState | None
+    state_changed_at: str
+    score: float
+    slo_threshold: float
+    breach_start: str | None
+    window_start: str
+    window_end: str
+    window_type: str
+    metrics: Metrics
+    failure_signature: str | None
+    top_producer: Producer | None
+    evidence_sample: list[str]
+    incident_id: str | None
+    tier: Tier
+    owner_team: str
+    last_updated: str
+    version: int
+    stale: bool
+    age_seconds: float
+
+
+def signal_view(signal: Signal) -> SignalView:
+    """Return a signal as it is shown."""
+    value = signal.value
+    return SignalView(
+        dataset_urn=signal.dataset_urn,
+        signal_type=signal.signal_type,
+        state=value.state,
+        previous_state=signal.previous_state,
+        state_changed_at=signal.state_changed_at,
+        score=value.score,
+        slo_threshold=value.slo_threshold,
+        breach_start=value.breach_start,
+        window_start=value.window_start,
+        window_end=value.window_end,
+        window_type=value.window_type,
+        metrics=value.metrics,
+        failure_signature=value.failure_signature,
+        top_producer=value.top_producer,
+        evidence_sample=list(value.evidence_sample),
+        incident_id=value.incident_id,
+        tier=signal.tier,
+        owner_team=signal.owner_team,
+        last_updated=signal.last_updated,
+        version=signal.version,
+        stale=signal.stale,
+        age_seconds=signal.age_seconds,
+    )
+
+
+def incident_view(incident: Incident, principal: Principal) -> Incident:
+    """Return an incident as someone may see it: who is on call and where they were told is not for everyone."""
+    if may(principal, Permission.SECRET_FIELDS_READ, incident.primary_dataset_urn):
+        return incident
+    told = incident.notification_state
+    return replace(
+        incident,
+        oncall_user=None if incident.oncall_user is None else fields.mask(incident.oncall_user),
+        notification_state=None
+        if told is None
+        else Notification(**{name: None if text is None else fields.mask(text) for name, text in asdict(told).items()}),
+    )

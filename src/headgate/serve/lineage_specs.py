@@ -1,0 +1,106 @@
+"""Lineage specs as others send them: with an entry for each dataset, or with names alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from headgate.errors import InvalidPayloadError
+from headgate.health import moments, urns, vocabulary
+from headgate.health.lineage_specs import TTL_SECONDS, LineageSpec
+
+
+class EntryIn(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A dataset or column that a producer reads or writes, and who that producer is."""
+
+    dataset_urn: str = ""
+    column_urn: str = ""
+    entity_id: str = ""
+    entity_name: str = ""
+    entity_type: str = ""
+
+
+class SpecIn(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a producer reads and writes. Who it is stands in the entries, in `producer_id`, or in the spec's id."""
+
+    spec_id: str = ""
+    updated_at: str
+    producer_id: str = ""
+    producer_name: str = ""
+    producer_type: str = ""
+    confidence: str = "HIGH"
+    commit: str | None = None
+    dataset_reads: list[str | EntryIn] = []
+    dataset_writes: list[str | EntryIn] = []
+    column_reads: list[str | EntryIn] = []
+    column_writes: list[str | EntryIn] = []
+    ttl_seconds: Annotated[int, Meta(ge=1)] = TTL_SECONDS
+    is_complete: bool = True
+
+
+def read_spec(given: dict[str, Any], spec_id: str) -> LineageSpec:
+    """Return a spec as it is kept. Raises `InvalidPayloadError` naming what is wrong."""
+    try:
+        read = msgspec.convert(given, SpecIn)
+    except msgspec.ValidationError as exc:
+        raise InvalidPayloadError(f"spec {spec_id[:80]}: {exc}") from exc
+    if read.spec_id not in ("", spec_id):
+        raise InvalidPayloadError(f"spec_id {read.spec_id[:80]!r}: the path says {spec_id[:80]}")
+    sides = (read.dataset_reads, read.dataset_writes, read.column_reads, read.column_writes)
+    entries = [each for side in sides for each in side if isinstance(each, EntryIn)]
+    producer_id = read.producer_id or _only(entries, "entity_id", spec_id) or _named(spec_id)
+    kind = read.producer_type or _only(entries, "entity_type", spec_id) or "JOB"
+    return LineageSpec(
+        spec_id=spec_id,
+        producer_id=producer_id,
+        producer_name=read.producer_name or _only(entries, "entity_name", spec_id),
+        producer_type=vocabulary.entity_type(kind),
+        confidence=vocabulary.confidence(read.confidence),
+        commit=read.commit,
+        updated_at=moments.moment(read.updated_at, field="updated_at"),
+        dataset_reads=_targets(read.dataset_reads),
+        dataset_writes=_targets(read.dataset_writes),
+        column_reads=_targets(read.column_reads),
+        column_writes=_targets(read.column_writes),
+        ttl_seconds=read.ttl_seconds,
+        is_complete=read.is_complete,
+    )
+
+
+def registered_spec(spec: LineageSpec, registered: Callable[[str], str]) -> LineageSpec:
+    """Return a spec with every dataset under the name that it is registered by. Raises `InvalidIdError`."""
+
+    def columns(names: tuple[str, ...]) -> tuple[str, ...]:
+        read = (urns.column(each) for each in names)
+        return tuple(urns.column_urn(registered(each.dataset_urn), each.name) for each in read)
+
+    return replace(
+        spec,
+        dataset_reads=tuple(map(registered, spec.dataset_reads)),
+        dataset_writes=tuple(map(registered, spec.dataset_writes)),
+        column_reads=columns(spec.column_reads),
+        column_writes=columns(spec.column_writes),
+    )
+
+
+def _only(entries: Iterable[EntryIn], name: str, spec_id: str) -> str:
+    found = {getattr(each, name) for each in entries} - {""}
+    if len(found) > 1:
+        raise InvalidPayloadError(f"spec {spec_id[:80]}: entries name several of {name}; a spec is of one producer")
+    return found.pop() if found else ""
+
+
+def _named(spec_id: str) -> str:
+    """Return the producer that `lspec:{producer_id}:{source}:{commit}` names."""
+    parts = spec_id.split(":")
+    if len(parts) < 4:
+        raise InvalidPayloadError(f"spec {spec_id[:80]}: producer_id is missing, and its id names no producer")
+    return ":".join(parts[1:-2])
+
+
+def _targets(side: Iterable[str | EntryIn]) -> tuple[str, ...]:
+    return tuple(each if isinstance(each, str) else each.column_urn or each.dataset_urn for each in side)

@@ -1,0 +1,222 @@
+"""What surrounds every RPC, whichever protocol it came over: deadline, admission, thread, span, count and log line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from typing import Final, Protocol
+
+import structlog
+from google.protobuf.message import DecodeError, Message
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from headgate.auth.principals import LOCAL, Principal
+from headgate.clock import Clock
+from headgate.errors import DeadlineExceededError, HeadgateError, InvalidPayloadError, TransientError
+from headgate.ids import IdMaker
+from headgate.serve.pool import WorkPool
+from headgate.serve.rpc import Method, RpcCall
+from headgate.serve.rpc_failures import RpcFailure, bug, failure
+from headgate.telemetry import Tracing, correlated, is_correlation_id
+
+CORRELATION: Final = "x-correlation-id"
+CREDENTIALS: Final = "authorization"
+OK: Final = "OK"
+_SERVER_FAULTS: Final = frozenset({"INTERNAL", "UNKNOWN", "DATA_LOSS"})
+_log = structlog.get_logger(__name__)
+# Asked before a line is made: a line for each of thousands of calls a second is for those who look for something.
+_levels = logging.getLogger(__name__)
+
+
+class Codec(Protocol):
+    """Reads and writes messages in one encoding."""
+
+    def decode(self, kind: type[Message], content: bytes) -> Message:
+        """Return the message. Raises `InvalidPayloadError`."""
+
+    def encode(self, message: Message) -> bytes:
+        """Return the bytes."""
+
+
+class Binary:
+    """The encoding of protobuf itself."""
+
+    def decode(self, kind: type[Message], content: bytes) -> Message:
+        try:
+            return kind.FromString(content)
+        except DecodeError as exc:
+            raise InvalidPayloadError(f"the message is not a {kind.DESCRIPTOR.full_name}: {exc}") from exc
+
+    def encode(self, message: Message) -> bytes:
+        return message.SerializeToString()
+
+
+class Dispatcher:
+    """Answers calls of declared methods."""
+
+    def __init__(
+        self,
+        methods: Sequence[Method],
+        pool: WorkPool,
+        *,
+        clock: Clock,
+        tracing: Tracing,
+        registry: CollectorRegistry,
+        identify: Callable[[RpcCall], Principal | None] = lambda _call: LOCAL,
+        remember: Callable[[RpcCall], Principal | None] = lambda _call: None,
+    ) -> None:
+        """Let `identify` say who calls, or None if it does not know; each method's rule says whether they may.
+
+        It may ask others about credentials, and is asked in a thread of the pool if there are some. `remember` comes
+        first and answers at once: None if it would have to ask.
+        """
+        self.methods = {method.path: method for method in methods}
+        self.clock = clock
+        self._pool = pool
+        self._tracing = tracing
+        self._identify = identify
+        self._remember = remember
+        self._ids = IdMaker(clock)
+        self._count = Counter(
+            "headgate_api_request_count",
+            "RPCs answered.",
+            ["api_type", "method", "status_code"],
+            registry=registry,
+        )
+        self._latency = Histogram(
+            "headgate_api_latency_seconds",
+            "Time from an RPC to its answer.",
+            ["api_type", "method"],
+            registry=registry,
+        )
+        # Looking up a labelled child costs more than counting with it.
+        self._counts: dict[tuple[str, str, str], Counter] = {}
+        self._latencies: dict[tuple[str, str], Histogram] = {}
+
+    def correlation(self, given: str | None) -> str:
+        """Return the caller's id for this call if it has a harmless one, else a new one."""
+        return given if given is not None and is_correlation_id(given) else f"req_{self._ids.ulid()}"
+
+    async def unary(self, api: str, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str) -> bytes:
+        """Return the encoded answer to a call, correlated by `name`. Raises `RpcFailure`, and nothing else."""
+        started_at = self.clock.monotonic()
+        status = "CANCELLED"
+        with (
+            correlated(name),
+            self._tracing.span("rpc.request", parent=call.headers, method=method.label, api=api) as span,
+        ):
+            try:
+                call.check_deadline()
+                request = codec.decode(method.request, content)
+                call.principal = method.rule.admit(await self._caller(call), request)
+                answer = method.handler(request, call) if method.inline else await self._pooled(method, request, call)
+                encoded = codec.encode(answer)
+                status = OK
+            except Exception as exc:
+                failed = self._failure(method, exc)
+                status = failed.status
+                raise failed from exc
+            finally:
+                span.set_attribute("status", status)
+                self.record(api, method, status, self.clock.monotonic() - started_at)
+        return encoded
+
+    async def stream(
+        self, api: str, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str
+    ) -> AsyncGenerator[bytes]:
+        """Yield the encoded answers to a call. Raises `RpcFailure`, and nothing else."""
+        started_at = self.clock.monotonic()
+        status = "CANCELLED"
+        answers: AsyncIterator[Message] | None = None
+        try:
+            with correlated(name):
+                call.check_deadline()
+                request = codec.decode(method.request, content)
+                call.principal = method.rule.admit(await self._caller(call), request)
+                answers = method.handler(request, call)
+            while (answer := await self._next(answers, call, name)) is not None:
+                yield codec.encode(answer)
+            status = OK
+        except Exception as exc:
+            with correlated(name):
+                failed = self._failure(method, exc)
+            status = failed.status
+            raise failed from exc
+        finally:
+            await _close(answers)
+            with correlated(name):
+                self.record(api, method, status, self.clock.monotonic() - started_at)
+
+    async def _caller(self, call: RpcCall) -> Principal | None:
+        if CREDENTIALS not in call.headers:
+            return self._identify(call)
+        return self._remember(call) or await self._pool.run(lambda: self._identify(call))
+
+    async def _pooled(self, method: Method, request: Message, call: RpcCall) -> Message:
+        def work() -> Message:
+            # It may have waited for its turn until nobody wanted the answer any more.
+            call.check_deadline()
+            answer: Message = method.handler(request, call)
+            return answer
+
+        try:
+            async with asyncio.timeout(call.remaining_seconds()) as limit:
+                return await self._pool.run(work)
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise
+            raise _late() from exc
+
+    async def _next(self, answers: AsyncIterator[Message], call: RpcCall, name: str) -> Message | None:
+        with correlated(name):
+            try:
+                async with asyncio.timeout(call.remaining_seconds()) as limit:
+                    return await anext(answers, None)
+            except TimeoutError as exc:
+                if not limit.expired():
+                    raise
+                raise _late() from exc
+
+    def _failure(self, method: Method, error: Exception) -> RpcFailure:
+        if isinstance(error, HeadgateError):
+            failed = failure(error, method.request)
+            if failed.status in _SERVER_FAULTS and not isinstance(error, TransientError):
+                _log.error("call failed", action="rpc.request", method=method.label, code=error.code, exc_info=error)
+            return failed
+        _log.error("call failed", action="rpc.request", method=method.label, exc_info=error)
+        return bug()
+
+    def record(self, api: str, method: Method, status: str, seconds: float) -> None:
+        """Count a call that was answered with `status`, and write its line in the log."""
+        count = self._counts.get((api, method.path, status))
+        if count is None:
+            count = self._counts[api, method.path, status] = self._count.labels(api, method.label, status)
+        latency = self._latencies.get((api, method.path))
+        if latency is None:
+            latency = self._latencies[api, method.path] = self._latency.labels(api, method.label)
+        count.inc()
+        latency.observe(seconds)
+        if status != OK or _levels.isEnabledFor(logging.DEBUG):
+            write = _log.debug if status == OK else _log.info
+            write(
+                "call",
+                action="rpc.request",
+                api=api,
+                method=method.label,
+                status=status,
+                milliseconds=round(seconds * 1000, 1),
+            )
+
+
+def _late() -> DeadlineExceededError:
+    return DeadlineExceededError(
+        "the caller's deadline passed before there was an answer; what was begun may still be finished"
+    )
+
+
+async def _close(answers: AsyncIterator[Message] | None) -> None:
+    """End a generator now rather than when it is collected: what it holds may be scarce."""
+    close = getattr(answers, "aclose", None)
+    if close is not None:
+        await close()

@@ -1,0 +1,31 @@
+"""Everything the state store offers over RPC."""
+
+from __future__ import annotations
+
+from headgate.durable.bus import Bus
+from headgate.health.service import HealthService
+from headgate.serve import statestore as pb
+from headgate.serve.pool import WorkPool
+from headgate.serve.rpc import Declarations, Method
+from headgate.serve.statestore_gate import GateMethods
+from headgate.serve.statestore_lineage import LineageMethods
+from headgate.serve.statestore_methods import EvidenceMethods, IncidentMethods, SignalMethods
+from headgate.serve.statestore_registry import RegistryMethods
+from headgate.serve.statestore_watching import StateWatching
+from headgate.serve.watching import Watches
+
+
+def statestore_methods(
+    health: HealthService, bus: Bus, *, watches: Watches, pool: WorkPool, quick_reads: bool
+) -> list[Method]:
+    """Return the methods of all services. `quick_reads`: a row is read from this machine, without a network between."""
+    rpcs = Declarations(pb.DESCRIPTOR)
+    clock = health.clock
+    SignalMethods(health.signals, health.coalescer).declare(rpcs, quick_reads=quick_reads)
+    EvidenceMethods(health.evidence).declare(rpcs)
+    IncidentMethods(health.incidents, health.incident_listing).declare(rpcs)
+    StateWatching(bus, watches, pool, clock, health.signals, health.incidents).declare(rpcs)
+    LineageMethods(health.lineage, clock).declare(rpcs)
+    RegistryMethods(health.registry, health.resolver, watches, pool, clock).declare(rpcs, quick_reads=quick_reads)
+    GateMethods(health.gatekeeper).declare(rpcs, quick_reads=quick_reads)
+    return rpcs.methods()

@@ -1,0 +1,234 @@
+"""The methods of the state store: what each does with its message, and what its caller must be allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from headgate.auth.principals import Principal, may, require
+from headgate.auth.roles import Permission
+from headgate.auth.rules import filtered, found, named
+from headgate.errors import InvalidPayloadError, NotFoundError, StoreBusyError, UserError
+from headgate.health import urns, vocabulary
+from headgate.health.evidence import EvidenceCache
+from headgate.health.incident_listing import PAGE_MAX, IncidentListing
+from headgate.health.incident_values import Changes, Incident
+from headgate.health.incidents import Incidents
+from headgate.health.signal_coalescing import Coalescer
+from headgate.health.signal_decisions import Verdict
+from headgate.health.signal_results import Result
+from headgate.health.signal_values import ANY_VERSION, Signal, SignalUpdate
+from headgate.health.signals import BATCH_MAX, Signals
+from headgate.serve import statestore as pb
+from headgate.serve.rpc import Declarations, RpcCall
+from headgate.serve.statestore_evidence import EvidencePort, evidence_message, put_message
+from headgate.serve.statestore_messages import (
+    changes_of,
+    filter_of,
+    incident_message,
+    resolution_of,
+    result_message,
+    signal_message,
+    trouble_of,
+    update_of,
+)
+
+PAGE_DEFAULT: Final = 50
+MASK: Final = "***"
+MESSAGES_MAX: Final = 10_000
+_P = Permission
+
+
+class SignalMethods:
+    """SignalStateService."""
+
+    SERVICE: Final = "SignalStateService"
+
+    def __init__(self, signals: Signals, coalescer: Coalescer) -> None:
+        self._signals = signals
+        self._coalescer = coalescer
+        # The message of each signal as it was last read. While memory holds the same one, so is its message.
+        self._messages: dict[tuple[str, str], tuple[Signal, pb.SignalState]] = {}
+
+    def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
+        """Declare the methods. With `quick_reads` one row is read in less time than a thread would take to start."""
+        rpcs.unary(self.SERVICE, "UpdateSignalState", self.update, rule=named(_P.SIGNAL_WRITE))
+        batch = named(_P.SIGNAL_WRITE, "updates.dataset_urn")
+        rpcs.unary(self.SERVICE, "BatchUpdateSignalState", self.update_many, rule=batch)
+        reading = named(_P.SIGNAL_READ)
+        rpcs.unary(self.SERVICE, "GetSignalState", self.get, rule=reading, inline=quick_reads)
+        rpcs.unary(self.SERVICE, "GetDatasetSignals", self.of_dataset, rule=reading, inline=quick_reads)
+
+    def update(self, request: pb.UpdateSignalStateRequest, _call: RpcCall) -> pb.UpdateSignalStateResponse:
+        result = self._coalescer.update(update_of(request))
+        if result.verdict is Verdict.UNAVAILABLE:
+            # As a status, which clients know to repeat by themselves.
+            raise StoreBusyError(result.message)
+        return result_message(result)
+
+    def update_many(
+        self, request: pb.BatchUpdateSignalStateRequest, _call: RpcCall
+    ) -> pb.BatchUpdateSignalStateResponse:
+        if len(request.updates) > BATCH_MAX:
+            raise InvalidPayloadError(f"updates: {len(request.updates)} at once; send at most {BATCH_MAX}")
+        results: list[Result | None] = []
+        sound: list[SignalUpdate] = []
+        for each in request.updates:
+            try:
+                sound.append(update_of(each))
+                results.append(None)
+            except UserError as exc:
+                results.append(Result(Verdict.INVALID, message=exc.message))
+        answers = iter(self._signals.update_many(sound))
+        messages = [result_message(next(answers) if result is None else result) for result in results]
+        succeeded = sum(message.success for message in messages)
+        return pb.BatchUpdateSignalStateResponse(
+            results=messages, success_count=succeeded, failure_count=len(messages) - succeeded
+        )
+
+    def get(self, request: pb.GetSignalStateRequest, _call: RpcCall) -> pb.SignalState:
+        key = _signal_key(request.dataset_urn, request.signal_type)
+        signal = self._signals.get(*key, consistent=request.consistent)
+        if signal is None:
+            raise NotFoundError(f"signal {key[0]} {key[1]}: nobody has said anything about it yet")
+        known = self._messages.get(key)
+        if known is not None and known[0] is signal:
+            return known[1]
+        message = signal_message(signal)
+        if len(self._messages) >= MESSAGES_MAX:
+            self._messages.clear()
+        self._messages[key] = signal, message
+        return message
+
+    def of_dataset(self, request: pb.GetDatasetSignalsRequest, _call: RpcCall) -> pb.GetDatasetSignalsResponse:
+        urn = urns.dataset_urn(request.dataset_urn)
+        kinds = [vocabulary.signal_type(each) for each in request.signal_types]
+        signals: Sequence[Signal] = self._signals.of_dataset(urn, kinds, consistent=request.consistent)
+        return pb.GetDatasetSignalsResponse(signals=[signal_message(each) for each in signals])
+
+
+class EvidenceMethods:
+    """EvidenceCacheService."""
+
+    SERVICE: Final = "EvidenceCacheService"
+
+    def __init__(self, cache: EvidenceCache) -> None:
+        self._port = EvidencePort(cache)
+
+    def declare(self, rpcs: Declarations) -> None:
+        """Declare the methods."""
+        writing = named(_P.EVIDENCE_WRITE, "evidence.dataset_urn")
+        rpcs.unary(self.SERVICE, "PutEvidence", self.put, rule=writing)
+        rpcs.unary(self.SERVICE, "BatchPutEvidence", self.put_many, rule=writing)
+        rpcs.unary(self.SERVICE, "GetEvidence", self.get, rule=found(_P.EVIDENCE_READ))
+
+    def put(self, request: pb.PutEvidenceRequest, _call: RpcCall) -> pb.PutEvidenceResponse:
+        if not request.HasField("evidence"):
+            raise InvalidPayloadError("evidence: it is missing")
+        return put_message(self._port.put(request.evidence))
+
+    def put_many(self, request: pb.BatchPutEvidenceRequest, _call: RpcCall) -> pb.BatchPutEvidenceResponse:
+        results = [put_message(each) for each in self._port.put_many(request.evidence)]
+        decisions = [each.decision for each in results]
+        return pb.BatchPutEvidenceResponse(
+            results=results,
+            stored=sum(each.stored for each in results),
+            sampled_out=decisions.count("SAMPLED_OUT"),
+            failed=decisions.count("REFUSED"),
+            shed=decisions.count("SHED"),
+        )
+
+    def get(self, request: pb.GetEvidenceRequest, call: RpcCall) -> pb.Evidence:
+        evidence = self._port.get(request.evidence_id, include_archived=request.include_archived)
+        require(call.principal, _P.EVIDENCE_READ, evidence.dataset_urn)
+        return evidence_message(evidence)
+
+
+class IncidentMethods:
+    """IncidentService."""
+
+    SERVICE: Final = "IncidentService"
+
+    def __init__(self, incidents: Incidents, listing: IncidentListing) -> None:
+        self._incidents = incidents
+        self._listing = listing
+
+    def declare(self, rpcs: Declarations) -> None:
+        """Declare the methods."""
+        rpcs.unary(self.SERVICE, "CreateIncident", self.create, rule=named(_P.INCIDENT_WRITE))
+        # A copilot may say what caused an incident; what it sends beyond that is refused here.
+        rpcs.unary(self.SERVICE, "UpdateIncident", self.update, rule=found(_P.INCIDENT_ANNOTATE))
+        rpcs.unary(self.SERVICE, "GetIncident", self.get, rule=found(_P.INCIDENT_READ))
+        rpcs.unary(self.SERVICE, "ResolveIncident", self.resolve, rule=found(_P.INCIDENT_WRITE))
+        rpcs.unary(self.SERVICE, "ListIncidents", self.ls, rule=filtered(_P.INCIDENT_READ))
+
+    def create(self, request: pb.CreateIncidentRequest, call: RpcCall) -> pb.Incident:
+        opened = self._incidents.open(trouble_of(request), actor=call.principal.name)
+        return shown(opened.incident, call.principal, joined=not opened.is_new)
+
+    def get(self, request: pb.GetIncidentRequest, call: RpcCall) -> pb.Incident:
+        incident = self._incidents.get(request.incident_id, consistent=request.consistent)
+        require(call.principal, _P.INCIDENT_READ, incident.primary_dataset_urn)
+        return shown(incident, call.principal)
+
+    def update(self, request: pb.UpdateIncidentRequest, call: RpcCall) -> pb.Incident:
+        changes = changes_of(request)
+        permission = _P.INCIDENT_ANNOTATE if _annotates(changes) else _P.INCIDENT_WRITE
+        return self._change(request.incident_id, changes, request.expected_version, permission, call)
+
+    def resolve(self, request: pb.ResolveIncidentRequest, call: RpcCall) -> pb.Incident:
+        changes = Changes(status="RESOLVED", resolution=resolution_of(request.resolution))
+        return self._change(request.incident_id, changes, request.expected_version, _P.INCIDENT_WRITE, call)
+
+    def ls(self, request: pb.ListIncidentsRequest, call: RpcCall) -> pb.ListIncidentsResponse:
+        limit = request.page_size or PAGE_DEFAULT
+        if not 1 <= limit <= PAGE_MAX:
+            raise InvalidPayloadError(f"page_size {limit}: it is from 1 to {PAGE_MAX}")
+        page = self._listing.ls(filter_of(request), limit=limit, cursor=request.page_token or None)
+        principal: Principal = call.principal
+        seen = [each for each in page.incidents if principal.reaches(each.primary_dataset_urn)]
+        return pb.ListIncidentsResponse(
+            incidents=[shown(each, principal) for each in seen], next_page_token=page.cursor or ""
+        )
+
+    def _change(
+        self, incident_id: str, changes: Changes, expected_version: int, permission: Permission, call: RpcCall
+    ) -> pb.Incident:
+        incident = self._incidents.get(incident_id)
+        require(call.principal, permission, incident.primary_dataset_urn)
+        expected = _expected(expected_version)
+        changed = self._incidents.change(incident_id, changes, actor=call.principal.name, expected_version=expected)
+        return shown(changed, call.principal)
+
+
+@lru_cache(maxsize=MESSAGES_MAX)
+def _signal_key(dataset_urn: str, signal_type: str) -> tuple[str, str]:
+    """Return both names in the one form. Raises `InvalidIdError` or `InvalidPayloadError`."""
+    return urns.dataset_urn(dataset_urn), vocabulary.signal_type(signal_type)
+
+
+def shown(incident: Incident, principal: Principal, *, joined: bool = False) -> pb.Incident:
+    """Return an incident as a principal may see it: who is on call and where they were told is not for everyone."""
+    message = incident_message(incident, joined=joined)
+    if may(principal, _P.SECRET_FIELDS_READ):
+        return message
+    if message.oncall_user:
+        message.oncall_user = MASK
+    for field, _ in message.notification_state.ListFields():
+        setattr(message.notification_state, field.name, MASK)
+    return message
+
+
+def _annotates(changes: Changes) -> bool:
+    """Whether nothing but what caused the incident is said."""
+    return changes == Changes(rca_summary=changes.rca_summary, reason=changes.reason)
+
+
+def _expected(version: int) -> int | None:
+    """Return the version that must be there, or None for any. Raises `InvalidPayloadError`."""
+    if version == ANY_VERSION:
+        return None
+    if version <= 0:
+        raise InvalidPayloadError("expected_version: write the version you read, or -1 for whatever there is")
+    return version

@@ -1,0 +1,66 @@
+"""TLS of both ports: one certificate and its key, checked before anything listens."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import grpc
+
+from headgate.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class Tls:
+    """A certificate chain with its key. What is older than TLS 1.2 is not spoken."""
+
+    context: ssl.SSLContext
+    chain: bytes
+    key: bytes = field(repr=False)
+
+    @classmethod
+    def load(cls, cert: Path, key: Path) -> Self:
+        """Read PEM files. Raises `SettingsError`, naming the setting, if one cannot be read or they do not match."""
+        chain = _read("tls.cert", cert)
+        secret = _read("tls.key", key)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        _check_chain(cert, chain)
+        try:
+            context.load_cert_chain(cert, key, password=_no_password(key))
+        except (ssl.SSLError, OSError) as exc:
+            if getattr(exc, "reason", "") == "KEY_VALUES_MISMATCH":
+                raise SettingsError(f"tls.key = {key}: it is not the key of the certificate in {cert}") from exc
+            raise SettingsError(f"tls.key = {key}: it holds no private key in PEM that can be used") from exc
+        return cls(context, chain, secret)
+
+    def grpc_credentials(self) -> grpc.ServerCredentials:
+        """Return it as gRPC takes it; what gRPC speaks is 1.2 and later by itself."""
+        return grpc.ssl_server_credentials([(self.key, self.chain)])
+
+
+def _read(setting: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise SettingsError(f"{setting} = {path}: cannot be read: {exc.strerror}; name a file in PEM") from exc
+
+
+def _check_chain(path: Path, chain: bytes) -> None:
+    trial = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        trial.load_verify_locations(cadata=chain.decode("ascii"))
+    except (ssl.SSLError, ValueError) as exc:
+        raise SettingsError(f"tls.cert = {path}: it holds no certificate in PEM") from exc
+
+
+def _no_password(path: Path) -> Callable[[], str]:
+    def refuse() -> str:
+        # Without this OpenSSL would ask on the terminal, and a server has nobody to answer.
+        raise SettingsError(f"tls.key = {path}: it is encrypted; store it without a passphrase, readable to you alone")
+
+    return refuse

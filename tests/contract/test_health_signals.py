@@ -1,0 +1,168 @@
+"""Signals on every backend: window order, versions without gaps, and an index that healthy signals do not touch."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from headgate.clock import VirtualClock
+from headgate.durable.records import instant
+from headgate.health.signal_decisions import Standing, Verdict
+from headgate.health.signal_results import Result
+from headgate.health.signal_values import Signal
+from headgate.health.vocabulary import SignalState, Tier
+from headgate.store.keyring import Keyring
+from headgate.store.tables import BREACH_SHARDS, SIGNAL_STATE
+from headgate.store.writes import Query
+from tests.contract.conftest import DYNAMODB_BACKENDS, AnyStore, Eventually
+from tests.health_rig import CRITICAL, HEALTH_TABLES, OK, ORDERS, UNKNOWN, WARNING, Rig, evidence_id, value
+
+TABLES = HEALTH_TABLES
+
+
+@pytest.fixture
+def rig(store: AnyStore, clock: VirtualClock, keyring: Keyring, tmp_path: Path) -> Rig:
+    return Rig(store, clock, keyring, tmp_path)
+
+
+def test_late_window__on_every_backend__never_overwrites(rig: Rig) -> None:
+    rig.say(OK, ago_ms=600_000, version=0)
+    newest = rig.say(CRITICAL, version=1)
+    for version in (-1, 0, 1, 2):
+        late = rig.say(OK, ago_ms=300_000, version=version)
+        assert late.verdict is Verdict.STALE_WINDOW
+        assert late.signal == newest.signal
+    assert rig.signal() == newest.signal
+    found = rig.signals.history(ORDERS, "FRESHNESS", instant(rig.now_ms - 900_000), instant(rig.now_ms))
+    assert [(each.state, each.late) for each in found] == [(OK, False), (OK, True), (CRITICAL, False)]
+
+
+def test_same_twice__on_every_backend__is_one_version(rig: Rig) -> None:
+    update = rig.update(
+        CRITICAL, score=0.102, evidence=[evidence_id(1)], breach_start=instant(rig.now_ms - 1), version=0
+    )
+    first, second = rig.signals.update(update), rig.signals.update(update)
+    assert (first.verdict, second.verdict) == (Verdict.APPLIED, Verdict.DUPLICATE)
+    assert rig.signal().version == 1
+    assert rig.signal() == first.signal
+
+
+@pytest.mark.parametrize("score", [0.0, 1.0, 0.1, 0.102, 1 / 3, 1e-100])
+def test_value__on_every_backend__comes_back_as_it_was(rig: Rig, score: float) -> None:
+    said = rig.say(WARNING, score=score)
+    assert said.signal is not None
+    assert rig.signal() == said.signal
+    assert rig.signal().value.score == score
+    assert rig.say(WARNING, score=score).verdict is Verdict.DUPLICATE
+
+
+def test_many_writers__of_one_signal__versions_have_no_gaps_and_no_update_is_lost(rig: Rig, backend: str) -> None:
+    writers, each_writes = (8, 2) if backend in DYNAMODB_BACKENDS else (100, 2)
+    said: list[Result] = []
+    problems: list[BaseException] = []
+
+    def write(writer: int) -> None:
+        try:
+            for number in range(each_writes):
+                end_ms = rig.now_ms - 60_000 + number * 1_000 + writer
+                update = replace(rig.update(OK), value=value(OK, end_ms))
+                while (result := rig.signals.update(update)).verdict is Verdict.UNAVAILABLE:
+                    pass
+                said.append(result)
+        except BaseException as exc:
+            problems.append(exc)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert problems == []
+    assert len(said) == writers * each_writes
+    applied = sorted(
+        each.signal.version for each in said if each.verdict is Verdict.APPLIED and each.signal is not None
+    )
+    assert applied == list(range(1, len(applied) + 1))
+    assert rig.signal().version == len(applied)
+    assert rig.signal().value.window_end == instant(rig.now_ms - 60_000 + (each_writes - 1) * 1_000 + writers - 1)
+    assert {each.verdict for each in said} <= {Verdict.APPLIED, Verdict.STALE_WINDOW}
+
+
+def test_healthy_signals__many__leave_the_breach_index_empty(rig: Rig, backend: str) -> None:
+    count = {"sqlite": 5_000, "sqlite-lagging": 500}.get(backend, 100)
+    for start in range(0, count, 500):
+        updates = [rig.update(OK, urn=f"urn:dp:b:d{n}") for n in range(start, min(count, start + 500))]
+        results = rig.signals.update_many(updates)
+        assert Counter(each.verdict for each in results) == {Verdict.APPLIED: len(updates)}
+    queries = [
+        Query(table=SIGNAL_STATE, index="breach-index", partition=f"BREACH#{state}#{tier}#{shard}", limit=1)
+        for state in SignalState
+        for tier in Tier
+        for shard in range(BREACH_SHARDS)
+    ]
+    assert all(page.items == [] for page in rig.store.query_many(queries))
+
+
+def test_breaches__of_two_states_by_tier__are_merged_and_paged(
+    store: AnyStore, clock: VirtualClock, keyring: Keyring, tmp_path: Path, eventually: Eventually
+) -> None:
+    tiers = list(Tier)
+    standings = {f"urn:dp:b:d{n}": Standing(tiers[n % 3], "t") for n in range(18)}
+    rig = Rig(store, clock, keyring, tmp_path, standings=standings)
+    states = (WARNING, CRITICAL, OK, UNKNOWN)
+    rig.signals.update_many([
+        replace(rig.update(states[n % 4], urn=urn), value=value(states[n % 4], rig.now_ms - 1_000 * (n // 3)))
+        for n, urn in enumerate(standings)
+    ])  # fmt: skip
+    for tier in (None, Tier.TIER_1):
+        expected = {
+            urn for n, urn in enumerate(standings) if n % 4 in (0, 1) and (tier is None or standings[urn].tier is tier)
+        }
+
+        def read(tier: Tier | None = tier) -> list[Signal]:
+            found: list[Signal] = []
+            cursor: str | None = None
+            while True:
+                page = rig.signals.breaches(tier=tier, limit=2, cursor=cursor)
+                found += page.signals
+                cursor = page.cursor
+                if cursor is None:
+                    return found
+
+        found = eventually(read, lambda found, want=expected: {each.dataset_urn for each in found} == want)  # type: ignore[misc]
+        assert len(found) == len(expected)
+        changed = [each.state_changed_at for each in found]
+        assert changed == sorted(changed, reverse=True)
+
+
+def test_expired__not_yet_deleted__is_as_if_it_never_was(rig: Rig, clock: VirtualClock) -> None:
+    rig.say(OK, version=0)
+    rig.say(CRITICAL, kind="VOLUME")
+    clock.advance(31 * 86_400)
+    assert rig.signals.get(ORDERS, "FRESHNESS", consistent=True) is None
+    assert [each.signal_type for each in rig.signals.of_dataset(ORDERS, consistent=True)] == ["VOLUME"]
+    again = rig.say(OK, version=0)
+    assert again.verdict is Verdict.APPLIED
+    assert again.signal is not None
+    assert again.signal.version == 1
+
+
+def test_batch__on_every_backend__has_a_result_for_each(rig: Rig) -> None:
+    rig.say(OK, kind="OLD")
+    results = rig.signals.update_many([
+        rig.update(CRITICAL, kind="A"),
+        rig.update(CRITICAL, kind="B"),
+        rig.update(OK, kind="OLD", ago_ms=700_000),
+        rig.update(OK, kind="OLD", score=0.1),
+        rig.update(OK, kind="C", version=4),
+        rig.update(OK, urn="urn:dp:unregistered:x"),
+    ])  # fmt: skip
+    assert [each.verdict for each in results] == [
+        Verdict.APPLIED, Verdict.APPLIED, Verdict.STALE_WINDOW, Verdict.REPEATED_KEY, Verdict.VERSION_CONFLICT,
+        Verdict.DATASET_NOT_FOUND,
+    ]  # fmt: skip
+    assert rig.incident_of("A").incident_id == rig.incident_of("B").incident_id

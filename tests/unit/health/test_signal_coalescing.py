@@ -1,0 +1,166 @@
+"""Values that come in at once: each caller is answered when it is durable, and nothing that changes is left out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate.durable.records import instant
+from headgate.errors import InvalidPayloadError, StoreBusyError
+from headgate.health.signal_coalescing import Coalescer
+from headgate.health.signal_decisions import Verdict
+from headgate.health.signal_results import Result
+from headgate.health.signal_values import SignalUpdate
+from headgate.health.signals import Signals
+from tests.health_rig import CRITICAL, OK, Rig
+from tests.unit.health.conftest import MakeRig
+
+
+class Held(Signals):
+    """Signals whose batches are noted, and can be held until many have queued up; some may fail first."""
+
+    batches: list[int]
+    gate: threading.Event
+    entered: threading.Event
+    failures: int
+
+    def update_many(self, updates: Any) -> list[Result]:
+        self.entered.set()
+        assert self.gate.wait(20)
+        if self.failures:
+            self.failures -= 1
+            raise StoreBusyError("away for a moment")
+        self.batches.append(len(updates))
+        return super().update_many(updates)
+
+
+@pytest.fixture
+def held(rig: Rig) -> Held:
+    signals = rig.signals
+    signals.__class__ = Held
+    assert isinstance(signals, Held)
+    signals.batches, signals.gate, signals.entered, signals.failures = [], threading.Event(), threading.Event(), 0
+    signals.gate.set()
+    return signals
+
+
+def together(coalescer: Coalescer, held: Held, first: SignalUpdate, others: list[SignalUpdate]) -> list[Any]:
+    """Send one that is held up, have the others queue behind it, and return what all were told."""
+    told: list[Any] = [None] * (len(others) + 1)
+
+    def send(index: int, update: SignalUpdate) -> None:
+        try:
+            told[index] = coalescer.update(update)
+        except StoreBusyError as exc:
+            told[index] = exc
+
+    held.gate.clear()
+    held.entered.clear()
+    threads = [threading.Thread(target=send, args=(index, each)) for index, each in enumerate([first, *others])]
+    threads[0].start()
+    assert held.entered.wait(20)
+    for count, thread in enumerate(threads[1:], 1):
+        thread.start()
+        _until(lambda count=count: len(coalescer._queue) == count)  # type: ignore[misc]
+    held.gate.set()
+    for thread in threads:
+        thread.join(20)
+    return told
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(2_000):
+        if condition():
+            return
+        pause.wait(0.005)
+    raise AssertionError("it never came to that")
+
+
+def test_update__alone__is_taken_over_at_once(rig: Rig, held: Held) -> None:
+    result = Coalescer(held).update(rig.update(OK))
+
+    assert (result.verdict, rig.signal().version) == (Verdict.APPLIED, 1)
+
+
+def test_update__bad_input__is_raised_and_nobody_else_notices(rig: Rig, held: Held) -> None:
+    with pytest.raises(InvalidPayloadError, match="score"):
+        Coalescer(held).update(rig.update(OK, score=2.0))
+    assert held.batches == []
+
+
+def test_update__many_signals_at_once__are_one_batch_and_each_has_its_own_answer(rig: Rig, held: Held) -> None:
+    kinds = [f"KIND_{number}" for number in range(20)]
+
+    told = together(Coalescer(held), held, rig.update(OK), [rig.update(OK, kind=kind) for kind in kinds])
+
+    assert held.batches == [1, 20]
+    assert sorted(each.signal.signal_type for each in told) == sorted(["FRESHNESS", *kinds])
+
+
+def test_update__refreshes_of_one_signal__are_written_once_and_all_are_told_the_last(rig: Rig, held: Held) -> None:
+    rig.say(OK, ago_ms=60_000)
+    held.batches.clear()
+    refreshes = [rig.update(OK, ago_ms=50_000 - 10_000 * number) for number in range(4)]
+
+    told = together(Coalescer(held), held, rig.update(OK, kind="OTHER"), refreshes)
+
+    assert held.batches == [1, 1]
+    assert {each.signal.value.window_end for each in told[1:]} == {refreshes[-1].value.window_end}
+    assert rig.signal().version == 2
+
+
+def test_update__transitions_among_refreshes__are_all_taken_over_in_order(rig: Rig, held: Held) -> None:
+    rig.say(OK, ago_ms=60_000)
+    states = [OK, CRITICAL, OK]
+    updates = [rig.update(state, ago_ms=50_000 - 10_000 * number) for number, state in enumerate(states)]
+
+    told = together(Coalescer(held), held, rig.update(OK, kind="OTHER"), updates)
+
+    assert all(each.is_success for each in told)
+    history = rig.signals.history(
+        "urn:dp:orders:created:v1", "FRESHNESS", instant(rig.now_ms - 86_400_000), instant(rig.now_ms)
+    )
+    assert [each.state for each in history if not each.late] == [OK, CRITICAL, OK]
+
+
+def test_update__store_away_for_a_moment__nobody_notices(rig: Rig, held: Held) -> None:
+    held.failures = 1
+
+    told = together(Coalescer(held), held, rig.update(OK), [rig.update(OK, kind="OTHER")])
+
+    assert [each.verdict for each in told] == [Verdict.APPLIED, Verdict.APPLIED]
+
+
+def test_update__store_away__all_who_wait_are_told_and_the_next_ones_are_served(rig: Rig, held: Held) -> None:
+    held.failures = 4
+    coalescer = Coalescer(held)
+
+    told = together(coalescer, held, rig.update(OK), [rig.update(OK, kind="OTHER")])
+
+    assert [type(each) for each in told] == [StoreBusyError, StoreBusyError]
+    assert coalescer.update(rig.update(OK)).verdict is Verdict.APPLIED
+
+
+def test_update__many_threads__every_one_is_answered_and_versions_have_no_gaps(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    coalescer = Coalescer(rig.signals)
+    applied: list[Result] = []
+
+    def engine(number: int) -> None:
+        kind = f"KIND_{number % 4}"
+        applied.extend(coalescer.update(rig.update(OK, kind=kind, ago_ms=1_000 - step)) for step in range(20))
+
+    threads = [threading.Thread(target=engine, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert len(applied) == 320
+    assert {rig.signal(f"KIND_{number}").value.window_end for number in range(4)} == {
+        rig.update(OK, ago_ms=981).value.window_end
+    }
