@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import concurrent, durable, fanout, processes, scale, single, startup
+from bench import concurrent, durable, fanout, health, health_load, processes, scale, single, startup
 from bench.measure import Figure, show
 
 GROUPS = {
@@ -15,6 +15,8 @@ GROUPS = {
     "startup": startup.run,
     "durable": durable.run,
     "fanout": fanout.run,
+    "health": health.run,
+    "health_load": health_load.run,
 }
 
 

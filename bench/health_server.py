@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from time import thread_time
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -56,6 +57,7 @@ ECHO_RPC = "/bench.Echo/Echo"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROTO = "application/proto"
 _STOP_SECONDS = 30.0
+_ARGUMENTS = 3
 
 
 class Running(NamedTuple):
@@ -87,20 +89,15 @@ def serving(home: Path, mode: str, profile: Path | None = None) -> Iterator[Runn
 
 
 def top(profile: Path, lines: int = 12) -> list[str]:
-    """Return the functions in which most of the time was spent, waiting left out, the dearest first."""
+    """Return the functions in which most of the time was spent, the dearest first."""
     stats: Any = pstats.Stats(str(profile))
-    total = sum(own for (_, _, name), (_, _, own, _, _) in stats.stats.items() if not _waits(name))
+    total = sum(own for _, _, own, _, _ in stats.stats.values())
     dearest = sorted(stats.stats.items(), key=lambda each: each[1][2], reverse=True)
     found = []
     for (file, line, name), (_, calls, own, whole, _) in dearest:
-        if not _waits(name):
-            place = name if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {name}"
-            found.append(f"{own / total:6.1%} itself, {whole:7.2f} s with what it calls, {calls:>9,} times  {place}")
+        place = name if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {name}"
+        found.append(f"{own / total:6.1%} itself, {whole:7.2f} s with what it calls, {calls:>9,} times  {place}")
     return found[:lines]
-
-
-def _waits(name: str) -> bool:
-    return any(word in name for word in ("acquire", "poll", "select", "run_forever", "Loop.run", "sleep", "read' of"))
 
 
 def _address(text: str) -> Address:
@@ -108,24 +105,25 @@ def _address(text: str) -> Address:
     return Address(host, int(port))
 
 
-def _up(home: Path) -> None:
-    """Be `headgate up`, until standard input ends."""
+def _up(home: Path, begin: Callable[[], None]) -> None:
+    """Be `headgate up`, until standard input ends. `begin` is called once it listens."""
 
     def announce(line: str) -> None:
         words = dict(word.partition("=")[::2] for word in line.split() if "=" in word)
+        begin()
         _say(words["http"], words["grpc"])
         _at_end_of_input(lambda: os.kill(os.getpid(), signal.SIGTERM))
 
     server.run(settings_at(home), version="bench", clock=SystemClock(), tracing=Tracing(), announce=announce)
 
 
-def _echo(home: Path) -> None:
+def _echo(home: Path, begin: Callable[[], None]) -> None:
     """Serve the methods of the state store and bare echoes on the same ports."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, ExitStack() as opened:
-        runner.run(_serve_echo(home, opened))
+        runner.run(_serve_echo(home, opened, begin))
 
 
-async def _serve_echo(home: Path, stack: ExitStack) -> None:
+async def _serve_echo(home: Path, stack: ExitStack, begin: Callable[[], None]) -> None:
     """Serve what `serve.server` does, as far as the methods of the state store need it."""
     clock, settings = SystemClock(), settings_at(home)
     opened = open_store(settings, clock)
@@ -166,6 +164,7 @@ async def _serve_echo(home: Path, stack: ExitStack) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     _at_end_of_input(lambda: loop.call_soon_threadsafe(ended.set))
+    begin()
     _say(str(http.address), str(rpc_server.address))
     await ended.wait()
     await asyncio.gather(http.drain(), rpc_server.drain(1.0))
@@ -213,36 +212,41 @@ def _at_end_of_input(stop: Callable[[], object]) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-@contextmanager
-def _profiled(path: Path) -> Iterator[None]:
-    """Write where the time of all threads went, those that are started within among them."""
-    profiles = [cProfile.Profile()]
+class _Profiles:
+    """Where the time of all threads that are started later, and of this one from `begin` on, goes."""
 
-    def begin(_frame: FrameType, _event: str, _argument: object) -> None:
-        # In the new thread, which is profiled from here on in place of this function.
-        profiles.append(cProfile.Profile())
-        profiles[-1].enable()
+    def __init__(self) -> None:
+        # By the time that each thread itself has worked: waiting is no cost.
+        self._own = cProfile.Profile(thread_time)
+        self._others: list[cProfile.Profile] = []
 
-    threading.setprofile(begin)
-    profiles[0].enable()
-    try:
-        yield
-    finally:
-        profiles[0].disable()
-        threading.setprofile(None)
-        stats = pstats.Stats(profiles[0])
-        for each in profiles[1:]:
+    def begin(self) -> None:
+        threading.setprofile(self._begin_other)
+        self._own.enable()
+
+    def write(self, path: Path) -> None:
+        self._own.disable()
+        stats = pstats.Stats(self._own)
+        for each in self._others:
             stats.add(each)
         stats.dump_stats(path)
+
+    def _begin_other(self, _frame: FrameType, _event: str, _argument: object) -> None:
+        # In the new thread, which is profiled from here on in place of this function.
+        self._others.append(cProfile.Profile(thread_time))
+        self._others[-1].enable()
 
 
 def main() -> None:
     home, mode = Path(sys.argv[1]), sys.argv[2]
     configure_logs(style="console", level="warning")
-    with ExitStack() as stack:
-        if len(sys.argv) > 3:
-            stack.enter_context(_profiled(Path(sys.argv[3])))
-        {"up": _up, "echo": _echo}[mode](home)
+    serve = {"up": _up, "echo": _echo}[mode]
+    if len(sys.argv) == _ARGUMENTS:
+        serve(home, lambda: None)
+        return
+    profiles = _Profiles()
+    serve(home, profiles.begin)
+    profiles.write(Path(sys.argv[_ARGUMENTS]))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ KILLED = re.compile(r"bash: line \d+: +\d+ Killed")
 VARIES = (
     (re.compile(r"\b(evt|wrk|ovr)_[0-9A-Z]{26}\b"), r"\1_ID"),
     (re.compile(r"\bINC-[0-9A-Z]{26}\b"), "INC-ID"),
-    (re.compile(r"\(\d+[smh] ago\)"), "(AGO)"),
+    (re.compile(r"\((resolved )?\d+[smh] ago\)"), "(AGO)"),
     (re.compile(r"entries in \d+ chains"), "entries in chains"),
     (re.compile(r'"seed":"[0-9A-Z]{26}"'), '"seed":"ID"'),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z?"), "TIME"),

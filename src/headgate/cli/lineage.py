@@ -136,7 +136,7 @@ def dbt(
         except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
             raise InvalidPayloadError(f"dbt {path}: not JSON ({exc}); run dbt again") from exc
         body[name] = msgspec.Raw(content)
-    answer = api.post("/lineage/dbt", body)
+    answer = api.request("POST", "/lineage/dbt", body=body, packed=True)
     if as_json:
         echo_json(answer)
         return

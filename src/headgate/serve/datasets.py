@@ -290,7 +290,7 @@ class _Datasets:
         if asked.version.upper() == _VERSION_LATEST:
             return _shown(self._registry.get(urn))
         number = asked.version.removeprefix("CONFIG#").removeprefix("v")
-        if not number.isdecimal() or len(number) > 9:
+        if not (number.isascii() and number.isdecimal()) or len(number) > 9:
             raise InvalidPayloadError(f"version {asked.version[:20]!r}: a number, or {_VERSION_LATEST}")
         return _shown(self._registry.get(urn, version=int(number)))
 

@@ -27,6 +27,8 @@ from headgate.serve.health_views import PageQuery, complete
 from headgate.serve.lineage_specs import read_spec, registered_spec
 from headgate.serve.operations import Answer, Call, NoQuery, Operation
 
+# Manifests of large projects are that large, and shrink to a tenth on the way.
+ARTIFACTS_BYTES_MAX: Final = 128 * 1024 * 1024
 _DATASET: Final = "/datasets/{dataset_urn}"
 _READ: Final = rules.named(Permission.LINEAGE_READ, "path.dataset_urn")
 _EVERY: Final = Rule(Permission.LINEAGE_READ, Reach.ALL)
@@ -53,8 +55,8 @@ class DbtUpload(Struct, forbid_unknown_fields=True, kw_only=True):
     """Artifacts of one invocation of dbt, as it wrote them."""
 
     manifest: Raw
-    run_results: Raw | None = None
-    sources: Raw | None = None
+    run_results: Raw = msgspec.field(default_factory=Raw)
+    sources: Raw = msgspec.field(default_factory=Raw)
     namespace: str = ""
 
 
@@ -232,7 +234,7 @@ class _Events:
                 "Take artifacts of dbt",
                 self.dbt,
                 {200: DbtReport},
-                body=DbtUpload,
+                body_forms={"application/json": DbtUpload},
                 rule=_INGEST,
             ),
             Operation(
@@ -275,12 +277,15 @@ class _Events:
             BatchReceipt(status="partial_success" if failed else "success", summary=summary, failed_events=failed)
         )
 
-    def dbt(self, call: Call[DbtUpload, NoQuery]) -> Answer:
-        body = call.body
+    def dbt(self, call: Call[None, NoQuery]) -> Answer:
+        try:
+            body = msgspec.json.decode(_content(call, ARTIFACTS_BYTES_MAX), type=DbtUpload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            raise InvalidPayloadError(f"body: {exc}") from exc
         report = self._ingestion.dbt(
             bytes(body.manifest),
-            run_results=None if body.run_results is None else bytes(body.run_results),
-            sources=None if body.sources is None else bytes(body.sources),
+            run_results=_given(body.run_results),
+            sources=_given(body.sources),
             namespace=body.namespace,
         )
         return Answer(report)
@@ -297,7 +302,12 @@ class _Events:
         return Answer(status=204)
 
 
-def _content(call: Call[Any, Any]) -> bytes:
+def _given(part: Raw) -> bytes | None:
+    content = bytes(part)
+    return None if content in (b"", b"null") else content
+
+
+def _content(call: Call[Any, Any], bytes_max: int = BODY_BYTES_MAX) -> bytes:
     """Return a body that may have been compressed. Raises `InvalidPayloadError` or `PayloadTooLargeError`."""
     encoding = call.headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("", "identity"):
@@ -306,11 +316,11 @@ def _content(call: Call[Any, Any]) -> bytes:
         raise InvalidPayloadError(f"Content-Encoding {encoding[:20]!r}: send it as it is, or with gzip")
     try:
         unpacked = zlib.decompressobj(wbits=31)
-        content = unpacked.decompress(call.content, BODY_BYTES_MAX + 1)
+        content = unpacked.decompress(call.content, bytes_max + 1)
     except (zlib.error, gzip.BadGzipFile) as exc:
         raise InvalidPayloadError(f"body: it is not gzip ({exc})") from exc
-    if len(content) > BODY_BYTES_MAX:
-        raise PayloadTooLargeError(f"body: more than {BODY_BYTES_MAX:,} bytes once it is unpacked; send less at a time")
+    if len(content) > bytes_max:
+        raise PayloadTooLargeError(f"body: more than {bytes_max:,} bytes once it is unpacked; send less at a time")
     if not unpacked.eof:
         raise InvalidPayloadError("body: the gzip is cut short")
     return content
