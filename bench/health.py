@@ -1,7 +1,7 @@
 """Health: what calls, boards, signals, stories, gates and evidence cost on a full store, and how far lineage reaches.
 
-`python -m bench health` takes a twentieth of what a store is expected to hold; `run(scale=1.0)` all of it. The whole load
-at once is `health_load`.
+`python -m bench health` fills a store with a twentieth of what it is expected to hold; `run(scale=1.0)` with all of
+it. The whole load at once is `health_load`.
 """
 
 from __future__ import annotations

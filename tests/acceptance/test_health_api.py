@@ -149,9 +149,10 @@ def _addresses() -> list[str]:
         return [str(probe.getsockname()[0])]
 
 
-@pytest.fixture
-def secured(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]) -> Iterator[Server]:
     cert, key = certificate
+    tmp_path = tmp_path_factory.mktemp("secured")
     with Server(tmp_path / "up", "--tls-cert", str(cert), "--tls-key", str(key), HEADGATE_ALLOWED_HOSTS=HOST) as server:
         yield server
 
@@ -390,6 +391,7 @@ def _event(number: int) -> dict[str, Any]:
 
 def test_openlineage__server_killed_while_it_accepts__what_was_answered_is_carried_out(tmp_path: Path) -> None:
     accepted: set[int] = set()
+    seconds: list[float] = []
     with Server(tmp_path / "up") as server:
 
         def send(first: int) -> None:
@@ -399,6 +401,7 @@ def test_openlineage__server_killed_while_it_accepts__what_was_answered_is_carri
                         answer = client.post("/api/v1/lineage", json=_event(number))
                     except httpx.HTTPError:
                         return
+                    seconds.append(answer.elapsed.total_seconds())
                     if answer.status_code == 201:
                         accepted.add(number)
 
@@ -421,16 +424,9 @@ def test_openlineage__server_killed_while_it_accepts__what_was_answered_is_carri
                 if client.get(f"/api/v1/datasets/{quote(urn, safe='')}").status_code != 200
             ]
 
-        until(lambda: not missing(), "events that were accepted and not carried out", 100)
+        until(lambda: not missing(), "events that were accepted and not carried out", 90)
         dead = client.get("/api/v1/lineage/dead-letters").json()["items"]
 
     assert counted >= 60
     assert dead == []
-
-
-def test_openlineage__answers__come_far_within_the_patience_of_its_client(tmp_path: Path) -> None:
-    with Server(tmp_path / "up") as server, httpx.Client(base_url=server.url) as client:
-        client.post("/api/v1/lineage", json=_event(0))
-        times = [client.post("/api/v1/lineage", json=_event(number)).elapsed.total_seconds() for number in range(1, 51)]
-
-    assert sorted(times)[47] < 2.0, "its client gives up after five seconds"
+    assert sorted(seconds)[len(seconds) * 95 // 100] < 2.0, "the client of OpenLineage gives up after five seconds"

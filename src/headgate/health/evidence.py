@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -43,7 +43,9 @@ LIMIT_MAX: Final = 1000
 # As long as incidents speak of it, and a little longer.
 ARCHIVE_SECONDS: Final = 400 * 86_400
 
-__all__ = ["Contrast", "Decision", "Evidence", "EvidenceCache", "EvidencePage", "Found", "Limits", "Put", "Rates"]
+__all__ = [
+    "Contrast", "Decision", "Evidence", "EvidenceCache", "EvidencePage", "Found", "Limits", "Offer", "Put", "Rates",
+]  # fmt: skip
 
 
 class Found(Struct, frozen=True):
@@ -60,6 +62,16 @@ class EvidencePage(Struct, frozen=True):
     evidence: list[Evidence]
     cursor: str | None = None
     shed: int = 0
+
+
+class Offer(NamedTuple):
+    """What `EvidenceCache.admit` needs to know of a piece of evidence."""
+
+    evidence_id: str
+    result: str
+    dataset_urn: str
+    offered: Evidence | Callable[[], Evidence] | None = None
+    signature: str = ""
 
 
 class EvidenceCache:
@@ -153,14 +165,29 @@ class EvidenceCache:
         the first FAIL after it: the evidence, or better what decodes it then, such as a partial with the bytes of the
         message, that keeps nothing else alive. Raises `InvalidPayloadError` for an unknown result.
         """
-        if not evidence_id:
-            raise InvalidIdError("evidence_id is empty; ask new_id() for one before asking whether it is kept")
+        [found] = self.admit_many([Offer(evidence_id, result, dataset_urn, offered, signature)])
+        if isinstance(found, UserError):
+            raise found
+        return found
+
+    def admit_many(self, offers: Sequence[Offer]) -> list[Admission | UserError]:
+        """Decide on many as `admit` does, in their order, and return for each what is decided or what it raises."""
+        found: list[Admission | UserError] = []
         with self._lock:
-            self.stats.offered += 1
-            admission = self._sampler.admit(evidence_id, result, dataset_urn, self._ticks_ms(), offered, signature)
-            if admission is SAMPLED_OUT:
-                self.stats.sampled_out += 1
-            return admission
+            ticks_ms = self._ticks_ms()
+            admit = self._sampler.admit
+            for evidence_id, said, urn, offered, signature in offers:
+                try:
+                    if not evidence_id:
+                        raise InvalidIdError(
+                            "evidence_id is empty; ask new_id() for one before asking whether it is kept"
+                        )
+                    found.append(admit(evidence_id, said, urn, ticks_ms, offered, signature))
+                except UserError as exc:
+                    found.append(exc)
+            self.stats.offered += len(offers)
+            self.stats.sampled_out += found.count(SAMPLED_OUT)
+        return found
 
     def put_admitted(self, admitted: Sequence[tuple[Evidence, Admission]]) -> list[Put]:
         """Store what `admit` said is kept, and what was good before it. Raises as `put_many`."""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from headgate.errors import InvalidPayloadError, NotFoundError, UserError
-from headgate.health.evidence import EvidenceCache
+from headgate.health.evidence import EvidenceCache, Offer
 from headgate.health.evidence_intake import Decision, Put
 from headgate.health.evidence_rows import Evidence, from_outside
 from headgate.health.sampling import Admission
@@ -74,6 +74,9 @@ def evidence_message(evidence: Evidence) -> pb.Evidence:
 
 def put_message(put: Put) -> pb.PutEvidenceResponse:
     """Return what became of a piece of evidence."""
+    if put.decision is Decision.SAMPLED_OUT:
+        # Nearly all, and there is no more to say of them.
+        return pb.PutEvidenceResponse(decision=put.decision, evidence_id=put.evidence_id)
     message = pb.PutEvidenceResponse(stored=put.stored, decision=put.decision, evidence_id=put.evidence_id)
     set_moment(message, "expires_at", put.expires_at)
     if put.error is not None:
@@ -105,10 +108,10 @@ class EvidencePort:
         answers: list[Put] = []
         kept: list[tuple[Evidence, Admission]] = []
         places: list[int] = []
-        for place, message in enumerate(messages):
-            message.evidence_id = message.evidence_id or self._cache.new_id()
+        for place, (message, admission) in enumerate(zip(messages, self._admissions(messages), strict=True)):
             try:
-                admission = self._admit(message)
+                if isinstance(admission, UserError):
+                    raise admission
                 if admission.is_kept:
                     kept.append((evidence_of(message), admission))
                     places.append(place)
@@ -129,17 +132,26 @@ class EvidencePort:
             raise NotFoundError(f"evidence {evidence_id[:80]}: there is none{more}")
         return found
 
-    def _admit(self, message: pb.Evidence) -> Admission:
+    def _admissions(self, messages: Sequence[pb.Evidence]) -> list[Admission | UserError]:
+        """Give each message an id, and return for each whether it is kept, or what is wrong with it."""
+        offers = [self._offer(message) for message in messages]
+        decided = iter(self._cache.admit_many([each for each in offers if isinstance(each, Offer)]))
+        return [next(decided) if isinstance(each, Offer) else each for each in offers]
+
+    def _offer(self, message: pb.Evidence) -> Offer | UserError:
+        if not message.evidence_id:
+            message.evidence_id = self._cache.new_id()
         said = message.validation
-        result = said.result or evidence_of(message).validation.result
+        try:
+            result = said.result or evidence_of(message).validation.result
+        except UserError as exc:
+            return exc
+        offered = partial(_decoded, message.SerializeToString())
+        if result == "PASS":
+            # Nearly all: why they failed need not be looked for.
+            return Offer(message.evidence_id, result, message.dataset_urn, offered)
         reasons = said.reason_codes or said.failed_gates
-        return self._cache.admit(
-            message.evidence_id,
-            result,
-            message.dataset_urn,
-            offered=partial(_decoded, message.SerializeToString()),
-            signature=reasons[0] if reasons else "",
-        )
+        return Offer(message.evidence_id, result, message.dataset_urn, offered, reasons[0] if reasons else "")
 
 
 def _decoded(content: bytes) -> Evidence:

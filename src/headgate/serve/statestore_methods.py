@@ -12,6 +12,7 @@ from headgate.auth.rules import filtered, found, named
 from headgate.errors import InvalidPayloadError, NotFoundError, StoreBusyError, UserError
 from headgate.health import urns, vocabulary
 from headgate.health.evidence import EvidenceCache
+from headgate.health.evidence_intake import Decision
 from headgate.health.incident_listing import PAGE_MAX, IncidentListing
 from headgate.health.incident_values import Changes, Incident
 from headgate.health.incidents import Incidents
@@ -129,14 +130,14 @@ class EvidenceMethods:
         return put_message(self._port.put(request.evidence))
 
     def put_many(self, request: pb.BatchPutEvidenceRequest, _call: RpcCall) -> pb.BatchPutEvidenceResponse:
-        results = [put_message(each) for each in self._port.put_many(request.evidence)]
-        decisions = [each.decision for each in results]
+        puts = self._port.put_many(request.evidence)
+        decisions = [each.decision for each in puts]
         return pb.BatchPutEvidenceResponse(
-            results=results,
-            stored=sum(each.stored for each in results),
-            sampled_out=decisions.count("SAMPLED_OUT"),
-            failed=decisions.count("REFUSED"),
-            shed=decisions.count("SHED"),
+            results=[put_message(each) for each in puts],
+            stored=decisions.count(Decision.STORED) + decisions.count(Decision.DUPLICATE),
+            sampled_out=decisions.count(Decision.SAMPLED_OUT),
+            failed=decisions.count(Decision.REFUSED),
+            shed=decisions.count(Decision.SHED),
         )
 
     def get(self, request: pb.GetEvidenceRequest, call: RpcCall) -> pb.Evidence:

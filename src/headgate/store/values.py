@@ -11,6 +11,7 @@ import base64
 import math
 from collections.abc import Mapping
 from decimal import Decimal, localcontext
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -45,9 +46,7 @@ def canonical_item(item: Mapping[str, Any]) -> tuple[Item, bool]:
     special: list[str] = []
     for name, value in item.items():
         kind = type(value)
-        if type(name) is not str or not name or not (name.isascii() or is_text(name)):
-            raise InvalidItemError(f"attribute name {name!r}: it must be non-empty Unicode text")
-        if name[0] == "$":
+        if not _is_plain_name(name):
             special.append(name)
         if (kind is str and value.isascii()) or value is None or kind is bool:
             continue
@@ -64,6 +63,15 @@ def canonical_item(item: Mapping[str, Any]) -> tuple[Item, bool]:
             changed[name] = stored
     plain = item if type(item) is dict else dict(item)
     return (plain if changed is None else changed), bool(special)
+
+
+# Rows of a table have the same names again and again.
+@lru_cache(maxsize=4096, typed=True)
+def _is_plain_name(name: object) -> bool:
+    """Whether the name of an attribute needs no tag in JSON. Raises `InvalidItemError` for what can be no name."""
+    if type(name) is not str or not name or not (name.isascii() or is_text(name)):
+        raise InvalidItemError(f"attribute name {name!r}: it must be non-empty Unicode text")
+    return name[0] != "$"
 
 
 def _is_simple(value: Any, kind: type) -> bool:  # noqa: ANN401 - a value is what it is
