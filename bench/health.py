@@ -13,7 +13,7 @@ from bench.measure import Figure
 
 SCALE = 0.05
 ROUNDS = 5
-REQUESTS = 2_000
+REQUESTS = 1_600
 CONTEXTS, GATES = 200, 5_000
 
 

@@ -121,21 +121,12 @@ def _structs(size: Sizes, count: int) -> Iterator[list[Evidence]]:
 
 
 def _over_the_wire(home: Path, size: Sizes, seconds: float, trial_seconds: float) -> Figure:
-    """Find the highest rate of some that is held for a moment, and see that it is held for long."""
-    rate, told, server_cpu = 0.0, None, 0.0
-    for rate in RATES:
-        with serving(home, "up") as server:
-            before = server.cpu_seconds()
-            loaded = _offered(server.http, size, rate, trial_seconds)
-            if not loaded.rows[0].is_held and rate != RATES[-1]:
-                continue
-            before = server.cpu_seconds()
-            started = perf_counter()
-            told = _offered(server.http, size, rate, seconds)
-            server_cpu = (server.cpu_seconds() - before) / (perf_counter() - started)
-            if told.rows[0].is_held or rate == RATES[-1]:
-                break
-    assert told is not None
+    """Find the highest rate that is held for a moment, and see that it is held for long."""
+    with serving(home, "up") as server:
+        rate = _highest(server.http, size, trial_seconds)
+        before, started = server.cpu_seconds(), perf_counter()
+        told = _offered(server.http, size, rate, seconds)
+        server_cpu = (server.cpu_seconds() - before) / (perf_counter() - started)
     _print_profile(home, size, rate, trial_seconds)
     found, cores = told.rows[0], os.cpu_count() or 1
     return Figure(
@@ -146,6 +137,18 @@ def _over_the_wire(home: Path, size: Sizes, seconds: float, trial_seconds: float
         f"p50 {found.p50_ms:.1f} ms, p99 {found.p99_ms:.1f} ms, {found.failed} failed",
         f"of {cores} cores the server took {server_cpu:.2f} and the load generator {told.own_cpu:.2f}",
     )
+
+
+def _highest(address: Address, size: Sizes, seconds: float) -> float:
+    """Return the highest rate of `RATES` that is held for a moment, or the lowest if none is."""
+    low, high = 0, len(RATES) - 1
+    while low < high:
+        middle = (low + high) // 2 if low else 0
+        if _offered(address, size, RATES[middle], seconds).rows[0].is_held:
+            high = middle
+        else:
+            low = middle + 1
+    return RATES[low]
 
 
 def _offered(address: Address, size: Sizes, rate: float, seconds: float) -> Loaded:

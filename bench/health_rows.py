@@ -87,7 +87,7 @@ class Sizes(NamedTuple):
 def sizes(scale: float) -> Sizes:
     """Return how much there is at a scale: 1 is what the store was designed for."""
     return Sizes(
-        datasets=max(100, round(10_000 * scale)),
+        datasets=max(200, round(10_000 * scale)),
         incidents=max(100, round(10_000 * scale)),
         rules=max(50, round(5_000 * scale)),
         evidence=max(1_000, round(1_000_000 * scale)),

@@ -22,6 +22,7 @@ from headgate.settings import Settings
 from headgate.store.cache import Cache
 from headgate.store.guarded import GuardedStore
 from headgate.store.writes import Write
+from headgate.telemetry import Tracing
 from headgate.wiring import OpenedStore, open_cache, open_service, open_store
 
 LAST_KNOWN: Final = "last-known-datasets.json"
@@ -30,7 +31,13 @@ _NEWS_DELIVERIES_MAX: Final = 8
 
 
 def open_health(
-    opened: OpenedStore, cache: Cache, clock: Clock, service: Service, *, meters: HealthMeters | None = None
+    opened: OpenedStore,
+    cache: Cache,
+    clock: Clock,
+    service: Service,
+    *,
+    meters: HealthMeters | None = None,
+    tracing: Tracing | None = None,
 ) -> HealthService:
     """Return the health of datasets on an open store, which makes its news known on the bus of a service.
 
@@ -54,6 +61,7 @@ def open_health(
         opens_incidents=health.opens_incidents,
         last_known_path=opened.settings.home / LAST_KNOWN,
         meters=meters,
+        tracing=tracing,
     )
 
 

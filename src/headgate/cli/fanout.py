@@ -17,6 +17,7 @@ from headgate.cli.fanout_drain import drain
 from headgate.cli.fanout_exits import FanoutGroup
 from headgate.cli.fanout_submit import submit
 from headgate.cli.fanout_views import about, show_chunks, show_fanout, show_fanouts
+from headgate.cli.moments import asked
 from headgate.cli.output import short, show_table
 from headgate.cli.session import Json, echo_json
 from headgate.errors import UserError
@@ -110,8 +111,8 @@ def ls(
         "group": group,
         "campaign": campaign,
         "status": None if status is None else status.value,
-        "since": _moment(since, "--since"),
-        "until": _moment(until, "--until"),
+        "since": asked(since, "--since"),
+        "until": asked(until, "--until"),
         "latest": "true" if latest else None,
     }
     found = list(_pages(api, "/fanouts", "fanouts", limit=1 if latest else limit, **query))
@@ -336,27 +337,6 @@ def _pages(api: Api, path: str, name: str, *, limit: int | None, **query: Any) -
         cursor = page["cursor"]
         if cursor is None:
             return
-
-
-def _moment(text: str | None, name: str) -> str | None:
-    """Return a moment that is given as such, or as how long ago it was. Raises `UserError`."""
-    from datetime import UTC, datetime, timedelta
-
-    from headgate.clock import SystemClock
-    from headgate.durable import duration
-
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).isoformat()
-    except ValueError:
-        pass
-    try:
-        ago = timedelta(seconds=duration.seconds(text, name=name))
-    except UserError as exc:
-        raise UserError(f"{name} {text!r}: write a time such as 2026-01-31T06:00:00Z, or how long ago: 2h") from exc
-    return (SystemClock().now() - ago).isoformat()
 
 
 mending.add_to(app)

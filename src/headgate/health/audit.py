@@ -106,7 +106,8 @@ class Audit:
         if entity is not None:
             page = entries_of(self._store, entity, since=earliest, until=latest, limit=limit, cursor=cursor)
         else:
-            page = Merge(self._store, self._keyring).page(since=earliest, until=latest, limit=limit, cursor=cursor)
+            merge = Merge(self._store, self._keyring)
+            page = merge.page(since=earliest, until=latest, limit=limit, cursor=cursor, actor=actor)
         return Entries([each for each in page.entries if actor is None or each.actor == actor], page.cursor)
 
     def verify(self, anchors: Sequence[Head] = ()) -> Report:

@@ -73,9 +73,14 @@ class Merge:
         self._store = store
         self._keyring = keyring
 
-    def page(self, *, since: str | None, until: str | None, limit: int, cursor: str | None) -> Entries:
-        """Return the entries of all chains, the newest first. Raises `CursorError`."""
-        question = _question(since, until)
+    def page(
+        self, *, since: str | None, until: str | None, limit: int, cursor: str | None, actor: str | None = None
+    ) -> Entries:
+        """Return the entries of all chains, the newest first. Raises `CursorError`.
+
+        Who asks for one actor's leaves out the others afterwards; the cursor is good for that question alone.
+        """
+        question = _question(since, until, actor)
         below = self._resumed(question, cursor) if cursor is not None else self._start(until)
         found = self._read(below, _checked(limit))
         rows = sorted(
@@ -159,5 +164,5 @@ def _checked(limit: int) -> int:
     return limit
 
 
-def _question(since: str | None, until: str | None) -> str:
-    return hashlib.sha256(repr(("audit", since, until)).encode()).hexdigest()[:16]
+def _question(since: str | None, until: str | None, actor: str | None) -> str:
+    return hashlib.sha256(repr(("audit", since, until, actor)).encode()).hexdigest()[:16]

@@ -21,6 +21,7 @@ from headgate.health.moments import instant
 from headgate.ids import IdMaker
 from headgate.store import writes
 from headgate.store.conditions import absent
+from headgate.store.limiter import Priority, prioritised
 from headgate.store.port import Store
 from headgate.store.tables import EVIDENCE_CACHE
 from headgate.store.values import Item
@@ -105,7 +106,10 @@ class Intake:
             transactions.append([*rows, spool_put(self._ids.ulid(), lines, now_ms)])
         expires_at = instant(1000 * ttl)
         left = []
-        for group, outcome in zip(groups, self._store.transact_many(transactions), strict=True):
+        # Where the store asks for less, this is what is let go first.
+        with prioritised(Priority.EVIDENCE):
+            outcomes = self._store.transact_many(transactions)
+        for group, outcome in zip(groups, outcomes, strict=True):
             if outcome is None:
                 for each in group:
                     each.answer = Put(Decision.STORED, each.evidence_id, expires_at)

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.errors import AlreadyExistsError, DatasetNotFoundError, InvalidPayloadError, StoreBusyError
+from headgate.errors import AlreadyExistsError, DatasetNotFoundError, StoreBusyError, UserError
 from headgate.health import dbt_artifacts
 from headgate.health.datasets import DatasetStatus, Slos, Source
 from headgate.health.dbt import Dbt
@@ -111,7 +111,7 @@ class Ingestion:
         for effect in effects:
             try:
                 self._apply(effect)
-            except InvalidPayloadError as exc:
+            except UserError as exc:
                 refused.append(exc.message)
         return refused
 

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from headgate.clock import Clock
 from headgate.health import incident_values, urns
 from headgate.health.announcements import Announce, IncidentNews, nobody
@@ -44,8 +46,10 @@ from headgate.store.cache import Cache
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
 from headgate.store.tables import DATASET_REGISTRY
+from headgate.telemetry import Tracing
 
 DOWNSTREAM_NAMED_MAX: Final = 100
+_log = structlog.get_logger("statestore.service")
 
 
 class HealthService:
@@ -66,6 +70,7 @@ class HealthService:
         opens_incidents: bool = True,
         last_known_path: Path | None = None,
         meters: HealthMeters | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Take what everything is kept with.
 
@@ -130,8 +135,26 @@ class HealthService:
         self.registry.told = told
         self.incidents.told = self._incident_told
         self.signals.told = self._signals_told
-        if meters is not None:
-            self.signals.counted = partial(_count_update, meters)
+        self.signals.counted = partial(_report_update, meters)
+        self._tracing = tracing if tracing is not None else Tracing()
+        self._fields = sealer
+
+    def update_signal(self, update: SignalUpdate) -> Result:
+        """Take over a value together with those of other callers, as one span. Raises as `Signals.update` does."""
+        with self._tracing.span(
+            "SignalStateRepository.updateSignalState",
+            dataset_urn=update.dataset_urn,
+            signal_type=update.signal_type,
+            new_state=update.value.state.value,
+        ) as span:
+            span.set_attribute("db.operation", "UpdateItem")
+            result = self.coalescer.update(update)
+            span.set_attribute("success", result.is_success)
+            if result.signal is not None:
+                span.set_attribute("new_version", result.signal.version)
+            if not result.is_success:
+                span.set_attribute("error.type", result.verdict.value)
+            return result
 
     def standing(self, dataset_urn: str) -> Standing | None:
         """Return what the registry says of a dataset that signals carry, or None for one that is not in use."""
@@ -151,6 +174,10 @@ class HealthService:
     def archive(self) -> int:
         """Move evidence to the archive before it expires, and return how much that was."""
         return self.evidence.archive()
+
+    def tidy(self) -> int:
+        """Delete what the archive keeps no longer, put secret fields under the active key; return how much that was."""
+        return self.evidence.purge_archive() + self._fields.reseal_all(self.store)
 
     def close(self) -> None:
         """Let go of what is kept in memory. The store stays open."""
@@ -196,7 +223,28 @@ class HealthService:
         self._told()
 
 
-def _count_update(meters: HealthMeters, _update: SignalUpdate, result: Result) -> None:
+def _report_update(meters: HealthMeters | None, update: SignalUpdate, result: Result) -> None:
+    """Log and count what was made of an update, under the names that others look for."""
+    signal = result.signal
+    about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
+    if result.is_success:
+        _log.debug("signal_state_update_completed", **about, new_version=signal.version if signal is not None else 0)
+    elif result.verdict in (Verdict.VERSION_CONFLICT, Verdict.STALE_WINDOW):
+        current = None if signal is None else signal.version
+        _log.warning(
+            "signal_state_update_conflict",
+            **about,
+            expected_version=update.expected_version,
+            current_version=current,
+            error_type=result.verdict.value,
+        )
+    else:
+        _log.error("signal_state_update_failed", **about, error=result.message, error_type=result.verdict.value)
+    if meters is not None:
+        _count_update(meters, result)
+
+
+def _count_update(meters: HealthMeters, result: Result) -> None:
     signal = result.signal
     if result.verdict is Verdict.APPLIED and signal is not None:
         previous = signal.previous_state if result.is_transition else signal.state

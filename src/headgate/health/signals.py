@@ -44,6 +44,7 @@ from headgate.store import cache_keys
 from headgate.store.cache import Cache, Loaded
 from headgate.store.conditions import absent, version_is
 from headgate.store.keyring import Keyring
+from headgate.store.limiter import Priority, prioritised
 from headgate.store.port import Store
 from headgate.store.tables import BREACH_SHARDS, SIGNAL_HISTORY, SIGNAL_STATE
 from headgate.store.values import Item
@@ -231,7 +232,9 @@ class Signals:
                 pending = []
                 break
             incidents, drafts = self._incidents_of(ready), Drafts()
-            outcomes = self._applied([self._writes(each, now_ms, incidents, drafts) for each in ready])
+            changes = any(each.decision is not None and each.decision.is_transition for each in ready)
+            with prioritised(Priority.TRANSITION if changes else Priority.REFRESH):
+                outcomes = self._applied([self._writes(each, now_ms, incidents, drafts) for each in ready])
             pending = []
             for each, error in zip(ready, outcomes, strict=True):
                 if not self._settled(each, error, results, written):

@@ -57,6 +57,7 @@ BLOBS_SWEPT_EVERY_SECONDS: Final = 3600.0
 INCIDENTS_EVERY_SECONDS: Final = 5.0
 EVENTS_EVERY_SECONDS: Final = 1.0
 ARCHIVED_EVERY_SECONDS: Final = 60.0
+TIDIED_EVERY_SECONDS: Final = 6 * 3600.0
 # The rest of the deadline is for closing the store and exporting the last spans after the last answer.
 _GRACE_SHARE: Final = 0.7
 _SWEEP_SHARE: Final = 0.1
@@ -94,7 +95,7 @@ def run(
             fanouts = open_fanouts(opened, clock, service.ids)
             join_fanouts(service, fanouts)
             metrics = Metrics(version=version)
-            health = open_health(opened, cache, clock, service, meters=_meters(metrics, cache))
+            health = open_health(opened, cache, clock, service, meters=_meters(metrics, cache), tracing=tracing)
             keys = open_keys(opened, clock, health)
             parts = Parts(
                 service, fanouts, health, keys, open_authenticator(settings, clock, keys), metrics, cache, tls
@@ -301,6 +302,7 @@ def _upkeep(health: HealthService) -> list[Sweeper]:
     return [
         Sweeper("incidents", lambda limit: health.sweep(limit=limit), interval_seconds=INCIDENTS_EVERY_SECONDS),
         Sweeper("openlineage events", lambda limit: health.drain(limit=limit), interval_seconds=EVENTS_EVERY_SECONDS),
+        Sweeper("old evidence and secrets", lambda _limit: health.tidy(), interval_seconds=TIDIED_EVERY_SECONDS),
         Sweeper("evidence to archive", lambda _limit: health.archive(), interval_seconds=ARCHIVED_EVERY_SECONDS),
     ]
 

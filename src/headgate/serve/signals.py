@@ -201,7 +201,7 @@ class _Signals:
             raise PreconditionFailedError("If-Match: no tag of it can be the signal's; read it again")
         for version in wanted:
             update = body.update(urn, signal_type)
-            result = self._health.coalescer.update(replace(update, expected_version=version))
+            result = self._health.update_signal(replace(update, expected_version=version))
             if result.verdict is not Verdict.VERSION_CONFLICT:
                 break
         if result.verdict is Verdict.DATASET_NOT_FOUND:

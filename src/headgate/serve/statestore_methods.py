@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -16,7 +16,6 @@ from headgate.health.evidence_intake import Decision
 from headgate.health.incident_listing import PAGE_MAX, IncidentListing
 from headgate.health.incident_values import Changes, Incident
 from headgate.health.incidents import Incidents
-from headgate.health.signal_coalescing import Coalescer
 from headgate.health.signal_decisions import Verdict
 from headgate.health.signal_results import Result
 from headgate.health.signal_values import ANY_VERSION, Signal, SignalUpdate
@@ -46,9 +45,9 @@ class SignalMethods:
 
     SERVICE: Final = "SignalStateService"
 
-    def __init__(self, signals: Signals, coalescer: Coalescer) -> None:
+    def __init__(self, signals: Signals, take_over: Callable[[SignalUpdate], Result]) -> None:
         self._signals = signals
-        self._coalescer = coalescer
+        self._take_over = take_over
         # The message of each signal as it was last read. While memory holds the same one, so is its message.
         self._messages: dict[tuple[str, str], tuple[Signal, pb.SignalState]] = {}
 
@@ -62,7 +61,7 @@ class SignalMethods:
         rpcs.unary(self.SERVICE, "GetDatasetSignals", self.of_dataset, rule=reading, inline=quick_reads)
 
     def update(self, request: pb.UpdateSignalStateRequest, _call: RpcCall) -> pb.UpdateSignalStateResponse:
-        result = self._coalescer.update(update_of(request))
+        result = self._take_over(update_of(request))
         if result.verdict is Verdict.UNAVAILABLE:
             # As a status, which clients know to repeat by themselves.
             raise StoreBusyError(result.message)

@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 from google.protobuf import json_format
 
-from headgate.auth.principals import Principal
+from headgate.auth.principals import Principal, require
 from headgate.auth.roles import Permission
-from headgate.auth.rules import Rule, filtered, named
+from headgate.auth.rules import Reach, Rule, filtered, named
 from headgate.clock import Clock
 from headgate.errors import InvalidPayloadError
 from headgate.health import urns, vocabulary
@@ -51,7 +51,7 @@ class RegistryMethods:
         rpcs.unary(self.SERVICE, "GetConfig", self.get, rule=named(_P.DATASET_READ), inline=quick_reads)
         # Which dataset a message is of is asked before anyone knows: whoever may read rules may ask. The rules are in
         # memory, but what conditions look at may be large.
-        rpcs.unary(self.SERVICE, "ResolveDataset", self.resolve, rule=Rule(_P.RULE_READ))
+        rpcs.unary(self.SERVICE, "ResolveDataset", self.resolve, rule=Rule(_P.RULE_READ, Reach.FOUND))
         rpcs.unary(self.SERVICE, "ListDatasets", self.ls, rule=filtered(_P.DATASET_READ, "dataset_urn"))
         rpcs.stream(self.SERVICE, "WatchChanges", self.watch, rule=filtered(_P.DATASET_READ, "dataset_urns"))
 
@@ -71,13 +71,14 @@ class RegistryMethods:
             cache_ttl_seconds=CACHE_SECONDS,
         )
 
-    def resolve(self, request: pb.ResolveDatasetRequest, _call: RpcCall) -> pb.ResolveDatasetResponse:
+    def resolve(self, request: pb.ResolveDatasetRequest, call: RpcCall) -> pb.ResolveDatasetResponse:
         asked = (request.topic, _payload(request), dict(request.headers), request.schema_id or None)
         if request.explain:
             explained = self._resolver.explain(*asked)
             found, steps = explained.resolution, explained.steps
         else:
             found, steps = self._resolver.resolve(*asked), []
+        require(call.principal, _P.RULE_READ, found.dataset_urn)
         message = pb.ResolveDatasetResponse(
             dataset_urn=found.dataset_urn,
             unmapped=not found.is_mapped,

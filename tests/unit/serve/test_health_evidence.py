@@ -166,7 +166,11 @@ def test_batch__of_successes__is_sampled_the_same_way_each_time(api: HealthApi) 
     decisions = [
         (one["decision"], two["decision"]) for one, two in zip(first["results"], second["results"], strict=True)
     ]
-    assert set(decisions) == {("SAMPLED_OUT", "SAMPLED_OUT"), ("STORED", "DUPLICATE")}
+    # The last success is kept, whatever its id says, in case a failure follows. Offered again, it is one of many that
+    # the sample leaves out: whether such a one is there is not looked up.
+    kept = {("SAMPLED_OUT", "SAMPLED_OUT"), ("STORED", "DUPLICATE"), ("STORED", "SAMPLED_OUT")}
+    assert {("SAMPLED_OUT", "SAMPLED_OUT"), ("STORED", "DUPLICATE")} <= set(decisions) <= kept
+    assert decisions.count(("STORED", "SAMPLED_OUT")) <= 4
 
 
 @pytest.mark.parametrize("name", ["evd-none", "%00", "a%2Fb", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "x" * 3000, "%25"])

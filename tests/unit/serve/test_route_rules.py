@@ -17,7 +17,7 @@ from headgate.auth.roles import MATRIX, Role
 from headgate.auth.rules import Reach
 from headgate.errors import ForbiddenError
 from headgate.serve import statestore as pb
-from headgate.serve.rpc import Method
+from headgate.serve.rpc import Method, RpcCall
 from headgate.serve.statestore_api import statestore_methods
 from headgate.serve.watching import Watches
 from tests.unit.serve.durable_api import problem
@@ -325,6 +325,24 @@ def test_methods__a_request_that_names_a_foreign_dataset__is_refused_by_the_rule
     for name, request in asked:
         with pytest.raises(ForbiddenError):
             by_name[name].rule.admit(one, request)
+
+
+def test_methods__resolve_of_a_foreign_topic__does_not_tell_where_it_leads(both: HealthApi) -> None:
+    one = Principal("scoped", frozenset({Role.ENFORCER}), ("urn:dp:orders:*",))
+    (method,) = [each for each in _methods(both) if each.name == "ResolveDataset"]
+    call = RpcCall(headers={}, peer="ipv4:127.0.0.1:1", clock=both.clock, principal=one)
+    handler: Any = method.handler
+
+    def ask(topic: str) -> str:
+        request = pb.ResolveDatasetRequest(topic=topic, explain=True)
+        try:
+            method.rule.admit(one, request)
+            return str(handler(request, call))
+        except ForbiddenError:
+            return "refused"
+
+    assert ORDERS in ask("raw.1")
+    assert PAYMENTS not in ask("raw.2")
 
 
 # Scopes.
