@@ -54,10 +54,11 @@ def request(path: str, content: bytes, media: str = "application/proto") -> byte
 class Connection(asyncio.Protocol):
     """A connection on which one request is under way at a time."""
 
-    def __init__(self, answered: Callable[[Connection, bool, bytes], None]) -> None:
-        """Call `answered` with each answer: whether it is a success, and its body."""
+    def __init__(self, answered: Callable[[Connection, bool, bytes], None], lost: Callable[[Connection], None]) -> None:
+        """Call `answered` with each answer: whether it is a success, and its body; `lost` once the server has left."""
         self.intended_at = 0.0
         self._answered = answered
+        self._lost = lost
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes] = []
         self._missing = 0
@@ -89,7 +90,11 @@ class Connection(asyncio.Protocol):
             self._parts, self._missing = [], 0
             self._answered(self, whole.startswith(_OK), whole[whole.find(b"\r\n\r\n") + 4 :])
 
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._lost(self)
+
     def close(self) -> None:
+        self._lost = lambda _connection: None
         if self._transport is not None:
             self._transport.close()
 
@@ -116,8 +121,12 @@ async def one_by_one(address: Address, requests: Iterable[bytes], connections: i
         if busy == 0 and not done.done():
             done.set_result(None)
 
+    def lost(_connection: Connection) -> None:
+        if not done.done():
+            done.set_exception(AssertionError("the server has closed a connection"))
+
     opened = [
-        (await loop.create_connection(lambda: Connection(answered), address.host, address.port))[1]
+        (await loop.create_connection(lambda: Connection(answered, lost), address.host, address.port))[1]
         for _ in range(connections)
     ]
     for each in opened:
@@ -221,12 +230,29 @@ class _Sender:
         self._next_at = self._counted_from = 0.0
         self._first_failure = b""
         self._last_at = 0.0
+        self._address: Address
+        self._opening: asyncio.Future[None] | None = None
 
     async def connect(self, address: Address) -> None:
-        loop = asyncio.get_running_loop()
+        self._address = address
         for _ in range(self._row.connections):
-            _, connection = await loop.create_connection(lambda: Connection(self._answered), address.host, address.port)
-            self._idle.append(connection)
+            await self._open()
+
+    async def _open(self) -> None:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Connection(self._answered, self._lost), self._address.host, self._address.port
+        )
+        self._idle.append(connection)
+
+    def _lost(self, connection: Connection) -> None:
+        """Open another: a server lets go of connections that were idle for some seconds."""
+        if connection in self._idle:
+            self._idle.remove(connection)
+        else:
+            self._under_way -= 1
+            self._failed += 1
+            self._first_failure = self._first_failure or b"the connection was closed"
+        self._opening = asyncio.ensure_future(self._open())
 
     def begin(self, started_at: float, counted_from: float) -> None:
         self._next_at, self._counted_from = started_at, counted_from

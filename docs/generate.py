@@ -10,7 +10,7 @@ from typing import Any
 import typer.main
 
 from headgate import errors
-from headgate.cli.main import app
+from headgate.cli.main import load
 from headgate.settings import describe
 from headgate.store.schema import Table
 from headgate.store.tables import ALL_TABLES
@@ -105,7 +105,7 @@ def errors_page() -> str:
 
 
 def commands_page() -> str:
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(load())
     lines = [
         "# Commands",
         "",

@@ -33,10 +33,10 @@ def run(*arguments: str | Path, folder: Path, **environ: str) -> subprocess.Comp
 
 _AS_NOBODY: Final = """
 import os, sys
-from headgate.cli.main import app, main
+from headgate.cli.main import load, main
 from headgate.cli.session import Session
 # Loads every module while they can still be read.
-app(["doctor", "--json", "--home", sys.argv.pop(1)], obj=Session({}), standalone_mode=False)
+load()(["doctor", "--json", "--home", sys.argv.pop(1)], obj=Session({}), standalone_mode=False)
 print(flush=True)
 if os.geteuid() == 0:
     os.setgid(65534)

@@ -148,12 +148,12 @@ def test_doctor__home_is_a_file__fails(tmp_path: Path) -> None:
 
 AS_NOBODY = """
 import os, sys
-from headgate.cli.main import app
+from headgate.cli.main import load
 from headgate.cli.session import Session
 
 def doctor(home):
     try:
-        app(["doctor", "--json", "--home", home], obj=Session({}), standalone_mode=False)
+        load()(["doctor", "--json", "--home", home], obj=Session({}), standalone_mode=False)
     except SystemExit:
         pass
 

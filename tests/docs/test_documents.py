@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from headgate.cli.main import app
+from headgate.cli.main import load
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -56,7 +56,7 @@ def test_failure_scenarios__every_test_they_name__exists() -> None:
 
 
 def test_commands__every_one_a_document_shows__exists() -> None:
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(load())
     shown = {
         match.group(1)
         for document in DOCUMENTS

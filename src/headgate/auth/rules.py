@@ -60,11 +60,13 @@ class Rule(Struct, frozen=True):
     def admit(self, principal: Principal | None, request: object) -> Principal:
         """Return the principal if it may ask this. Raises `UnauthenticatedError` or `ForbiddenError`."""
         known = require(principal, self.permission)
+        if known.is_unlimited:
+            # Whatever it names is in scope, and need not be looked for.
+            return known
         named = self.datasets(request)
         for urn in dict.fromkeys(named):
             require(known, self.permission, urn)
-        is_open = self.reach is Reach.ALL or (self.reach is Reach.NAMED and not named)
-        if is_open and not known.is_unlimited:
+        if self.reach is Reach.ALL or (self.reach is Reach.NAMED and not named):
             scopes = ", ".join(known.scopes) or "no dataset"
             remedy = "name a dataset" if self.reach is Reach.NAMED else "this is about all datasets"
             raise ForbiddenError(f"{known.name}: may {self.permission} on {scopes} alone; {remedy}")

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 import typer
 
-from headgate.cli import (
-    api_key,
-    audit,
-    chunk,
-    dataset,
-    doctor,
-    event,
-    evidence,
-    execution,
-    fanout,
-    gate,
-    incident,
-    key,
-    lineage,
-    schedule,
-    signal,
-    table,
-    up,
-    worker,
-    workflow,
-)
 from headgate.cli.session import Json, Session, echo_json, session_of
 from headgate.errors import FatalError, HeadgateError
+
+# Loaded when they are asked for: to make all of them known takes longer than most of them take to run.
+_COMMANDS: Final = {
+    "up": ("headgate.cli.up", "up"),
+    "worker": ("headgate.cli.worker", "worker"),
+    "workers": ("headgate.cli.workflow", "workers_ls"),
+    "doctor": ("headgate.cli.doctor", "doctor"),
+}
+_GROUPS: Final = (
+    "workflow", "execution", "event", "schedule", "fanout", "chunk", "dataset", "signal", "incident", "evidence",
+    "lineage", "gate", "audit", "api-key", "key", "table",
+)  # fmt: skip
 
 app = typer.Typer(
     name="headgate",
@@ -43,26 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("up")(up.up)
-app.command("worker")(worker.worker)
-app.command("workers")(workflow.workers_ls)
-app.command("doctor")(doctor.doctor)
-app.add_typer(workflow.app, name="workflow")
-app.add_typer(execution.app, name="execution")
-app.add_typer(event.app, name="event")
-app.add_typer(schedule.app, name="schedule")
-app.add_typer(fanout.app, name="fanout")
-app.add_typer(chunk.app, name="chunk")
-app.add_typer(dataset.app, name="dataset")
-app.add_typer(signal.app, name="signal")
-app.add_typer(incident.app, name="incident")
-app.add_typer(evidence.app, name="evidence")
-app.add_typer(lineage.app, name="lineage")
-app.add_typer(gate.app, name="gate")
-app.add_typer(audit.app, name="audit")
-app.add_typer(api_key.app, name="api-key")
-app.add_typer(key.app, name="key")
-app.add_typer(table.app, name="table")
+_LOADED: Final[set[str]] = set()
 
 
 @app.command()
@@ -93,12 +67,29 @@ def program(
     session_of(context).debug = debug
 
 
+def load(words: Sequence[str] = ()) -> typer.Typer:
+    """Return the program with the command that the words of a command line name, or with all if they name none."""
+    first = next((word for word in words if not word.startswith("-")), None)
+    names = [*_COMMANDS, *_GROUPS]
+    wanted = [] if first == version.__name__ else [first] if first in names else names
+    for name in wanted:
+        if name in _LOADED:
+            continue
+        _LOADED.add(name)
+        if name in _COMMANDS:
+            module, function = _COMMANDS[name]
+            app.command(name)(getattr(importlib.import_module(module), function))
+        else:
+            app.add_typer(importlib.import_module(f"headgate.cli.{name.replace('-', '_')}").app, name=name)
+    return app
+
+
 def main() -> None:
     """Run the program. The exit code is 0, or that of the family the error belongs to."""
     # The one place that reads the environment; everything else is given what it needs.
     session = Session(dict(os.environ))  # noqa: TID251
     try:
-        app(obj=session)
+        load(sys.argv[1:])(obj=session)
     except HeadgateError as error:
         sys.exit(_report(session, error, error.message, error.code, error.exit_code))
     except Exception as error:  # noqa: BLE001 - the top of the process

@@ -30,9 +30,9 @@ SHARDS: Final = 8
 PAGE: Final = 20
 DRAIN_EVENTS: Final = 100
 DEDUP_SECONDS: Final = 7 * 24 * 3600
-LEASE_MS: Final = 30_000
+LEASE_MS: Final = 10_000
 # Nothing new is begun so shortly before the lease ends.
-LEASE_MARGIN_MS: Final = 10_000
+LEASE_MARGIN_MS: Final = 4_000
 ABOUT_LENGTH_MAX: Final = 300
 _LEASE: Final = "LEASE"
 # The ids of events begin with a digit; the lease of their shard does not.

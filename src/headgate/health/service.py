@@ -148,7 +148,11 @@ class HealthService:
             new_state=update.value.state.value,
         ) as span:
             span.set_attribute("db.operation", "UpdateItem")
+            about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
+            _log.debug("signal_state_update_started", **about, expected_version=update.expected_version)
             result = self.coalescer.update(update)
+            if result.is_success and result.signal is not None:
+                _log.debug("signal_state_update_completed", **about, new_version=result.signal.version)
             span.set_attribute("success", result.is_success)
             if result.signal is not None:
                 span.set_attribute("new_version", result.signal.version)
@@ -227,9 +231,7 @@ def _report_update(meters: HealthMeters | None, update: SignalUpdate, result: Re
     """Log and count what was made of an update, under the names that others look for."""
     signal = result.signal
     about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
-    if result.is_success:
-        _log.debug("signal_state_update_completed", **about, new_version=signal.version if signal is not None else 0)
-    elif result.verdict in (Verdict.VERSION_CONFLICT, Verdict.STALE_WINDOW):
+    if result.verdict in (Verdict.VERSION_CONFLICT, Verdict.STALE_WINDOW):
         current = None if signal is None else signal.version
         _log.warning(
             "signal_state_update_conflict",
@@ -238,7 +240,7 @@ def _report_update(meters: HealthMeters | None, update: SignalUpdate, result: Re
             current_version=current,
             error_type=result.verdict.value,
         )
-    else:
+    elif not result.is_success:
         _log.error("signal_state_update_failed", **about, error=result.message, error_type=result.verdict.value)
     if meters is not None:
         _count_update(meters, result)

@@ -65,6 +65,8 @@ class _Pending(Struct):
     current: Signal | None
     decision: Decision | None = None
     plan: Plan | None = None
+    # Whether what was read came from memory, and may have been overtaken.
+    is_remembered: bool = False
 
 
 class Signals:
@@ -276,7 +278,10 @@ class Signals:
                 results[index] = Result(Verdict.UNAVAILABLE, results[index].signal, exc.message)
 
     def _known(self, updates: Sequence[SignalUpdate], results: dict[int, Result]) -> list[_Pending]:
-        """Return the updates of registered datasets with their signals as they stand, in one read."""
+        """Return the updates of registered datasets with their signals, remembered or else read at one go.
+
+        Memory will do: a signal that someone else has changed since refuses the write, and says how it stands.
+        """
         standings = {urn: self._standing(urn) for urn in dict.fromkeys(each.dataset_urn for each in updates)}
         known = []
         for index, update in enumerate(updates):
@@ -285,18 +290,28 @@ class Signals:
                 message = f"{update.dataset_urn}: no such dataset is registered; register it first"
                 results[index] = Result(Verdict.DATASET_NOT_FOUND, message=message)
             else:
-                known.append(_Pending(index, update, standing, None))
-        if known:
-            keys = [signal_key(each.update.dataset_urn, each.update.signal_type) for each in known]
-            for each, row in zip(known, self._store.get_many(SIGNAL_STATE, keys, consistent=True), strict=True):
-                each.current = None if row is None else signal_of(row)
+                held = self.remembered(update.dataset_urn, update.signal_type)
+                known.append(_Pending(index, update, standing, held, is_remembered=held is not None))
+        self._read([each for each in known if not each.is_remembered])
         return known
+
+    def _read(self, pending: Sequence[_Pending]) -> None:
+        """Read the signals of updates as they stand."""
+        if not pending:
+            return
+        keys = [signal_key(each.update.dataset_urn, each.update.signal_type) for each in pending]
+        for each, row in zip(pending, self._store.get_many(SIGNAL_STATE, keys, consistent=True), strict=True):
+            each.current, each.is_remembered = None if row is None else signal_of(row), False
 
     def _decide(self, each: _Pending, now_ms: int, results: dict[int, Result], late: dict[int, Put]) -> bool:
         """Decide about an update, and return whether anything is to be written for it under a condition."""
         each.decision = decision = decide(each.current, each.update, each.standing, now_ms)
         if decision.verdict is Verdict.APPLIED:
             return True
+        if each.is_remembered:
+            # Nobody is refused for what memory says.
+            self._read([each])
+            return self._decide(each, now_ms, results, late)
         if decision.verdict is Verdict.STALE_WINDOW and decision.signal is not None:
             late[each.index] = Put(SIGNAL_HISTORY, late_row(decision.signal, now_ms // 1000))
         message = refusal(each.update, each.current, decision.verdict)
@@ -385,7 +400,7 @@ class Signals:
         if isinstance(error, ConflictError):
             if 0 in error.failures:
                 row = error.failures[0]
-                each.current = None if row is None else signal_of(row)
+                each.current, each.is_remembered = None if row is None else signal_of(row), False
             return False
         if isinstance(error, TransientError | UserError):
             verdict = Verdict.INVALID if isinstance(error, UserError) else Verdict.UNAVAILABLE

@@ -20,6 +20,7 @@ from headgate.settings import is_loopback
 
 # Room for the largest payload that is accepted, and what is around it.
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+PAGES: Final = "/ui"
 
 
 class Guard:
@@ -62,7 +63,7 @@ class Guard:
                 "origin_not_allowed",
                 f"a page from {', '.join(origins)} may not call this server; add its host to allowed_hosts",
             )
-        if not origins and "cross-site" in _header(scope, b"sec-fetch-site"):
+        if not origins and "cross-site" in _header(scope, b"sec-fetch-site") and not _is_visit(scope):
             return Problem.of(
                 403,
                 "origin_not_allowed",
@@ -80,6 +81,16 @@ class Guard:
         if scheme not in ("http", "https"):
             return False
         return authority.lower() == host.lower() or self._is_allowed(_host_name(authority))
+
+
+def _is_visit(scope: HTTPScope) -> bool:
+    """Whether someone follows a link to one of our pages, which only show, and are never shown in a frame."""
+    return (
+        scope["method"] == "GET"
+        and (scope["path"] == PAGES or scope["path"].startswith(f"{PAGES}/"))
+        and _header(scope, b"sec-fetch-mode") == ["navigate"]
+        and _header(scope, b"sec-fetch-dest") == ["document"]
+    )
 
 
 def _header(scope: HTTPScope, name: bytes) -> list[str]:

@@ -11,6 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig, ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
+from litestar.response import Redirect
 from litestar.types import ASGIApp, ControllerRouterHandler, Scope
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -34,6 +35,8 @@ _BEARER: Final = SecurityScheme(type="http", scheme="bearer", description="An AP
 _REPORT: Final = ResponseSpec(Report, description="What was looked at, and what was seen")
 _PROBLEM: Final = ResponseSpec(Problem, media_type=MEDIA_TYPE, description="Not now")
 _RESPONSES: Final[Mapping[int, ResponseSpec]] = {200: _REPORT, 503: _PROBLEM}
+# Where people look, if pages are among the routes.
+_PAGES: Final = "/ui"
 _NOT_CACHED: Final = [ResponseHeader(name="cache-control", value="no-store")]
 
 
@@ -54,7 +57,12 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
 ) -> ASGIApp:
     """Return the whole application: `routes` and `rpcs` besides its own, behind the guard, all watched over."""
     app = Litestar(
-        [_index(version), *_health_routes(health, pool), _metrics_route(metrics), *routes],
+        [
+            _index(version, has_pages=_has_pages(routes)),
+            *_health_routes(health, pool),
+            _metrics_route(metrics),
+            *routes,
+        ],
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=OpenAPIConfig(
             title="Headgate",
@@ -74,13 +82,24 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
     return watched if rpcs is None else Connect(watched, rpcs, refusal=guarded.refusal)
 
 
-def _index(version: str) -> ControllerRouterHandler:
+def _index(version: str, *, has_pages: bool) -> ControllerRouterHandler:
+    links = {"health": "/health", "metrics": "/metrics", "openapi": "/api/openapi.json"}
+    if has_pages:
+        links["pages"] = _PAGES
+    content = {"name": "headgate", "version": version, "links": links}
+
     @get("/", summary="What is served here")
-    async def index() -> dict[str, Any]:
-        links = {"health": "/health", "metrics": "/metrics", "openapi": "/api/openapi.json"}
-        return {"name": "headgate", "version": version, "links": links}
+    async def index(request: Request[Any, Any, Any]) -> Response[Any]:
+        # Programs name no HTML, and browsers always do.
+        if has_pages and "text/html" in request.headers.get("accept", ""):
+            return Redirect(_PAGES, status_code=303, headers={"vary": "accept"})
+        return Response(content, headers={"vary": "accept"})
 
     return index
+
+
+def _has_pages(routes: Sequence[ControllerRouterHandler]) -> bool:
+    return any(_PAGES in each.paths for each in routes if isinstance(each, HTTPRouteHandler))
 
 
 def _health_routes(health: Health, pool: WorkPool) -> list[ControllerRouterHandler]:

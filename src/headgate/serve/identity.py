@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
@@ -14,6 +14,8 @@ from headgate.errors import HeadgateError, TransientError, UnauthenticatedError
 from headgate.serve.pool import WorkPool
 from headgate.serve.problem import CHALLENGE, Problem, retry_after, send_problem
 from headgate.settings import is_loopback
+
+_CREDENTIALS: Final = "authorization"
 
 
 class Identity:
@@ -57,18 +59,17 @@ class Identity:
         )
 
 
-def caller(
-    authenticator: Authenticator, headers: Mapping[str, str] | Iterable[tuple[str, str]], peer: str, *, is_tls: bool
-) -> Principal | None:
+def caller(authenticator: Authenticator, headers: Mapping[str, str], peer: str, *, is_tls: bool) -> Principal | None:
     """Return who makes a call, or None for one without credentials. Raises `UnauthenticatedError`.
 
     `peer` is as gRPC writes it, such as `ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000` or `unix:...`, or without the kind.
     """
-    given = list(headers.items() if isinstance(headers, Mapping) else headers)
+    # Without credentials nothing else of what was sent matters, and most callers are local programs.
+    given = list(headers.items()) if _CREDENTIALS in headers else []
     try:
         return authenticator.principal(given, is_loopback_peer=_is_near(peer), is_tls=is_tls)
     except UnauthenticatedError:
-        if any(name.lower() == "authorization" for name, _ in given):
+        if given:
             raise
         return None
 
@@ -83,7 +84,7 @@ def known_caller(
     try:
         return authenticator.remembered(headers.items(), is_loopback_peer=_is_near(peer), is_tls=is_tls)
     except UnauthenticatedError:
-        if "authorization" in headers:
+        if _CREDENTIALS in headers:
             raise
         return None
 

@@ -29,6 +29,7 @@ from headgate.serve.http import build_http
 from headgate.serve.http_server import HttpServer
 from headgate.serve.identity import caller, known_caller
 from headgate.serve.meters import CacheCollector, ServerCollector
+from headgate.serve.pages import page_routes
 from headgate.serve.pool import WorkPool
 from headgate.serve.rpc import services
 from headgate.serve.rpc_dispatch import Dispatcher
@@ -191,6 +192,7 @@ class Server:
                 ),
                 *health_routes(parts.health, parts.keys, self._pool),
                 *graphql_routes(parts.health, self._pool, watches),
+                *page_routes(parts.health, self._pool, watches),
                 *user_routes(service.app, self._pool),
             ],
             admits=admits_origin(service.app),

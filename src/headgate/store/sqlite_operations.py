@@ -169,6 +169,8 @@ class CheckRow(Operation):
 
 def carry_out_all(connection: sqlite3.Connection, operations: Sequence[Operation]) -> list[Item | None]:
     """Apply all operations, or raise `ConflictError` naming every one that was refused, having written nothing."""
+    if len(operations) == 1:
+        return [operations[0].carry_out(connection)]
     losers = {place: operation for place, operation in enumerate(operations) if not operation.admits(connection)}
     if losers:
         raise _conflict(losers)

@@ -48,7 +48,7 @@ class TableRows:
 
     def places_alike(self, left: Item, right: Item) -> bool:
         """Whether two items of one key have the same place in every index."""
-        return all(left.get(name) == right.get(name) for name in self._copied)
+        return [left.get(name) for name in self._copied] == [right.get(name) for name in self._copied]
 
     @cached_property
     def copied_columns(self) -> dict[str, str]:

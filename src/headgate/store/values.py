@@ -78,17 +78,19 @@ def _is_simple(value: Any, kind: type) -> bool:  # noqa: ANN401 - a value is wha
     """Whether a value is plainly in the form that is stored, for what rows are mostly made of; False says nothing."""
     if kind is float:
         return 1e-100 < value < 1e100 and not value.is_integer()
+    # Loops rather than `all`: a generator costs more than the few elements that there are.
     if kind is list:
-        return all(type(element) is str and element.isascii() for element in value)
+        for element in value:  # noqa: SIM110 - as above
+            if type(element) is not str or not element.isascii():
+                return False
+        return True
     if kind is dict:
-        return all(
-            type(element) is int
-            and -_WORD < element < _WORD
-            and type(name) is str
-            and name.isascii()
-            and name[:1] not in ("", "$")
-            for name, element in value.items()
-        )
+        for name, element in value.items():
+            if type(element) is not int or not -_WORD < element < _WORD or type(name) is not str or not name.isascii():
+                return False
+            if name[:1] in ("", "$"):
+                return False
+        return True
     return False
 
 

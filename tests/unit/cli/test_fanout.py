@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from headgate.cli import fanout, fanout_submit, fanout_views
 from headgate.cli.fanout_exits import exit_code
 from headgate.cli.fanout_watch import _Watched
-from headgate.cli.main import app
+from headgate.cli.main import load
+from headgate.cli.moments import asked
 from headgate.cli.session import Session
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError, SettingsError, UserError
@@ -66,7 +67,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def run(*arguments: str, home: Path) -> Any:
-    return CliRunner().invoke(app, arguments, obj=Session({"HEADGATE_HOME": str(home)}))
+    return CliRunner().invoke(load(), arguments, obj=Session({"HEADGATE_HOME": str(home)}))
 
 
 @pytest.mark.parametrize(
@@ -141,17 +142,17 @@ def test_params__json_or_text__are_both_taken() -> None:
     ],
 )
 def test_moment__a_time__is_one_with_a_zone(given: str, moment: str) -> None:
-    assert fanout._moment(given, "--since") == moment
+    assert asked(given, "--since") == moment
 
 
 def test_moment__how_long_ago__is_before_now() -> None:
-    earlier, later = fanout._moment("2h", "--since"), fanout._moment("1s", "--since")
+    earlier, later = asked("2h", "--since"), asked("1s", "--since")
 
     assert earlier is not None
     assert later is not None
     assert earlier < later
     with pytest.raises(UserError, match="--until"):
-        fanout._moment("soon", "--until")
+        asked("soon", "--until")
 
 
 # What is printed

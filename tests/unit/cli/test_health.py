@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headgate.cli import api_key, dataset, documents, gate, incident_views, moments, signal
-from headgate.cli.main import app
+from headgate.cli.main import load
 from headgate.cli.session import Session
 from headgate.clock import SystemClock
 from headgate.errors import HeadgateError, InvalidPayloadError, UserError
@@ -118,7 +118,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str, home: Path) -> Any:
-    return CliRunner().invoke(app, arguments, obj=Session({"HEADGATE_HOME": str(home)}))
+    return CliRunner().invoke(load(), arguments, obj=Session({"HEADGATE_HOME": str(home)}))
 
 
 @pytest.mark.parametrize(

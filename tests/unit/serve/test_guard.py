@@ -95,6 +95,21 @@ def test_cross_site__without_an_origin__is_403(application: Application) -> None
     assert answer.json()["code"] == "origin_not_allowed"
 
 
+def test_cross_site__a_link_to_a_page_is_followed__passes_and_nothing_else_does(application: Application) -> None:
+    visit = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+    # There are no pages in this application: what counts is that it was asked for one.
+    assert application.ask("GET", "/ui/incidents/INC-1", headers=visit).status_code == 404
+    for method, path, changed in (
+        ("POST", "/ui", {}),
+        ("GET", "/health", {}),
+        ("GET", "/ui2", {}),
+        ("GET", "/ui", {"Sec-Fetch-Dest": "iframe"}),
+        ("GET", "/ui", {"Sec-Fetch-Mode": "no-cors"}),
+    ):
+        assert application.ask(method, path, headers={**visit, **changed}).status_code == 403, (method, path, changed)
+
+
 @pytest.mark.parametrize("site", ["none", "same-origin", "same-site"])
 def test_cross_site__it_is_not__is_served(application: Application, site: str) -> None:
     assert application.ask("GET", "/", headers={"Sec-Fetch-Site": site}).status_code == 200
