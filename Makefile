@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check -q
-JOBS ?= 2
+# More than there are cores: a good part of the tests waits for processes of their own.
+JOBS ?= 3
 
 .PHONY: all dev demo test lint check docs proto bench peers soak lock clean services
 .DEFAULT_GOAL := all

@@ -231,14 +231,15 @@ class Reader:
         self.seen += batch.changes
         return batch.changes
 
+    def take_all(self) -> list[Change]:
+        """Return everything that was told so far."""
+        self.take()
+        return self.seen
+
     def read(self, count: int) -> list[Change]:
         """Return the first `count` changes, and see that none follows."""
 
-        def look() -> list[Change]:
-            self.take()
-            return self.seen
-
-        self._eventually(look, lambda seen: len(seen) >= count)
+        self._eventually(self.take_all, lambda seen: len(seen) >= count)
         self.take()
         return self.seen
 

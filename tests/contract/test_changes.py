@@ -192,3 +192,16 @@ def test_changes__expired_items__are_told_as_often_as_they_are_swept(
     assert len(changes) == 3 + swept + 1
     assert sorted(change.key.sort for change in removed if isinstance(change.key.sort, str)) == ["0", "1", "2"][:swept]
     assert all(change.expired and change.old and change.new is None for change in removed)
+
+
+def test_changes__quiet_put__may_be_left_out_and_the_next_change_is_told_from_it(
+    store: Store, reader: Reader, eventually: Eventually
+) -> None:
+    store.put(PIPELINES, _item(n=1))
+    store.transact([Put(PIPELINES, _item(n=2), quiet=True)])
+    store.put(PIPELINES, _item(n=3))
+
+    told = eventually(reader.take_all, lambda seen: bool(seen) and seen[-1].new == _item(n=3))
+
+    assert _facts(told[-1:]) == [(MODIFY, KEY, _item(n=2), _item(n=3))]
+    assert store.get(PIPELINES, KEY, consistent=True) == _item(n=3)

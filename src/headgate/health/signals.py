@@ -336,7 +336,8 @@ class Signals:
             signal, more = self._incident_writes(each, signal, now_ms, incidents, drafts)
             each.decision = replace(decision, signal=signal)
         condition = absent() if each.current is None else version_is(each.current.version)
-        put = Put(SIGNAL_STATE, signal_row(signal, now_ms // 1000), condition)
+        is_news = decision.is_transition or bool(more)
+        put = Put(SIGNAL_STATE, signal_row(signal, now_ms // 1000), condition, quiet=not is_news)
         if not decision.is_transition:
             return [put, *more]
         history = Put(SIGNAL_HISTORY, history_row(signal, now_ms // 1000))

@@ -327,7 +327,7 @@ class SqliteStore:
             item = self._spill.fit(put.table, item)
             check_size(put.table, item)
             body = dump(item, special=True)
-        return PutRow(self._rows[put.table.name], item, body, put.condition, self._clock.seconds())
+        return PutRow(self._rows[put.table.name], item, body, put.condition, self._clock.seconds(), quiet=put.quiet)
 
     def _update_row(self, update: Update, *, cannot_repeat: bool) -> UpdateRow:
         checked = checked_update(update, cannot_repeat=cannot_repeat)

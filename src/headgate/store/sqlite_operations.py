@@ -75,12 +75,12 @@ class Operation(ABC):
     def _needs_current(self) -> bool:
         return False
 
-    def _write(self, connection: sqlite3.Connection, item: Item, body: str) -> None:
+    def _write(self, connection: sqlite3.Connection, item: Item, body: str, *, is_news: bool = True) -> None:
         if self.current is not None and self.rows.places_alike(self.current, item):
             connection.execute(self.rows.rewrite, (body, *self.key))
         else:
             connection.execute(self.rows.upsert, self.rows.row(item, body))
-        if self.rows.table.stream:
+        if is_news and self.rows.table.stream:
             self._record(connection, body)
 
     def _record(self, connection: sqlite3.Connection, new: str | None) -> None:
@@ -93,15 +93,18 @@ class Operation(ABC):
 class PutRow(Operation):
     """Replaces the whole row."""
 
-    __slots__ = ("_item", "_new_body")
+    __slots__ = ("_is_quiet", "_item", "_new_body")
 
-    def __init__(self, rows: TableRows, item: Item, body: str, condition: Condition | None, now: float) -> None:
+    def __init__(
+        self, rows: TableRows, item: Item, body: str, condition: Condition | None, now: float, *, quiet: bool = False
+    ) -> None:
         super().__init__(rows, rows.table.key_of(item), condition, now)
         self._item = item
         self._new_body = body
+        self._is_quiet = quiet
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        self._write(connection, self._item, self._new_body)
+        self._write(connection, self._item, self._new_body, is_news=not self._is_quiet)
 
     def bytes_written(self) -> int:
         body = self._new_body

@@ -14,11 +14,16 @@ from headgate.store.values import Item
 
 
 class Put(msgspec.Struct, frozen=True):
-    """Store the whole item, replacing what is there."""
+    """Store the whole item, replacing what is there.
+
+    One that is `quiet` is no news: a backend may leave it out of the table's change stream. It is for items that are
+    confirmed again and again as they were, and whose next change is told as any other.
+    """
 
     table: Table
     item: Mapping[str, Any]
     condition: Condition | None = None
+    quiet: bool = False
 
 
 class Update(msgspec.Struct, frozen=True):
