@@ -4,8 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check -q
-# More than there are cores: a good part of the tests waits for processes of their own.
-JOBS ?= 3
+JOBS ?= 2
 
 .PHONY: all dev demo test lint check docs proto bench peers soak lock clean services
 .DEFAULT_GOAL := all
@@ -34,7 +33,9 @@ services: ## what the tests run against and Debian must give
 	command -v redis-server >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; } \
 	  || { echo "the tests need redis-server: install it, or run make as root" >&2; exit 1; }
 
-test: lint check  ## lint, then every test
+# Side by side: what checks types uses one core, and leaves the others idle.
+test: $(STAMP)  ## style, types, layers, and every test
+	$(MAKE) --no-print-directory -j 2 lint check
 
 check: $(STAMP) services
 	$(BIN)/pytest -n $(JOBS) --dist worksteal tests

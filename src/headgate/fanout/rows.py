@@ -336,9 +336,12 @@ def queue(run_id: str, lane: str) -> str:
     return f"{run_id}#{lane}"
 
 
+_QUEUED_MS_MAX: Final = 9_999_999_999_999
+
+
 def queue_place(available_at_ms: int, sk: str) -> str:
-    """Return where in its queue a chunk is."""
-    return f"{available_at_ms:013d}#{sk.rpartition('-')[2]}"
+    """Return where in its queue a chunk is. Thirteen digits last until 2286; what is for later is last in line."""
+    return f"{min(available_at_ms, _QUEUED_MS_MAX):013d}#{sk.rpartition('-')[2]}"
 
 
 @lru_cache(maxsize=512)

@@ -36,6 +36,7 @@ from headgate.store.conditions import holds
 from tests.unit.fanout.made_rows import RUN, made_attempt, made_chunk, made_fanout
 
 YEAR_9999_MS = 253_402_300_799_999
+YEAR_2286_MS = 9_999_999_999_999
 
 
 # Keys.
@@ -71,12 +72,18 @@ def test_chunk_id__of_one_width__sorts_by_place(one: int, other: int) -> None:
     assert (chunk_id_at(one, 12) < chunk_id_at(other, 12)) is (one < other)
 
 
-@given(st.integers(0, YEAR_9999_MS), st.integers(0, YEAR_9999_MS), st.integers(0, 9_999_999))
+@given(st.integers(0, YEAR_2286_MS), st.integers(0, YEAR_2286_MS), st.integers(0, 9_999_999))
 def test_queue_place__of_any_two_moments__sorts_by_time_first(one_ms: int, other_ms: int, place: int) -> None:
     one, other = queue_place(one_ms, f"CHUNK#chunk-{place:07d}"), queue_place(other_ms, "CHUNK#chunk-0000000")
 
     if one_ms != other_ms:
         assert (one < other) is (one_ms < other_ms)
+
+
+def test_queue_place__later_than_its_digits_reach__is_last_in_line() -> None:
+    latest = queue_place(YEAR_2286_MS, "CHUNK#chunk-0000000")
+
+    assert queue_place(YEAR_9999_MS, "CHUNK#chunk-0000001") > latest > queue_place(0, "CHUNK#chunk-9999999")
 
 
 @pytest.mark.parametrize("shards", [1, 4, 16])
