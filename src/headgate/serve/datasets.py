@@ -154,13 +154,6 @@ class Feed(Struct, frozen=True):
     checkpoint: str
 
 
-class LookedUp(Struct, frozen=True, kw_only=True):
-    """What was found of a dataset, or what to go by instead."""
-
-    dataset: Dataset
-    warning: str | None
-
-
 def dataset_operations(health: HealthService) -> list[Operation]:
     """Return what can be asked of datasets."""
     return _Datasets(health).operations()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -12,14 +11,14 @@ from headgate.auth import rules
 from headgate.auth.principals import require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
-from headgate.errors import InvalidPayloadError, NotFoundError, UserError
+from headgate.errors import NotFoundError, UserError
 from headgate.health import moments
 from headgate.health.evidence import Contrast
 from headgate.health.evidence_intake import Decision, Put
 from headgate.health.evidence_rows import Evidence, from_outside, result
 from headgate.health.service import HealthService
 from headgate.serve.health_views import PageSize, complete
-from headgate.serve.operations import Answer, Call, NoQuery, Operation
+from headgate.serve.operations import Answer, Call, NoQuery, Operation, json_object
 
 BATCH_MAX: Final = 1000
 _OF_DATASET: Final = "/datasets/{dataset_urn}/evidence"
@@ -136,11 +135,7 @@ class _Evidence:
         ]
 
     def put(self, call: Call[None, NoQuery]) -> Answer:
-        try:
-            given = msgspec.json.decode(call.content, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-            raise InvalidPayloadError(f"body: {exc}") from exc
-        evidence = self._kept(from_outside(given))
+        evidence = self._kept(from_outside(json_object(call.content)))
         require(call.principal, Permission.EVIDENCE_WRITE, evidence.dataset_urn)
         done = self._evidence.put(evidence)
         return Answer(_taken(done), 201 if done.stored else 200)

@@ -25,7 +25,7 @@ from headgate.health.service import HealthService
 from headgate.serve.guard import BODY_BYTES_MAX
 from headgate.serve.health_views import PageQuery, complete
 from headgate.serve.lineage_specs import read_spec, registered_spec
-from headgate.serve.operations import Answer, Call, NoQuery, Operation
+from headgate.serve.operations import Answer, Call, NoQuery, Operation, json_object
 
 # Manifests of large projects are that large, and shrink to a tenth on the way.
 ARTIFACTS_BYTES_MAX: Final = 128 * 1024 * 1024
@@ -192,7 +192,7 @@ class _Lineage:
         return Answer(complete(self._lineage.spec(call.path["spec_id"])))
 
     def update(self, call: Call[None, NoQuery]) -> Answer:
-        spec = registered_spec(read_spec(_object(call.content), call.path["spec_id"]), self._registered)
+        spec = registered_spec(read_spec(json_object(call.content), call.path["spec_id"]), self._registered)
         for urn in (*spec.dataset_reads, *spec.dataset_writes):
             require(call.principal, Permission.LINEAGE_WRITE, urn)
         for column in (*spec.column_reads, *spec.column_writes):
@@ -324,10 +324,3 @@ def _content(call: Call[Any, Any], bytes_max: int = BODY_BYTES_MAX) -> bytes:
     if not unpacked.eof:
         raise InvalidPayloadError("body: the gzip is cut short")
     return content
-
-
-def _object(content: bytes) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(content or b"{}", type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise InvalidPayloadError(f"body: {exc}") from exc

@@ -310,6 +310,11 @@ def _body(content: bytes, kind: type[B]) -> B:
         raise InvalidPayloadError(f"body: {exc}") from exc
 
 
+def json_object(content: bytes) -> dict[str, Any]:
+    """Return a body that is not declared as one struct; nothing is an empty object. Raises `InvalidPayloadError`."""
+    return _body(content, dict[str, Any])
+
+
 def _framework_path(template: PathTemplate) -> str:
     return "".join(
         f"/{{{each.text}:str}}" if each.kind is Kind.PARAMETER else f"/{each.text}" for each in template.segments

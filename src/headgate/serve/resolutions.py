@@ -18,7 +18,7 @@ from headgate.health.resolution_rules import Rule, RuleSpec
 from headgate.health.service import HealthService
 from headgate.health.signal_values import ANY_VERSION
 from headgate.serve.health_views import Name, PageSize, complete
-from headgate.serve.operations import Answer, Call, NoQuery, Operation
+from headgate.serve.operations import Answer, Call, NoQuery, Operation, json_object
 from headgate.serve.preconditions import etag, matching
 
 _OF_DATASET: Final = "/datasets/{dataset_urn}/resolution-rules"
@@ -140,7 +140,7 @@ class _Resolutions:
         return Answer(complete(RulePage(self._resolver.of_dataset(call.path["dataset_urn"]))))
 
     def add(self, call: Call[None, NoQuery]) -> Answer:
-        given, urn = _given(call.content), call.path["dataset_urn"]
+        given, urn = json_object(call.content), call.path["dataset_urn"]
         # Who adds a rule to a dataset need not name it again.
         if not given.get("conditions"):
             given.setdefault("dataset_urn", urn)
@@ -168,7 +168,7 @@ class _Resolutions:
         return Answer(complete(found), headers=etag(found.version))
 
     def update(self, call: Call[None, NoQuery]) -> Answer:
-        given = _given(call.content)
+        given = json_object(call.content)
         expected = given.pop("expected_version", None)
         if expected is not None and (type(expected) is not int or expected < ANY_VERSION):
             raise InvalidPayloadError("expected_version: -1 for any, or the version that you read")
@@ -198,13 +198,6 @@ class _Resolutions:
 
         matching(call.headers, call.body.expected_version, change)
         return Answer(status=204)
-
-
-def _given(content: bytes) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(content or b"{}", type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise InvalidPayloadError(f"body: {exc}") from exc
 
 
 def _spec(given: dict[str, Any]) -> RuleSpec:
