@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NODE := $(VENV)/node/.installed
 PIP := $(BIN)/pip --disable-pip-version-check -q
 JOBS ?= 2
 
@@ -32,16 +33,26 @@ lint: $(STAMP)  ## style, types and layers
 services: ## what the tests run against and Debian must give
 	command -v redis-server >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; } \
 	  || { echo "the tests need redis-server: install it, or run make as root" >&2; exit 1; }
+	command -v npm >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends nodejs npm; } \
+	  || { echo "the tests need node and npm: install them, or run make as root" >&2; exit 1; }
+
+# An independent check of state machines.
+$(NODE): tests/node/package.json tests/node/package-lock.json $(STAMP) | services
+	mkdir -p $(VENV)/node
+	cp tests/node/package.json tests/node/package-lock.json $(VENV)/node/
+	npm ci --prefix $(VENV)/node --silent --no-audit --no-fund --ignore-scripts
+	touch $@
 
 # Side by side: what checks types uses one core, and leaves the others idle.
 test: $(STAMP)  ## style, types, layers, and every test
 	$(MAKE) --no-print-directory -j 2 lint check
 
-check: $(STAMP) services
+check: $(STAMP) $(NODE) services
 	$(BIN)/pytest -n $(JOBS) --dist worksteal tests
 
 docs: $(STAMP)  ## write docs/reference anew from the code
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m tests.asl_peers
 
 proto: $(STAMP)  ## compile the messages of the RPCs anew
 	$(BIN)/python -m grpc_tools.protoc -I observability/statestore/v1=src/headgate/serve --include_imports \

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -99,6 +99,25 @@ def top(profile: Path, lines: int = 12) -> list[str]:
         place = name if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {name}"
         found.append(f"{own / total:6.1%} itself, {whole:7.2f} s with what it calls, {calls:>9,} times  {place}")
     return found[:lines]
+
+
+def parted(profile: Path, parts: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[str, float]]:
+    """Return which share of the time was spent in each part, the greatest first, and in all others together.
+
+    A part is known by pieces of the paths of its files. What is written in C counts with whoever calls it.
+    """
+    stats: Any = pstats.Stats(str(profile))
+    spent: dict[str, float] = {}
+    for (file, _, name), (_, _, own, _, callers) in stats.stats.items():
+        if "'acquire'" in name:
+            continue
+        if file != "~":
+            callers = {(file, 0, ""): (0, 0, own, 0)}
+        for (path, _, _), (_, _, time, _) in callers.items():
+            part = next((part for part, pieces in parts if any(piece in path for piece in pieces)), "others")
+            spent[part] = spent.get(part, 0.0) + time
+    total = sum(spent.values())
+    return sorted(((part, time / total) for part, time in spent.items()), key=lambda each: -each[1])
 
 
 def _address(text: str) -> Address:

@@ -261,3 +261,25 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
         True
     )
     tier_1_needs_ticket: Annotated[Switch, about("Whether changes of TIER_1 datasets need an approval ticket.")] = False
+
+
+class RegionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Two regions, of which one writes the health of datasets at a time. Without a name there is one, and no fence."""
+
+    name: Annotated[str | None, about("The region of this process.")] = None
+    home: Annotated[str | None, about("The region that writes as long as it is well.")] = None
+    standby: Annotated[str | None, about("The region that takes over.")] = None
+    authority_home: Annotated[
+        OptionalFile, about("Folder of the store that keeps the lease of the writer, where that is on SQLite.")
+    ] = None
+    authority_aws_region: Annotated[
+        str | None, about("Region of the table that keeps the lease of the writer: a third one, on DynamoDB.")
+    ] = None
+    authority_table: Annotated[str, about("Name of that table; its keys are PK and SK.")] = "headgate-control"
+    urls: Annotated[Names, about("Where the server of each region is asked how it is.")] = {}
+    observer: Annotated[
+        str | None, about("How this process is called among those that watch the regions; without it, as its region.")
+    ] = None
+    move_command: Annotated[
+        OptionalFile, about("Program that moves traffic. It is given the region that writes now, perhaps repeatedly.")
+    ] = None

@@ -55,6 +55,9 @@ from headgate.setting_sections import (
     Names as Names,
 )
 from headgate.setting_sections import (
+    RegionSettings as RegionSettings,
+)
+from headgate.setting_sections import (
     Seconds as Seconds,
 )
 from headgate.setting_sections import (
@@ -103,6 +106,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     health: HealthSettings = HealthSettings()
+    region: RegionSettings = RegionSettings()
 
     @classmethod
     def load(cls, environ: Mapping[str, str], file: Path | None, flags: Mapping[str, object]) -> Settings:
@@ -165,6 +169,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "tls": TlsSettings,
     "auth": AuthSettings,
     "health": HealthSettings,
+    "region": RegionSettings,
 }
 
 
@@ -245,9 +250,23 @@ def _check_together(settings: Settings) -> None:
         _check_exposure(settings, key, address)
     if (settings.tls.cert is None) != (settings.tls.key is None):
         raise SettingsError("tls.cert, tls.key: a certificate and its key go together; set both, or neither")
+    _check_region(settings.region)
     if settings.http.port == settings.grpc.port != 0:
         raise SettingsError(
             f"http = {settings.http}, grpc = {settings.grpc}: one port cannot serve both; choose another for one"
+        )
+
+
+def _check_region(region: RegionSettings) -> None:
+    if not (region.name or region.home or region.standby):
+        return
+    if not (region.home and region.standby) or region.home == region.standby:
+        raise SettingsError("region.home, region.standby: name both regions, the one that writes and the other")
+    if region.name not in (None, region.home, region.standby):
+        raise SettingsError(f"region.name {region.name}: it is neither {region.home} nor {region.standby}")
+    if (region.authority_home is None) == (region.authority_aws_region is None):
+        raise SettingsError(
+            "region.authority_home, region.authority_aws_region: say where the lease is kept, in one of them"
         )
 
 

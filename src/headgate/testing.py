@@ -32,11 +32,11 @@ from headgate.durable.history import Started, Status, TerminateRequested, Turn
 from headgate.durable.interpreter import Interpreter
 from headgate.durable.performing import perform_async
 from headgate.durable.records import NEVER_MS, Execution
-from headgate.durable.service import Service, install_notes
+from headgate.durable.service import install_notes
 from headgate.durable.worker import Worker
 from headgate.fanout.inline_worker import InlineWorker
 from headgate.settings import Settings
-from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store
+from headgate.wiring import AppService, join_fanouts, open_fanouts, open_service, open_store
 
 STEPS_MAX: Final = 100_000
 
@@ -130,7 +130,7 @@ class Environment:
         self._is_running = False
         self._thread = threading.get_ident()
         self._exits = ExitStack()
-        self._service: Service | None = None
+        self._service: AppService | None = None
         self._worker: Worker | None = None
         self._chunks: InlineWorker | None = None
 
@@ -141,7 +141,7 @@ class Environment:
         self._service = open_service(self.app, opened, self.clock)
         self._exits.callback(lambda: self.app.bind(None, None))
         fanouts = open_fanouts(opened, self.clock, self._service.ids)
-        join_fanouts(self._service, fanouts)
+        join_fanouts(self._service, opened, fanouts)
         self._chunks = InlineWorker(fanouts)
         guard.install()
         install_notes()
@@ -159,7 +159,7 @@ class Environment:
     # What is there.
 
     @property
-    def service(self) -> Service:
+    def service(self) -> AppService:
         """The app's client, bus and schedules."""
         assert self._service is not None, "use the environment in a with block"
         return self._service

@@ -13,6 +13,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
+from headgate.asl.service import AslService
 from headgate.clock import Clock, SystemClock
 from headgate.durable.app import App
 from headgate.durable.destinations import Destinations
@@ -28,15 +31,20 @@ from headgate.fanout.results import summary
 from headgate.fanout.rows import Fanout
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
-from headgate.settings import Secret, Settings
+from headgate.settings import Secret, Settings, StoreSettings
 from headgate.store.blobs import Blobs, FolderBlobs
 from headgate.store.cache import Cache
+from headgate.store.cache_shared import SharedLayer
+from headgate.store.cache_timed import Answered, TimedLayer
 from headgate.store.cursors import Cursors
 from headgate.store.keyring import Keyring
 from headgate.store.names import TableNames
 from headgate.store.port import Store
+from headgate.store.schema import Table
 from headgate.store.spill import RawItems, Spill
 from headgate.store.stats import StoreStats
+from headgate.store.tables import CONTROL
+from headgate.store.values import Item
 from headgate.store.writes import Write
 
 if TYPE_CHECKING:
@@ -115,9 +123,15 @@ def load_app(reference: str) -> App:
     return found
 
 
-def open_service(app: App, opened: OpenedStore, clock: Clock) -> Service:
+class AppService(Service):
+    """The durable execution of an app, and the state machines that run on it."""
+
+    asl: AslService
+
+
+def open_service(app: App, opened: OpenedStore, clock: Clock) -> AppService:
     """Return the durable execution of an app on an open store."""
-    service = Service(app, opened.store, clock, opened.keyring, opened.blobs)
+    service = AppService(app, opened.store, clock, opened.keyring, opened.blobs)
     days = opened.settings.archive.days
     service.archive.kept_seconds = days * _DAY_SECONDS if days else None
     service.open_forwarder = lambda: open_forwarder(opened.settings, clock)
@@ -154,8 +168,8 @@ def _open_queue(opened: OpenedStore, clock: Clock) -> SqsQueue:
     )
 
 
-def join_fanouts(service: Service, fanouts: FanoutService) -> None:
-    """Let workflows of a service use fan-outs, and fan-outs tell executions and the bus how they end."""
+def join_fanouts(service: AppService, opened: OpenedStore, fanouts: FanoutService) -> None:
+    """Let workflows and machines of a service use fan-outs, and fan-outs tell executions and the bus how they end."""
 
     def closed(fanout: Fanout) -> None:
         notify = service.client.notify
@@ -175,8 +189,10 @@ def join_fanouts(service: Service, fanouts: FanoutService) -> None:
 
     fanouts.closed = closed
     fanouts.announce = announce
-    if service.app.workflows:
-        mapping.register(service.app, fanouts.splitter, fanouts.steering, fanouts.library)
+    mapping.register(service.app, fanouts.splitter, fanouts.steering, fanouts.library)
+    store = opened.settings.store
+    names = TableNames(store.table_prefix, store.table_names)
+    service.asl = AslService(service, opened.store, opened.keyring, fanouts, opened.blobs, names)
 
 
 def open_forwarder(settings: Settings, clock: Clock) -> Forwarder:
@@ -191,7 +207,7 @@ def open_forwarder(settings: Settings, clock: Clock) -> Forwarder:
 @contextmanager
 def connect(
     app: App, *, home: Path | str = ".headgate", work: bool = True, threads_max: int | None = None
-) -> Iterator[Service]:
+) -> Iterator[AppService]:
     """Run an app inside of this process, on the store in `home`.
 
     With `work`, executions are advanced and activities run here, until the block ends; otherwise they are only started
@@ -203,7 +219,7 @@ def connect(
     with closing(opened.store):
         service = open_service(app, opened, clock)
         fanouts = open_fanouts(opened, clock, service.ids)
-        join_fanouts(service, fanouts)
+        join_fanouts(service, opened, fanouts)
         chunks = Background(fanouts, processes=settings.fanout.processes if work else 0)
         if work:
             worker = settings.worker
@@ -255,14 +271,19 @@ def _dynamodb_for_tables(settings: Settings, clock: Clock) -> DynamoStore:
     return _open_dynamodb(settings, names, clock, Cursors(keyring), spill)
 
 
-def open_cache(settings: Settings, clock: Clock) -> Cache:
-    """Return a cache in memory, shared through Redis if the settings name one."""
+def open_cache(settings: Settings, clock: Clock, *, answered: Answered | None = None) -> Cache:
+    """Return a cache in memory, shared through Redis if the settings name one.
+
+    `answered` is told how long each call of Redis takes.
+    """
     url = settings.cache.redis_url
     if url is None:
         return Cache(clock=clock, entries_max=settings.cache.entries_max)
     with _extra("redis", "redis"):
         from headgate.store.redis_cache import RedisLayer
-    layer = RedisLayer(url=url.reveal(), clock=clock, namespace=_namespace(settings))
+    layer: SharedLayer = RedisLayer(url=url.reveal(), clock=clock, namespace=_namespace(settings))
+    if answered is not None:
+        layer = TimedLayer(layer, clock, answered)
     return Cache(clock=clock, shared=layer, entries_max=settings.cache.entries_max)
 
 
@@ -340,6 +361,46 @@ def _open_dynamodb(settings: Settings, names: TableNames, clock: Clock, cursors:
         spill=spill,
         deadline_seconds=settings.store.deadline_seconds,
     )
+
+
+def all_items(opened: OpenedStore, table: Table, clock: Clock) -> Iterator[Item]:
+    """Yield every live item of a table as it is stored. Costs what reading all of it costs."""
+    store, chosen = opened.store, opened.settings.store
+    if chosen.backend == "sqlite":
+        from headgate.store import sqlite_scan
+        from headgate.store.sqlite import SqliteStore
+
+        assert isinstance(store, SqliteStore), "opened by the same settings"
+        names = TableNames(chosen.table_prefix, chosen.table_names)
+        return sqlite_scan.items(store.read_sql, table, names, clock.seconds())
+    return _dynamo(opened).restored().items(table)
+
+
+def make_usable(opened: OpenedStore, table: Table) -> list[str]:
+    """Switch on what a restore by AWS leaves out, and return what is wrong with the table still."""
+    return [] if opened.settings.store.backend == "sqlite" else _dynamo(opened).restored().make_usable(table)
+
+
+def _dynamo(opened: OpenedStore) -> DynamoStore:
+    from headgate.store.dynamodb import DynamoStore
+
+    assert isinstance(opened.store, DynamoStore), "opened by the same settings"
+    return opened.store
+
+
+def open_authority(settings: Settings, clock: Clock) -> Store:
+    """Return the store that keeps the lease of the writing region. Raises `SettingsError` if none is named."""
+    region = settings.region
+    if region.authority_home is not None:
+        home = region.authority_home.expanduser().absolute()
+        apart = replace(settings, home=home, store=StoreSettings())
+        return open_store(apart, clock).store
+    if region.authority_aws_region is None:
+        raise SettingsError("region.home: there are no regions; set region.home, region.standby and where the lease is")
+    names = TableNames("", {CONTROL.name: region.authority_table})
+    chosen = replace(settings, store=replace(settings.store, aws_region=region.authority_aws_region))
+    spill = Spill(FolderBlobs(settings.home / BLOBS), clock)
+    return _open_dynamodb(chosen, names, clock, Cursors(Keyring.generate(clock)), spill)
 
 
 def database_path(settings: Settings) -> Path:

@@ -40,6 +40,7 @@ class Site:
     def __init__(self, folder: Path, server: Server, ca: Path) -> None:
         self.folder = folder
         self.server = server
+        self.ca = ca
         self._calling = {"HEADGATE_CA": str(ca)}
 
     def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -162,6 +163,82 @@ def test_dbt__folder_with_a_manifest__is_taken(site: Site) -> None:
     taken = site.json("lineage", "dbt", "target", "--namespace", "postgres://shop")
 
     assert (taken["invocation_id"], taken["datasets"]) == (MANIFEST["metadata"]["invocation_id"], 0)
+
+
+def test_names__given_found_and_taken_back__with_everything_exported(site: Site) -> None:
+    urn = "urn:dp:named:orders"
+    site.said("dataset", "register", urn)
+    site.said("dataset", "alias", urn, "kafka://prod", "shop.orders")
+    assert site.said("dataset", "name", "kafka://prod", "shop.orders") == f"{urn}\n"
+    assert [each["name"] for each in site.json("dataset", "alias", urn)] == ["shop.orders"]
+    assert "means no dataset any more" in site.said("dataset", "unalias", "kafka://prod", "shop.orders")
+    site.refused("dataset", "name", "kafka://prod", "shop.orders", exit_code=4, code="dataset_not_found", said="alias")
+
+    exported = site.run("dataset", "export")
+
+    assert urn in [json.loads(line)["dataset_urn"] for line in exported.stdout.splitlines()]
+    checkpoint = exported.stderr.split()[-1]
+    assert site.said("dataset", "export", "--after", checkpoint) == ""
+
+
+def test_schema__listed_and_shown(site: Site) -> None:
+    assert "signal-state-schema.json" in site.said("dataset", "schema").splitlines()
+    assert site.json("dataset", "schema", "signal-state-schema.json")["$id"].endswith("signal-state-schema.json")
+
+
+def test_baseline__said_and_shown(site: Site) -> None:
+    urn = "urn:dp:normal:orders"
+    site.said("dataset", "register", urn)
+    assert "nobody has worked out" in site.said("dataset", "baseline", urn)
+    made = site.json("dataset", "baseline", urn, "event_count", "--value", "1200", "--stddev", "40", "--samples", "168")
+    assert (made["version"], made["baseline_value"]) == (1, 1200)
+    told = site.said("dataset", "baseline", urn).splitlines()
+    assert told[1].split()[:4] == ["event_count", "1200", "40", "168"]
+    site.refused("dataset", "baseline", urn, "--value", "1", exit_code=2, code="user", said="name the metric")
+
+
+def test_quota_and_escalations__who_may_be_told(site: Site) -> None:
+    assert "1 of 1 alerts in this hour" in site.said("incident", "quota", "night", "--take", "1", "--per-hour", "1")
+    assert site.json("incident", "quota", "night", "--take", "1", "--per-hour", "1", exit_code=3)["is_granted"] is False
+    assert "NO MORE until" in site.said("incident", "quota", "night", "--per-hour", "1")
+    assert isinstance(site.json("incident", "escalations"), list)
+
+
+def test_contrast__first_bad_and_last_good(site: Site) -> None:
+    urn = "urn:dp:contrast:orders"
+    site.said("dataset", "register", urn)
+    assert "first bad" in site.said("evidence", "contrast", urn)
+    site.write("bad.json", {"dataset_urn": urn, "validation": {"result": "FAIL", "reason_codes": ["NULL_ID"]}})
+    site.said("evidence", "put", "-f", "bad.json")
+    assert "NULL_ID" in site.said("evidence", "contrast", urn)
+
+
+def test_audit__heads_kept_elsewhere__are_checked_against(site: Site) -> None:
+    site.said("dataset", "register", "urn:dp:anchored:orders")
+    heads = site.json("audit", "heads")
+    assert heads
+    assert "CHAIN" in site.said("audit", "heads")
+    site.write("heads.json", heads)
+    assert site.said("audit", "verify", "--anchors", "heads.json").startswith("WHOLE")
+    site.write("heads.json", [{**heads[0], "sequence": 10_000, "hash": "f" * 64}])
+    assert site.said("audit", "verify", "--anchors", "heads.json", exit_code=3).startswith("TAMPERED")
+
+
+def test_audit__a_chain_is_opened_again__by_an_entry_that_says_why(site: Site) -> None:
+    assert "takes entries again" in site.said("audit", "reopen", "3", "--reason", "an exercise")
+    assert "an exercise" in [each["reason"] for each in site.json("audit", "ls", "--since", "1h")]
+    site.refused("audit", "reopen", "99", "--reason", "x", exit_code=4, code="not_found", said="chain 99")
+
+
+@pytest.mark.parametrize("command", [("workflow", "ls"), ("workers",), ("fanout", "doctor")])
+def test_commands__of_work__call_with_a_key_and_trust_by_file(site: Site, command: tuple[str, ...]) -> None:
+    site.json("api-key", "issue", "-".join(command), "--role", "operator", "-o", f"{command[-1]}.key")
+    calling = ("--ca", str(site.ca), "--api-key-file", f"{command[-1]}.key")
+
+    assert site.run(*command, *calling, HEADGATE_CA="").returncode == 0
+    site.write("wrong.key", "hgk_wrong")
+    exit_code = 5 if command[0] == "fanout" else 2
+    site.refused(*command, "--api-key-file", "wrong.key", exit_code=exit_code, code="unauthenticated", said="key")
 
 
 def test_api_key__in_a_file__gives_what_it_is_for_and_no_more(site: Site) -> None:

@@ -127,7 +127,7 @@ def test_changes__no_index_involved__are_complete_at_once(process: Process) -> N
     urns = [f"urn:dp:d:{number:02d}" for number in range(5)]
     for urn in urns:
         registry.create(urn, SPEC, actor="jane")
-    exported = [each.dataset_urn for chunk in registry.export() for each in chunk.datasets]
+    exported = [each.dataset_urn for each in registry.export().datasets]
     checkpoint = registry.changes().checkpoint
     registry.deprecate(urns[2], actor="jane")
     registry.deprecate(urns[0], actor="jane")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,7 +24,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 ANSWER_SECONDS_MAX = 60.0
 PORT_SHOWN, GRPC_PORT_SHOWN = "8400", "8401"
 # Those only look, so a test, which is faster than a reader, may ask again until all is as shown.
-LOOKS = re.compile(r"headgate (execution|fanout) (ls|show|history|failures|errors)\b|curl -s \S+/orders/")
+LOOKS = re.compile(
+    r"headgate (execution|fanout) (ls|show|history|failures|errors)\b|headgate asl describe\b|curl -s \S+/orders/"
+)
 # What the shell says of a process that was killed, sooner or later.
 KILLED = re.compile(r"bash: line \d+: +\d+ Killed")
 # What differs each time, and what stands for it.
@@ -38,6 +41,7 @@ VARIES = (
     (re.compile(r"home=\S+"), "home=HOME"),
     (re.compile(r"passed in [\d.]+s"), "passed in TIME"),
     (re.compile(r"(completed in|failed in|took) +[\dms.]+"), r"\1 TIME"),
+    (re.compile(r"\b\d+\.\d\ds\b|\b\d\d:\d\d:\d\d\.\d{3}\b"), "TIME"),
     (re.compile(r"[ \t]+"), " "),
 )
 
@@ -203,6 +207,19 @@ def test_dataset_page__every_command__does_what_the_page_shows(tmp_path: Path) -
         for step in steps(DOCS / "how-to" / "watch-a-dataset.md"):
             assert isinstance(step, Command)
             shell.run(step)
+
+
+@pytest.mark.timeout(240)
+def test_state_machine_page__every_command__does_what_the_page_shows(tmp_path: Path) -> None:
+    shutil.copytree(DOCS.parent / "examples", tmp_path / "examples")
+    with ExitStack() as exits:
+        shell = Shell(tmp_path, free_ports())
+        exits.callback(shell.close)
+        for step in steps(DOCS / "how-to" / "run-a-state-machine.md"):
+            assert isinstance(step, Command)
+            shell.run(step)
+
+    assert (tmp_path / "check-partitions.svg").read_text().startswith("<svg")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from tests.replay.record import ROOT, record
 from tests.replay.recordings import HISTORIES, Recording, laid_out, load, plain_turns, read
 
 PATHS = sorted(HISTORIES.glob("*.json"))
+MACHINES = sorted(HISTORIES.with_name("machines").glob("*.json"))
 APP = "tests.replay.recorded_app:app"
 KINDS: tuple[Any, ...] = (*get_args(Event), *get_args(Command))
 PARTS: tuple[Any, ...] = (Turn, Note, ErrorInfo, ActivityOptions, Retry)
@@ -183,7 +184,7 @@ def test_recordings__together__have_every_kind_of_event_and_command() -> None:
 
 def test_recordings__together__have_every_field_of_what_a_history_holds() -> None:
     used: set[tuple[type, str]] = set()
-    for path in PATHS:
+    for path in (*PATHS, *MACHINES):
         for turn in read(path).turns:
             note_fields(turn, used)
 

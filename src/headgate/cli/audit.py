@@ -8,6 +8,7 @@ import typer
 
 from headgate.cli import moments
 from headgate.cli.api import Api, asks
+from headgate.cli.documents import read_documents
 from headgate.cli.health_options import Limit
 from headgate.cli.moments import SinceOption, UntilOption
 from headgate.cli.output import short, show_table
@@ -61,11 +62,49 @@ def _fields(changed: list[str]) -> str:
     return " ".join(changed[:_FIELDS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
+@app.command("heads")
+@asks
+def heads(api: Api, as_json: Json = False) -> None:
+    """Show where each chain of the audit ends. Kept elsewhere, it shows later whether entries were cut off."""
+    found = api.get("/audit/heads")["heads"]
+    if as_json:
+        echo_json(found)
+        return
+    rows = [(each["chain"], each["sequence"], short(each["at"]), each["hash"]) for each in found]
+    show_table(("CHAIN", "ENTRIES", "LAST", "HASH"), rows, nothing="there are no entries")
+
+
+@app.command("reopen")
+@asks
+def reopen(
+    api: Api,
+    chain: Annotated[int, typer.Argument(metavar="CHAIN", min=0, help="As 'audit verify' names it.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="What was found out about it.")],
+    as_json: Json = False,
+) -> None:
+    """Let a chain that was tampered with take entries again, once someone has looked at it."""
+    (head,) = api.post(f"/audit/chains/{chain}/reopen", {"reason": reason})["heads"]
+    if as_json:
+        echo_json(head)
+    else:
+        typer.echo(f"chain {head['chain']}: it takes entries again, after entry {head['sequence']}, which says why")
+
+
 @app.command("verify")
 @asks
-def verify(api: Api, as_json: Json = False) -> None:
+def verify(
+    api: Api,
+    anchors: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="What 'audit heads --json' wrote earlier: what was cut off since shows."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Check that nobody tampered with the audit. The exit code is 3 if someone did."""
-    found = api.get("/audit/verify")
+    if anchors is None:
+        found = api.get("/audit/verify")
+    else:
+        found = api.post("/audit/verify", {"heads": read_documents(anchors, "--anchors")})
     problems = found["problems"]
     if as_json:
         echo_json(found)

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from headgate.cli.api import Api, Tags, asks, at, read_tags
+from headgate.cli.dataset_baselines import baseline
+from headgate.cli.dataset_names import alias, export, name_means, schema, unalias
 from headgate.cli.dataset_rules import resolve, rule_app, rules
 from headgate.cli.documents import read_document
 from headgate.cli.health_options import IfVersion, Limit, Reason, Ticket, Urn
@@ -300,38 +302,6 @@ def _grounds(if_version: int | None, ticket: str | None, reason: str) -> dict[st
     return {"expected_version": if_version, "approval_ticket": ticket, "reason": reason}
 
 
-@app.command("alias")
-@asks
-def alias(
-    api: Api,
-    urn: Urn,
-    namespace: Annotated[str | None, typer.Argument(metavar="[NAMESPACE]", help="Such as kafka://prod.")] = None,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="What it is called there.")] = None,
-    why: Annotated[str | None, typer.Option(metavar="TEXT", help="For whoever asks later.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Give a dataset the name that a producer calls it by, or list such names."""
-    if namespace is None:
-        found = api.get(at("datasets", urn, "aliases"))["aliases"]
-        if as_json:
-            echo_json(found)
-            return
-        rows = [
-            (each["namespace"], each["name"], ago(each["updated_at"]), each["updated_by"], each["why"])
-            for each in found
-        ]
-        show_table(("NAMESPACE", "NAME", "GIVEN", "BY", "WHY"), rows, nothing="it has no other names")
-        return
-    if name is None:
-        raise UserError(f"alias {namespace}: say what the dataset is called there, too")
-    body = {"namespace": namespace, "name": name, "why": why}
-    answer = api.request("PUT", at("datasets", urn, "aliases"), body=body)
-    if as_json:
-        echo_json(answer)
-    else:
-        typer.echo(f"{answer['dataset_urn']}: {answer['namespace']} {answer['name']} means it")
-
-
 @app.command("changes")
 @asks
 def changes(
@@ -381,6 +351,12 @@ def _say(dataset: dict[str, Any], *, as_json: bool) -> None:
         typer.echo(f"{dataset['dataset_urn']}: {_status(dataset)}, {dataset.get('tier', 'TIER_3')}, {where}")
 
 
+app.command("alias")(alias)
+app.command("unalias")(unalias)
+app.command("name")(name_means)
+app.command("export")(export)
+app.command("schema")(schema)
+app.command("baseline")(baseline)
 app.command("resolve")(resolve)
 app.command("rules")(rules)
 app.add_typer(rule_app, name="rule")

@@ -10,6 +10,7 @@ from headgate.cli import moments
 from headgate.cli.api import Api, asks, at
 from headgate.cli.documents import read_documents
 from headgate.cli.health_options import Limit, Urn
+from headgate.cli.incident_views import evidence_text
 from headgate.cli.moments import SinceOption, UntilOption, ago
 from headgate.cli.output import compact, show_facts, show_table
 from headgate.cli.session import Json, echo_json
@@ -80,6 +81,23 @@ def ls(
         for each in found
     ]
     show_table(("RESULT", "EVIDENCE", "FOUND", "REASON", "PRODUCER", ""), rows, nothing="no evidence", key=1)
+
+
+@app.command("contrast")
+@asks
+def contrast(api: Api, urn: Urn, since: SinceOption = None, until: UntilOption = None, as_json: Json = False) -> None:
+    """Show the first failure of a dataset and the last success before it."""
+    query = {"from": moments.asked(since, "--since"), "to": moments.asked(until, "--until")}
+    found = api.get(at("datasets", urn, "evidence", "contrast"), **query)
+    if as_json:
+        echo_json(found)
+        return
+    show_facts(
+        {
+            "first bad": evidence_text(found["first_bad"]) or "none is known",
+            "last good": evidence_text(found["last_good"]) or "none is known",
+        }
+    )
 
 
 @app.command("put")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from headgate.cli.api import Api, Server, api_of, at
+from headgate.cli.api import Api, CaFile, KeyFile, Server, api_of, at
 from headgate.cli.fanout_exits import FAILED, STALLED
 from headgate.cli.fanout_views import about, work_command
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
@@ -19,7 +19,7 @@ _STUCK_MAX: Final = 1000
 Faults = list[dict[str, str]]
 
 
-def doctor(
+def doctor(  # noqa: PLR0913 - each is an option
     context: typer.Context,
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="[ID]...", help="These fan-outs. [default: all that have not ended]")
@@ -31,10 +31,12 @@ def doctor(
     server: Server = None,
     home: Home = None,
     config: Config = None,
+    api_key_file: KeyFile = None,
+    ca: CaFile = None,
     as_json: Json = False,
 ) -> None:
     """Say what is wrong with fan-outs, and what to do. The exit code is 3 if one has stalled, 2 for other faults."""
-    api = api_of(context, server, home, config)
+    api = api_of(context, server, home, config, api_key_file, ca)
     run_ids = ids or [each["run_id"] for each in _open(api)]
     found = {run_id: _faults(api, run_id) for run_id in run_ids}
     if queue_url is not None:

@@ -9,7 +9,16 @@ import typer
 from headgate.cli import moments
 from headgate.cli.api import Api, asks, at
 from headgate.cli.health_options import IfVersion, Limit, Reason, Urn
-from headgate.cli.incident_views import show_context, show_incident, show_incidents, show_news, show_recovery, standing
+from headgate.cli.incident_views import (
+    show_context,
+    show_escalations,
+    show_incident,
+    show_incidents,
+    show_news,
+    show_quota,
+    show_recovery,
+    standing,
+)
 from headgate.cli.moments import SinceOption, UntilOption
 from headgate.cli.session import Json, echo_json
 
@@ -27,6 +36,7 @@ Dataset = Annotated[str | None, typer.Option("--dataset", metavar="URN", help="T
 Team = Annotated[str | None, typer.Option("--team", metavar="NAME", help="Those of a team.")]
 _UNRESOLVED: Final = ("OPEN", "ACKNOWLEDGED")
 _COME_BACK_SECONDS: Final = 1.0
+REFUSED_EXIT_CODE: Final = 3
 
 
 @app.command("ls")
@@ -241,6 +251,40 @@ def stats(
         echo_json(found)
     else:
         show_recovery(found)
+
+
+@app.command("escalations")
+@asks
+def escalations(api: Api, as_json: Json = False) -> None:
+    """List incidents of which more people are to be told now."""
+    found = api.get("/incidents/escalations")["escalations"]
+    if as_json:
+        echo_json(found)
+    else:
+        show_escalations(found)
+
+
+@app.command("quota")
+@asks
+def quota(
+    api: Api,
+    team: Annotated[str, typer.Argument(metavar="TEAM", help="Who is alerted.")],
+    take: Annotated[int | None, typer.Option(metavar="N", min=1, help="Take so many alerts, all or none.")] = None,
+    per_hour: Annotated[int, typer.Option(min=1, help="How many a team may be sent in an hour.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Show how many alerts a team was sent in this hour, or ask to send some. The exit code is 3 if they may not be."""
+    path = at("alert-quotas", team)
+    if take is None:
+        found = api.get(path, per_hour=per_hour)
+    else:
+        found = api.post(f"{path}/acquire", {"alerts": take, "per_hour": per_hour})
+    if as_json:
+        echo_json(found)
+    else:
+        show_quota(found)
+    if take is not None and not found["is_granted"]:
+        raise typer.Exit(REFUSED_EXIT_CODE)
 
 
 @app.command("watch")

@@ -210,3 +210,17 @@ def show_news(news: Mapping[str, Any]) -> None:
     why = f" ({news['reason']})" if news.get("reason") else ""
     line = (short(news["timestamp"]), what, news["status"], news["severity"], news["incident_id"], news["title"])
     typer.echo("  ".join(line) + why)
+
+
+def show_escalations(found: Iterable[Mapping[str, Any]]) -> None:
+    """Print incidents of which more people are to be told."""
+    from headgate.health.moments import instant
+
+    rows = [(each["level"], each["incident_id"], ago(instant(each["due_at_ms"]))) for each in found]
+    show_table(("TOLD SO FAR", "INCIDENT", "DUE"), rows, nothing="nobody more is to be told", key=1)
+
+
+def show_quota(found: Mapping[str, Any]) -> None:
+    """Print how much of an hour's alerts a team was sent."""
+    said = "may be sent" if found["is_granted"] else "NO MORE until " + short(found["resets_at"])
+    typer.echo(f"{found['team']}: {found['alert_count']} of {found['per_hour']} alerts in this hour; {said}")

@@ -22,8 +22,8 @@ _COMMANDS: Final = {
     "doctor": ("headgate.cli.doctor", "doctor"),
 }
 _GROUPS: Final = (
-    "workflow", "execution", "event", "schedule", "fanout", "chunk", "dataset", "signal", "incident", "evidence",
-    "lineage", "gate", "audit", "api-key", "key", "table",
+    "workflow", "execution", "asl", "event", "schedule", "fanout", "chunk", "dataset", "signal", "incident", "evidence",
+    "lineage", "gate", "audit", "api-key", "key", "table", "region",
 )  # fmt: skip
 
 app = typer.Typer(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
+from headgate.cli.table_costs import costs
+from headgate.cli.table_restore import compare, mend, swap
 from headgate.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,3 +84,9 @@ def _dynamodb(settings: Settings) -> Settings:
     if settings.store.backend != "dynamodb":
         raise UserError("store.backend is sqlite, which makes its tables when it is opened; nothing to do here")
     return settings
+
+
+app.command("compare")(compare)
+app.command("mend")(mend)
+app.command("swap")(swap)
+app.command("costs")(costs)

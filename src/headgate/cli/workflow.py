@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import typer
 
-from headgate.cli.api import Server, api_of
+from headgate.cli.api import Api, asks
 from headgate.cli.output import short, show_table
-from headgate.cli.session import Config, Home, Json, echo_json
+from headgate.cli.session import Json, echo_json
 
 app = typer.Typer(help="Workflows that can be started.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("ls")
-def ls(
-    context: typer.Context, server: Server = None, home: Home = None, config: Config = None, as_json: Json = False
-) -> None:
+@asks
+def ls(api: Api, as_json: Json = False) -> None:
     """List workflows: those of the server's app, and those that workers elsewhere serve."""
-    found = api_of(context, server, home, config).get("/workflows")["workflows"]
+    found = api.get("/workflows")["workflows"]
     if as_json:
         echo_json(found)
         return
@@ -32,11 +31,10 @@ def ls(
     show_table(("WORKFLOW", "LIVE WORKERS", "", ""), rows, nothing="no workflows; start the server with --app")
 
 
-def workers_ls(
-    context: typer.Context, server: Server = None, home: Home = None, config: Config = None, as_json: Json = False
-) -> None:
+@asks
+def workers_ls(api: Api, as_json: Json = False) -> None:
     """List workers: where they run, what they serve, and whether they are alive."""
-    found = api_of(context, server, home, config).get("/workers")["workers"]
+    found = api.get("/workers")["workers"]
     if as_json:
         echo_json(found)
         return

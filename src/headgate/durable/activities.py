@@ -344,7 +344,8 @@ class Activities:
         now_ms = self.now_ms()
         fact = f"activity {row.activity_id} attempt {row.attempt}: its worker {row.worker} died"
         died = ErrorInfo(type="WorkerDied", message=fact)
-        again = options_of(row).retry.again(row.attempt, died)
+        retry = options_of(row).retry
+        again = row.attempt <= retry.deaths or retry.again(row.attempt, died)
         if again:
             # At once: the pause between attempts is for what failed, and this may not even have begun.
             return [self._queued(row, now_ms).put(row.token), *self.slot_freed(row)]

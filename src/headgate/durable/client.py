@@ -60,6 +60,8 @@ from headgate.store.tables import EXECUTIONS, INBOXES
 from headgate.store.writes import Check, Put, Write
 
 _TERMINATE_SECONDS: Final = 30.0
+# How the names of workflows begin that are parts of the product.
+OURS: Final = "headgate."
 _answer_decoder: Final = msgspec.json.Decoder(AnswerUpdate)
 
 
@@ -109,7 +111,7 @@ class Client:
         """
         definition = self._workflows.get(workflow)
         if definition is None:
-            known = ", ".join(sorted(self._workflows)) or "none"
+            known = ", ".join(sorted(name for name in self._workflows if not name.startswith(OURS))) or "none"
             raise UnknownWorkflowError(f"workflow {workflow!r}: not loaded here; there is {known}; see --app")
         if execution_id is not None:
             check_execution_id(execution_id)

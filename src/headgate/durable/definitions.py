@@ -134,7 +134,7 @@ class Activity(Generic[P, R]):
         if interpreter is None:
             return self.function(*args, **kwargs)  # type: ignore[return-value]  # the plain function, as in a unit test
         raw = self.signature.pack(args, kwargs, what=f"input of activity {self.name}")
-        return interpreter.start_activity(self.name, raw, self._options_for(args, kwargs), self._decode)
+        return interpreter.start_activity(self.name, raw, self.options_for(args, kwargs), self._decode)
 
     def options(
         self,
@@ -161,7 +161,8 @@ class Activity(Generic[P, R]):
         made.activity_options = msgspec.structs.replace(self.activity_options, **changed)
         return made
 
-    def _options_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActivityOptions:
+    def options_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActivityOptions:
+        """Return how a call with these arguments is to be run."""
         if self.limit is None:
             return self.activity_options
         key = self.limit.key

@@ -41,6 +41,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The longest delay."""
     jitter: float = 0.2
     """The share of each delay that is drawn at random: 0 is none of it, 1 is all of it."""
+    deaths: int = 0
+    """Up to this many attempts are made again if their worker died over them, whatever `attempts` says."""
     never: _Names = ()
     """Error classes, or their names with or without the module, after which there is no further attempt.
     As with `except`, a class stands for its subclasses too."""
@@ -48,6 +50,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if type(self.attempts) is not int or self.attempts < 0:
             raise UserError(f"retry attempts {self.attempts!r}: use a whole number, or 0 for no limit")
+        if type(self.deaths) is not int or self.deaths < 0:
+            raise UserError(f"retry deaths {self.deaths!r}: use a whole number from 0")
         first = seconds(self.first, name="retry first")
         most = seconds(self.most, name="retry most")
         if first > most:

@@ -17,7 +17,16 @@ class InlineWorker:
         self._service = service
         self._tender = service.tender()
         self._lanes = {
-            lane: Claims(service.store, service.clock, service.ids, worker="inline", lane=lane, draw=lambda: 0.0)
+            lane: Claims(
+                service.store,
+                service.clock,
+                service.ids,
+                worker="inline",
+                lane=lane,
+                draw=lambda: 0.0,
+                # Without a handler it is someone else's who reports what was done.
+                wanted=lambda fanout: fanout.handler is not None,
+            )
             for lane in (MAIN_LANE, SLOW_LANE)
         }
 

@@ -123,10 +123,11 @@ class Audit:
         heads = [head_of(row, chain, self._keyring) for chain, row in enumerate(rows)]
         return [head for head in heads if head.sequence]
 
-    def reopen(self, chain: int, *, actor: str, reason: str) -> None:
+    def reopen(self, chain: int, *, actor: str, reason: str) -> Head:
         """Let a chain that was tampered with take entries again, once someone has looked at it.
 
-        The first of them says that and why. What is wrong with entries stays wrong; a head that was is sealed anew.
+        The first of them says that and why. What is wrong with entries stays wrong; a head that was is sealed anew, and
+        returned.
         Raises `ConflictError` if someone else is at it.
         """
         if not 0 <= chain < CHAINS:
@@ -141,6 +142,7 @@ class Audit:
             move = msgspec.structs.replace(head_write(head, head, self._keyring), condition=condition)
             self._store.transact([entry_write(record), move])
             self._heads[chain] = head
+            return head
 
     def _end(self, chain: int) -> Head:
         """Return the end of a chain by its entries and by what this process knows, whatever its head says."""

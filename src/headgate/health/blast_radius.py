@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.health import urns
@@ -29,7 +30,8 @@ _RANK: Final[Mapping[Confidence, int]] = {Confidence.HIGH: 0, Confidence.MEDIUM:
 Tiers = Callable[[Sequence[str]], Mapping[str, Tier]]
 
 
-class ReachedDataset(Struct, frozen=True):
+# There are thousands in an answer, and nothing in them leads back: the garbage collector need not count them.
+class ReachedDataset(Struct, frozen=True, gc=False):
     """A dataset that is reached over `distance` producers. It is as sure as the least sure edge on the way."""
 
     dataset_urn: str
@@ -38,7 +40,7 @@ class ReachedDataset(Struct, frozen=True):
     tier: Tier | None = None
 
 
-class ReachedEntity(Struct, frozen=True):
+class ReachedEntity(Struct, frozen=True, gc=False):
     """A reader (or, upstream, a writer) that is reached over `distance` producers, itself included."""
 
     entity_id: str
@@ -76,6 +78,10 @@ class BlastRadii:
         self._clock = clock
         self._tiers = tiers
         self._edges_max = edges_max
+
+    def warm(self) -> None:
+        """Read the graph if nobody has yet, so that the first question is as quick as any. Raises as `downstream`."""
+        self._graph.warm()
 
     def downstream(self, urn: str) -> BlastRadius:
         """Return what depends on a dataset, as of a second ago. Raises `InvalidIdError` and what the store raises."""
@@ -119,7 +125,7 @@ class _Walk:
     """
 
     def __init__(self, links: Links, origin: str, edges_max: int, now_seconds: int, *, is_upstream: bool) -> None:
-        self.datasets: dict[str, tuple[int, Confidence]] = {}
+        self.datasets: dict[str, ReachedDataset] = {}
         self.entities: dict[str, ReachedEntity] = {}
         self.edges = 0
         self.is_complete = True
@@ -143,7 +149,7 @@ class _Walk:
                 )
             frontier = self._datasets_of(reached)
             for urn, confidence in frontier.items():
-                self.datasets[urn] = (distance, confidence)
+                self.datasets[urn] = ReachedDataset(urn, distance, confidence)
 
     def _entities_of(self, frontier: Mapping[str, Confidence]) -> dict[str, Confidence]:
         """Return those who are newly reached from some datasets."""
@@ -184,10 +190,7 @@ def _surest(known: Confidence | None, so_far: Confidence, edge: Confidence) -> C
 
 
 def _ranked_datasets(walk: _Walk, tiers: Mapping[str, Tier]) -> tuple[ReachedDataset, ...]:
-    found = [
-        ReachedDataset(urn, distance, confidence, tiers.get(urn))
-        for urn, (distance, confidence) in walk.datasets.items()
-    ]
+    found = (replace(each, tier=tiers[urn]) if urn in tiers else each for urn, each in walk.datasets.items())
     return tuple(sorted(found, key=lambda each: (_RANK[each.confidence], each.distance, each.dataset_urn)))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from headgate.errors import DefinitionError
 from headgate.store.schema import Billing
@@ -45,7 +46,15 @@ PRICES_2024_10: Final = Prices(as_of="2024-10", write_million=1.25, read_million
 PRICES_2024_11: Final = Prices(as_of="2024-11", write_million=0.625, read_million=0.125, replicated_write_million=0.625)
 
 
-class Load(Struct, frozen=True, kw_only=True):
+class Sampling(Struct, frozen=True, kw_only=True):
+    """Which share of writes is of failures, and which shares of passes and failures are kept."""
+
+    fail_share: Share
+    pass_rate: Share
+    fail_rate: Share = 1.0
+
+
+class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one table is asked in a month. An index that holds whole items costs a write for each write it sees."""
 
     table: str
@@ -62,9 +71,11 @@ class Load(Struct, frozen=True, kw_only=True):
     write_units: float = 0
     read_units: float = 0
     reserved_discount: Share = 0
+    # Where not all that is offered is written.
+    sampling: Sampling | None = None
 
 
-class Estate(Struct, frozen=True, kw_only=True):
+class Estate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that is paid for: tables, what they keep, and what stands beside them."""
 
     loads: tuple[Load, ...] = ()
@@ -110,6 +121,14 @@ def monthly(estate: Estate, prices: Prices) -> Bill:
         Line("transfer, GB", estate.transfer_gb, prices.transfer_gb),
     ]
     return Bill(tuple(line for line in lines if line.quantity), prices.as_of)
+
+
+def by_month(estate: Estate) -> Estate:
+    """Return an estate whose writes and reads are given a second as one of a month."""
+    loads = tuple(
+        replace(load, writes=load.writes * SECONDS_A_MONTH, reads=load.reads * SECONDS_A_MONTH) for load in estate.loads
+    )
+    return replace(estate, loads=loads)
 
 
 def sampled(events: float, *, fail_share: float, pass_rate: float, fail_rate: float = 1.0) -> float:
@@ -178,7 +197,11 @@ def _write_units(load: Load) -> float:
     units = math.ceil(load.item_kb / _WRITE_UNIT_KB) * (1 + load.transacted_share)
     # An index is written by DynamoDB itself, never twice for a transaction.
     copies = math.ceil(load.item_kb / _WRITE_UNIT_KB) * load.indexes
-    return load.writes * (units + copies) * load.regions
+    writes = load.writes
+    if load.sampling is not None:
+        kept = load.sampling
+        writes = sampled(writes, fail_share=kept.fail_share, pass_rate=kept.pass_rate, fail_rate=kept.fail_rate)
+    return writes * (units + copies) * load.regions
 
 
 def _write_price(load: Load, prices: Prices) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -64,8 +64,11 @@ class EvidencePage(Struct, frozen=True):
     shed: int = 0
 
 
-class Offer(NamedTuple):
-    """What `EvidenceCache.admit` needs to know of a piece of evidence."""
+class Offer(Struct, frozen=True, gc=False):
+    """What `EvidenceCache.admit` needs to know of a piece of evidence.
+
+    There are thousands at a time, and they are gone a moment later: the garbage collector need not count them.
+    """
 
     evidence_id: str
     result: str
@@ -176,13 +179,15 @@ class EvidenceCache:
         with self._lock:
             ticks_ms = self._ticks_ms()
             admit = self._sampler.admit
-            for evidence_id, said, urn, offered, signature in offers:
+            for each in offers:
                 try:
-                    if not evidence_id:
+                    if not each.evidence_id:
                         raise InvalidIdError(
                             "evidence_id is empty; ask new_id() for one before asking whether it is kept"
                         )
-                    found.append(admit(evidence_id, said, urn, ticks_ms, offered, signature))
+                    found.append(
+                        admit(each.evidence_id, each.result, each.dataset_urn, ticks_ms, each.offered, each.signature)
+                    )
                 except UserError as exc:
                     found.append(exc)
             self.stats.offered += len(offers)

@@ -24,7 +24,7 @@ from headgate.store.conditions import absent
 from headgate.store.limiter import Priority, prioritised
 from headgate.store.port import Store
 from headgate.store.tables import EVIDENCE_CACHE
-from headgate.store.values import Item
+from headgate.store.values import Item, Vouched
 
 # A transaction takes a hundred writes and 4 MB, and one of the writes is the row of the spool.
 GROUP_ROWS: Final = 90
@@ -101,7 +101,7 @@ class Intake:
         """Store each group in a transaction of its own, and return what is left of those that were refused."""
         transactions: list[list[writes.Write]] = []
         for group in groups:
-            rows = [writes.Put(EVIDENCE_CACHE, {**each.row, TTL: ttl}, absent()) for each in group]
+            rows = [writes.Put(EVIDENCE_CACHE, _stored(each, ttl), absent()) for each in group]
             lines = [Line(each.evidence_id, each.line) for each in group]
             transactions.append([*rows, spool_put(self._ids.ulid(), lines, now_ms)])
         expires_at = instant(1000 * ttl)
@@ -132,6 +132,13 @@ def _shaped(kept: Sequence[Kept], now_ms: int) -> Iterator[Kept]:
             continue
         each.line = evidence_rows.line_of(each.row)
         yield each
+
+
+def _stored(kept: Kept, ttl: int) -> Item:
+    """Return the row as the store keeps it."""
+    # It was checked and made anew by its codec a moment ago. Only a store says which text beyond ASCII it can keep.
+    made = Vouched if kept.line.isascii() else dict
+    return made(kept.row, **{TTL: ttl})
 
 
 def _distinct(kept: Iterator[Kept]) -> Iterator[Kept]:

@@ -47,7 +47,11 @@ class Links:
         self.producers[ties.producer_id] = ties
         for side, targets in ((self._readers, ties.reads), (self._writers, ties.writes)):
             for target, confidence in targets.items():
-                side.setdefault(target, {})[ties.producer_id] = confidence
+                tied = side.get(target)
+                if tied is None:
+                    side[target] = {ties.producer_id: confidence}
+                else:
+                    tied[ties.producer_id] = confidence
 
     def has(self, producer_id: str, version: int, ttl: int) -> bool:
         """Whether this very row was taken before."""
@@ -100,6 +104,12 @@ class LineageGraph:
         with self._lock:
             self._refresh()
             yield self._links
+
+    def warm(self) -> None:
+        """Read the links if nobody has yet, so that the first who asks need not wait for all of them to be read."""
+        if self._refreshed is None:
+            with self._lock:
+                self._refresh()
 
     def _refresh(self) -> None:
         now, now_ms = self._clock.monotonic(), int(self._clock.seconds() * 1000)

@@ -44,7 +44,7 @@ class LineageEntry(Struct, frozen=True, kw_only=True):
     target: str
 
 
-class Ties(Struct, frozen=True, kw_only=True):
+class Ties(Struct, frozen=True, kw_only=True, gc=False):
     """What a producer has to do with datasets, each with how sure that is."""
 
     producer_id: str
@@ -220,4 +220,7 @@ def _by_confidence(side: dict[str, Confidence]) -> dict[str, list[str]]:
 
 
 def _confidence_of_each(grouped: dict[str, list[str]]) -> dict[str, Confidence]:
-    return {target: Confidence(word) for word, targets in grouped.items() for target in targets}
+    each: dict[str, Confidence] = {}
+    for word, targets in grouped.items():
+        each.update(dict.fromkeys(targets, Confidence(word)))
+    return each

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from headgate.errors import ThrottledError
+from headgate.health.registry_lookup import LookupStats
 from headgate.health.vocabulary import Severity, SignalState, Tier
 from headgate.store.breaker import BreakerChange, BreakerState
 from headgate.store.cache_keys import Kind
@@ -76,7 +77,9 @@ class HealthMeters:
         self._cache_latency = histogram(
             "cache_latency", "Milliseconds of a cache call.", _MS_BUCKETS, "cache_layer", "operation"
         )
-        self._default_config = counter("default_config_used", "Lookups answered with lenient defaults.")
+        self._alerts = counter(
+            "error_rate_alerts", "Times that failures of a kind passed their threshold a minute.", "error", "category"
+        )
         self._failovers = counter("region_failover_triggered", "Failovers to another region.", "to_region")
         self._teams = _Bounded(TEAMS_MAX)
         self._signal_types = _Bounded(SIGNAL_TYPES_MAX)
@@ -115,9 +118,13 @@ class HealthMeters:
 
     # Degradation.
 
-    def default_config_used(self) -> None:
-        """Count a lookup that had to do with defaults."""
-        self._default_config.of().inc()
+    def alerted(self, code: str, category: str) -> None:
+        """Count that failures of one kind passed their threshold."""
+        self._alerts.of(code, category).inc()
+
+    def watch_lookups(self, stats: LookupStats) -> None:
+        """Expose how often a lookup of a config had to do with less than the present one."""
+        self._registry.register(_OnDemand(lambda: _lookup_metrics(stats)))
 
     def failed_over(self, to_region: str) -> None:
         """Count a failover."""
@@ -152,9 +159,9 @@ class HealthMeters:
         elif change.after is BreakerState.CLOSED:
             self._closed.of(name).inc()
 
-    def watch_throttles(self, stats: StoreStats) -> None:
-        """Expose how often the backend throttled an attempt, by table and operation."""
-        self._registry.register(_OnDemand(lambda: _throttle_metrics(stats)))
+    def watch_store(self, stats: StoreStats) -> None:
+        """Expose how often the backend throttled an attempt, and what capacity it was asked for."""
+        self._registry.register(_OnDemand(lambda: _backend_metrics(stats)))
 
 
 class _Children(Generic[M]):
@@ -226,7 +233,17 @@ def _cache_metrics(stats: CacheStats) -> Iterator[Metric]:
     yield stale
 
 
-def _throttle_metrics(stats: StoreStats) -> Iterator[Metric]:
+def _lookup_metrics(stats: LookupStats) -> Iterator[Metric]:
+    for name, said, count in (
+        ("default_config_used", "Lookups answered with lenient defaults.", stats.default_config_used),
+        ("last_known_config_used", "Lookups answered with what was last known.", stats.last_known_used),
+        ("stale_config_used", "Lookups answered from a cache past its time.", stats.stale_cache_used),
+        ("config_not_found", "Lookups of datasets that are not registered.", stats.not_found),
+    ):
+        yield CounterMetricFamily(name, said, value=count)
+
+
+def _backend_metrics(stats: StoreStats) -> Iterator[Metric]:
     family = CounterMetricFamily(
         "dynamodb_throttle_count", "Attempts that the backend throttled.", labels=["table", "operation"]
     )
@@ -235,3 +252,9 @@ def _throttle_metrics(stats: StoreStats) -> Iterator[Metric]:
         tables = about.removeprefix("tables ").removeprefix("table ").replace(", ", "+")
         family.add_metric([tables, operation], count)
     yield family
+    consumed = CounterMetricFamily(
+        "dynamodb_consumed_capacity", "Units of capacity that were used.", labels=["table", "capacity_type"]
+    )
+    for (table, kind), units in list(stats.consumed.items()):
+        consumed.add_metric([table, kind], units)
+    yield consumed

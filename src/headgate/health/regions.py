@@ -19,7 +19,7 @@ from headgate.errors import ConflictError, StoreBusyError, StoreIOError
 from headgate.store.conditions import Condition, absent, all_of, any_of, equals, lacks, less_than, version_is
 from headgate.store.port import Store
 from headgate.store.schema import Key, Table
-from headgate.store.tables import CONTROL
+from headgate.store.tables import AUDIT, CONTROL
 from headgate.store.values import Item
 from headgate.store.writes import Check, Delete, Put, Update, Write
 
@@ -85,7 +85,11 @@ class WriterLease:
         except ConflictError as exc:
             if exc.current is None:
                 raise
-            raise _not_the_writer(region, _lease(exc.current)) from exc
+            held = _lease(exc.current)
+            if held.region == region and self._now_ms() < held.expires_ms:
+                # Another process of the same region was faster: the lease is the region's.
+                return held
+            raise _not_the_writer(region, held) from exc
         return lease
 
     def _row(self, lease: Lease) -> Item:
@@ -135,9 +139,35 @@ class Fence:
         lease = self._lease
         if lease is None or not self.is_open():
             raise _not_the_writer(self._region, lease)
-        marks = {EPOCH: lease.epoch, WRITER: lease.region}
         fence = Check(CONTROL, _EPOCH_KEY, all_of(equals("epoch", lease.epoch), equals("region", lease.region)))
-        return [*(_marked(write, marks) for write in writes), fence]
+        return [*self.marked(writes), fence]
+
+    def marked(self, writes: Sequence[Write]) -> list[Write]:
+        """Return the writes, marked with the epoch they are made under. Raises `StoreBusyError` as `fence_writes` does.
+
+        Entries of the audit are not: they are sealed as they are, and none ever takes the place of another.
+        """
+        lease = self._lease
+        if lease is None or not self.is_open():
+            raise _not_the_writer(self._region, lease)
+        marks = {EPOCH: lease.epoch, WRITER: lease.region}
+        return [write if write.table is AUDIT else _marked(write, marks) for write in writes]
+
+    def check(self) -> None:
+        """Raise `StoreBusyError` if the region is not the writer, by what it knows itself of the epoch."""
+        lease = self._lease
+        if lease is None or not self.is_open():
+            raise _not_the_writer(self._region, lease)
+        if known_epoch(self._store) != (lease.epoch, lease.region):
+            raise self.passed()
+
+    def passed(self) -> StoreBusyError:
+        """Let no more writes through, and return the error that says why."""
+        self.leave()
+        return StoreBusyError(
+            f"region {self._region}: its epoch has passed and it is not the writer any more; "
+            "write to the region that is"
+        )
 
     def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
         """Apply all of `writes` or none, if the region is the writer.
@@ -148,11 +178,7 @@ class Fence:
             self._store.transact(self.fence_writes(writes), token=token)
         except ConflictError as exc:
             if len(writes) in exc.failures:
-                self.leave()
-                raise StoreBusyError(
-                    f"region {self._region}: its epoch has passed and it is not the writer any more; "
-                    "write to the region that is"
-                ) from exc
+                raise self.passed() from exc
             raise
 
 

@@ -8,7 +8,7 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,13 @@ from msgspec import Struct
 
 from headgate.auth.audit_entry import AuditLog
 from headgate.clock import Clock
-from headgate.errors import AlreadyExistsError, ConflictError, IllegalTransitionError, StoreBusyError
+from headgate.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    DatasetNotFoundError,
+    IllegalTransitionError,
+    StoreBusyError,
+)
 from headgate.health.datasets import Dataset, DatasetSpec, DatasetStatus, Source
 from headgate.health.registry_changes import (
     EVENT_SOURCE,
@@ -87,6 +93,7 @@ class Chunk(Struct, frozen=True):
 
     datasets: list[Dataset]
     checkpoint: str
+    has_more: bool = False
 
 
 # Returns what a dataset is to be, or None if it is that already. Raises what stands against it.
@@ -278,6 +285,10 @@ class Registry:
         """How often `lookup` had to do with less than the present config."""
         return self._lookups.stats
 
+    def on_miss(self, missed: Callable[[DatasetNotFoundError], None]) -> None:
+        """Have `missed` told of each dataset that `lookup` does not find."""
+        self._lookups.missed = missed
+
     def history(self, urn: str, *, limit: int = 50, cursor: str | None = None) -> Versioned:
         """Return the versions of a dataset, the newest first. Raises `DatasetNotFoundError`."""
         return self._history.page(dataset_urn(urn), limit=limit, cursor=cursor)
@@ -295,20 +306,16 @@ class Registry:
         """Return what changed since a checkpoint; for None, everything: see `registry_feed`."""
         return self._feed.after(after, limit)
 
-    def export(self, after: str | None = None) -> Iterator[Chunk]:
-        """Go through all datasets, deleted ones included, a hundred at a time; or those changed since a checkpoint.
+    def export(self, after: str | None = None, *, limit: int = EXPORT_CHUNK) -> Chunk:
+        """Return the next of all datasets, deleted ones included; or of those changed since a checkpoint.
 
-        Each is as it stands when its chunk is read. One that changes meanwhile comes again.
+        Each is as it stands now. One that changes before the last chunk is read comes again.
         """
-        checkpoint = after
-        while True:
-            found = self._feed.after(checkpoint, EXPORT_CHUNK)
-            checkpoint = found.checkpoint
-            keys = [latest_key(change.dataset_urn) for change in found.changes]
-            items = self._store.get_many(DATASET_REGISTRY, keys, consistent=True) if keys else []
-            yield Chunk([dataset_of(item) for item in items if item is not None], checkpoint)
-            if not found.has_more:
-                return
+        found = self._feed.after(after, limit)
+        keys = [latest_key(change.dataset_urn) for change in found.changes]
+        items = self._store.get_many(DATASET_REGISTRY, keys, consistent=True) if keys else []
+        datasets = [dataset_of(item) for item in items if item is not None]
+        return Chunk(datasets, found.checkpoint, found.has_more)
 
     # Names elsewhere.
 

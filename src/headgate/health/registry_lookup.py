@@ -55,6 +55,8 @@ class Lookups:
 
     def __init__(self, find: Callable[[str], Dataset | None], known: LastKnown, clock: Clock) -> None:
         self.stats = LookupStats()
+        # Told of each dataset that is not there.
+        self.missed: Callable[[DatasetNotFoundError], None] = lambda _error: None
         self._find = find
         self._known = known
         self._clock = clock
@@ -88,8 +90,10 @@ class Lookups:
 
     def _without_dataset(self, urn: str, fallback_on_miss: FallbackOnMiss) -> Lookup:
         self.stats.not_found += 1
+        missing = DatasetNotFoundError(f"dataset {urn}: it is not registered; create it first")
+        self.missed(missing)
         if fallback_on_miss is FallbackOnMiss.FAIL:
-            raise DatasetNotFoundError(f"dataset {urn}: it is not registered; create it first")
+            raise missing
         self.stats.default_config_used += 1
         warning = f"dataset {urn}: it is not registered; lenient defaults are used"
         return Lookup(default_dataset(urn), None if fallback_on_miss is FallbackOnMiss.PASS else warning)

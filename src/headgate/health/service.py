@@ -10,9 +10,13 @@ from typing import Final
 import structlog
 
 from headgate.clock import Clock
+from headgate.errors import DatasetNotFoundError, FatalError, TransientError
 from headgate.health import incident_values, urns
+from headgate.health.alert_quotas import AlertQuotas
+from headgate.health.alerts import Alerts
 from headgate.health.announcements import Announce, IncidentNews, nobody
 from headgate.health.audit import Audit
+from headgate.health.baselines import Baselines
 from headgate.health.blast_radius import BlastRadii
 from headgate.health.contexts import Contexts
 from headgate.health.datasets import Dataset, DatasetStatus
@@ -21,8 +25,9 @@ from headgate.health.fields import Fields
 from headgate.health.gatekeeper import Gatekeeper
 from headgate.health.incident_decisions import mttr_seconds
 from headgate.health.incident_listing import IncidentListing
+from headgate.health.incident_plans import Opened
 from headgate.health.incident_upkeep import Upkeep
-from headgate.health.incident_values import Incident
+from headgate.health.incident_values import Incident, Trouble
 from headgate.health.incidents import Incidents
 from headgate.health.ingestion import Ingestion
 from headgate.health.lineage import Lineage
@@ -38,7 +43,7 @@ from headgate.health.signal_decisions import Standing, Verdict
 from headgate.health.signal_results import Result
 from headgate.health.signal_values import Signal, SignalUpdate
 from headgate.health.signals import Signals
-from headgate.health.vocabulary import Tier
+from headgate.health.vocabulary import SignalState, Tier
 from headgate.ids import IdMaker
 from headgate.store import cache_keys
 from headgate.store.blobs import Blobs
@@ -70,17 +75,24 @@ class HealthService:
         opens_incidents: bool = True,
         last_known_path: Path | None = None,
         meters: HealthMeters | None = None,
+        alerts: Alerts | None = None,
         tracing: Tracing | None = None,
+        db_system: str = "sqlite",
+        is_writer: Callable[[], bool] = lambda: True,
     ) -> None:
         """Take what everything is kept with.
 
         `announce` gives the writes that make an event known, `told` is called once some are durable. With
-        `opens_incidents`, a signal that becomes CRITICAL opens an incident in the same transaction.
+        `opens_incidents`, a signal that becomes CRITICAL opens an incident in the same transaction. `db_system` names
+        the backend in spans. While `is_writer` says no, another region does what is due.
         """
         self.store, self.clock, self.ids, self.keyring = store, clock, ids, keyring
         self._cache = cache
         self._told = told
         self._meters = meters
+        self._alerts = alerts
+        self._db_system = db_system
+        self._is_writer = is_writer
         self.audit = Audit(store, clock, ids, keyring)
         sealer = Fields(keyring)
         self.registry = Registry(
@@ -98,7 +110,7 @@ class HealthService:
         self.evidence = EvidenceCache(store, clock, ids, blobs)
         self.lineage = Lineage(store, clock)
         self.blast_radii = BlastRadii(LineageGraph(store, clock), clock, self._tiers)
-        self.incidents = Incidents(
+        self.incidents = _CountedIncidents(
             store,
             clock,
             ids,
@@ -109,6 +121,13 @@ class HealthService:
             blast_radius=self._blast_radius,
             standing=self.standing,
         )
+        if meters is not None:
+            self.incidents.could_not_open = meters.incident_creation_failed
+            meters.watch_lookups(self.registry.stats)
+        if alerts is not None:
+            self.registry.on_miss(alerts.record)
+        self.baselines = Baselines(store, clock)
+        self.alert_quotas = AlertQuotas(store, clock)
         self.incident_listing = IncidentListing(store, keyring, sealer=sealer)
         self.upkeep = Upkeep(
             store, clock, ids, self.incidents, sealer=sealer, announce=announce, unpin=self.evidence.unpin
@@ -135,7 +154,7 @@ class HealthService:
         self.registry.told = told
         self.incidents.told = self._incident_told
         self.signals.told = self._signals_told
-        self.signals.counted = partial(_report_update, meters)
+        self.signals.counted = partial(_report_update, meters, alerts)
         self._tracing = tracing if tracing is not None else Tracing()
         self._fields = sealer
 
@@ -147,6 +166,7 @@ class HealthService:
             signal_type=update.signal_type,
             new_state=update.value.state.value,
         ) as span:
+            span.set_attribute("db.system", self._db_system)
             span.set_attribute("db.operation", "UpdateItem")
             about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
             _log.debug("signal_state_update_started", **about, expected_version=update.expected_version)
@@ -169,18 +189,24 @@ class HealthService:
 
     def sweep(self, *, limit: int = 100) -> int:
         """Do what is due as time goes by, and return how much that was."""
-        return self.upkeep.sweep(limit=limit) + self.lineage.sweep(limit=limit)
+        told = 0 if self._alerts is None else self._alerts.tell()
+        if self._is_writer():
+            told += self.upkeep.sweep(limit=limit) + self.lineage.sweep(limit=limit)
+        self.blast_radii.warm()
+        return told
 
     def drain(self, *, limit: int = 200) -> int:
         """Carry out what was accepted and put off, and return how much that was."""
-        return self.ingestion.drain(limit=limit).done
+        return self.ingestion.drain(limit=limit).done if self._is_writer() else 0
 
     def archive(self) -> int:
         """Move evidence to the archive before it expires, and return how much that was."""
-        return self.evidence.archive()
+        return self.evidence.archive() if self._is_writer() else 0
 
     def tidy(self) -> int:
         """Delete what the archive keeps no longer, put secret fields under the active key; return how much that was."""
+        if not self._is_writer():
+            return 0
         return self.evidence.purge_archive() + self._fields.reseal_all(self.store)
 
     def close(self) -> None:
@@ -227,7 +253,20 @@ class HealthService:
         self._told()
 
 
-def _report_update(meters: HealthMeters | None, update: SignalUpdate, result: Result) -> None:
+class _CountedIncidents(Incidents):
+    """Incidents, of which someone is told that one could not be opened."""
+
+    could_not_open: Callable[[], None] = staticmethod(lambda: None)
+
+    def open(self, trouble: Trouble, *, actor: str) -> Opened:
+        try:
+            return super().open(trouble, actor=actor)
+        except (TransientError, FatalError):
+            self.could_not_open()
+            raise
+
+
+def _report_update(meters: HealthMeters | None, alerts: Alerts | None, update: SignalUpdate, result: Result) -> None:
     """Log and count what was made of an update, under the names that others look for."""
     signal = result.signal
     about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
@@ -242,11 +281,13 @@ def _report_update(meters: HealthMeters | None, update: SignalUpdate, result: Re
         )
     elif not result.is_success:
         _log.error("signal_state_update_failed", **about, error=result.message, error_type=result.verdict.value)
+    if alerts is not None and result.verdict is Verdict.DATASET_NOT_FOUND:
+        alerts.record(DatasetNotFoundError(result.message))
     if meters is not None:
-        _count_update(meters, result)
+        _count_update(meters, update, result)
 
 
-def _count_update(meters: HealthMeters, result: Result) -> None:
+def _count_update(meters: HealthMeters, update: SignalUpdate, result: Result) -> None:
     signal = result.signal
     if result.verdict is Verdict.APPLIED and signal is not None:
         previous = signal.previous_state if result.is_transition else signal.state
@@ -255,6 +296,9 @@ def _count_update(meters: HealthMeters, result: Result) -> None:
         meters.signal_conflicted()
     elif not result.is_success:
         meters.signal_failed()
+        if result.verdict is Verdict.UNAVAILABLE and update.value.state is SignalState.CRITICAL:
+            # Its incident would have been opened in the transaction that failed.
+            meters.incident_creation_failed()
 
 
 def _count_incident(meters: HealthMeters, incident: Incident, news: IncidentNews) -> None:

@@ -65,12 +65,11 @@ def decide(current: Signal | None, update: SignalUpdate, standing: Standing, now
 
 
 def _applied(current: Signal | None, update: SignalUpdate, standing: Standing, now_ms: int) -> Decision:
-    value = update.value
-    kept = replace(
-        value,
-        breach_start=_breach_start(current, value),
-        incident_id=None if current is None else current.value.incident_id,
-    )
+    kept = value = update.value
+    breach_start = _breach_start(current, value)
+    incident_id = None if current is None else current.value.incident_id
+    if breach_start != value.breach_start or incident_id != value.incident_id:
+        kept = replace(value, breach_start=breach_start, incident_id=incident_id)
     signal = _signal(current, update, kept, standing, now_ms)
     return Decision(Verdict.APPLIED, signal, is_transition=current is None or current.state is not value.state)
 

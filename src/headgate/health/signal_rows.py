@@ -12,15 +12,18 @@ from headgate.health.signal_values import Metrics, Producer, Signal, SignalValue
 from headgate.health.vocabulary import Confidence, SignalState, Tier
 from headgate.store.schema import Key
 from headgate.store.tables import BREACH_SHARDS
-from headgate.store.values import Item
+from headgate.store.values import Item, Vouched
 
 _DAY_SECONDS: Final = 86_400
 QUIET_DAYS: Final = 30
 HISTORY_SECONDS: Final = 90 * _DAY_SECONDS
 # Listed by the breach index. Healthy ones are not: they are nearly all, and would make one key of it hot.
 LISTED: Final = (SignalState.CRITICAL, SignalState.WARNING, SignalState.UNKNOWN)
-_PRODUCER: Final = ("top_producer", "top_producer_version", "top_producer_confidence")
 _LATE: Final = 0
+# Looked up rather than asked for: the value of a member is worked out each time.
+_WORDS: Final[Mapping[SignalState | Tier, str]] = {each: each.value for each in (*SignalState, *Tier)}
+# Up to here every whole float is exactly that whole number.
+_EXACT_MAX: Final = 2.0**53
 
 
 def signal_key(dataset_urn: str, signal_type: str) -> Key:
@@ -40,48 +43,77 @@ def breach_partition(state: SignalState, tier: Tier, shard: int) -> str:
 
 def signal_row(signal: Signal, now_seconds: int) -> Item:
     """Return a signal as a row. One that is not OK never expires: a dataset that fell silent must stay visible."""
-    value = signal.value
-    row: Item = {
-        "PK": signal.dataset_urn,
-        "SK": signal.signal_type,
-        "state": value.state.value,
-        "previous_state": None if signal.previous_state is None else signal.previous_state.value,
-        "state_changed_at": signal.state_changed_at,
-        "score": value.score,
-        "slo_threshold": value.slo_threshold,
-        "window_start": value.window_start,
-        "window_end": value.window_end,
-        "window_type": value.window_type,
-        "metrics": {
-            "evidence_count": value.metrics.evidence_count,
-            "pass_count": value.metrics.pass_count,
-            "fail_count": value.metrics.fail_count,
+    value, metrics, previous = signal.value, signal.value.metrics, signal.previous_state
+    row = Vouched(
+        PK=signal.dataset_urn,
+        SK=signal.signal_type,
+        state=_WORDS[value.state],
+        previous_state=None if previous is None else _WORDS[previous],
+        state_changed_at=signal.state_changed_at,
+        score=_number(value.score),
+        slo_threshold=_number(value.slo_threshold),
+        window_start=value.window_start,
+        window_end=value.window_end,
+        window_type=value.window_type,
+        metrics={
+            "evidence_count": metrics.evidence_count,
+            "pass_count": metrics.pass_count,
+            "fail_count": metrics.fail_count,
         },
-        "evidence_sample": list(value.evidence_sample),
-        "tier": signal.tier.value,
-        "owner_team": signal.owner_team,
-        "last_updated": signal.last_updated,
-        "version": signal.version,
-        "digest": signal.digest,
-    }
-    for name in ("breach_start", "failure_signature", "incident_id"):
-        given = getattr(value, name)
-        if given is not None:
-            row[name] = given
-    producer = value.top_producer
-    if producer is not None:
-        row["top_producer"] = producer.producer_id
-        row["top_producer_version"] = producer.version
-        row["top_producer_confidence"] = None if producer.confidence is None else producer.confidence.value
-        if producer.deployed_at is not None:
-            row["top_producer_deployed_at"] = producer.deployed_at
+        evidence_sample=[*value.evidence_sample],
+        tier=_WORDS[signal.tier],
+        owner_team=signal.owner_team,
+        last_updated=signal.last_updated,
+        version=signal.version,
+        digest=signal.digest,
+    )
+    if value.incident_id is not None:
+        row["incident_id"] = value.incident_id
     if value.state is SignalState.OK:
         # To the day: a refresh then leaves every index as it is.
         row["ttl"] = (now_seconds // _DAY_SECONDS + QUIET_DAYS + 1) * _DAY_SECONDS
     else:
         row["breach_pk"] = breach_partition(value.state, signal.tier, shard_of(signal.dataset_urn, signal.signal_type))
         row["breach_sk"] = f"{signal.state_changed_at}#{signal.dataset_urn}#{signal.signal_type}"
-    return row
+    row.update(_trouble(value))
+    return row if _is_plain(signal) else {**row}
+
+
+def _number(value: float) -> float:
+    """Return a number as every store gives it back."""
+    return int(value) if value.is_integer() and value < _EXACT_MAX else value
+
+
+def _is_plain(signal: Signal) -> bool:
+    """Whether there is nothing in a signal that a store should look at closely: the words of people, and odd numbers.
+
+    All else was checked or made here.
+    """
+    value = signal.value
+    return (
+        value.top_producer is None
+        and value.failure_signature is None
+        and value.window_type.isascii()
+        and signal.owner_team.isascii()
+        and value.slo_threshold < _EXACT_MAX
+    )
+
+
+def _trouble(value: SignalValue) -> Item:
+    """Return what a row says of how a signal fails, and who is thought to have caused it."""
+    told: Item = {}
+    if value.breach_start is not None:
+        told["breach_start"] = value.breach_start
+    if value.failure_signature is not None:
+        told["failure_signature"] = value.failure_signature
+    producer = value.top_producer
+    if producer is not None:
+        told["top_producer"] = producer.producer_id
+        told["top_producer_version"] = producer.version
+        told["top_producer_confidence"] = None if producer.confidence is None else producer.confidence.value
+        if producer.deployed_at is not None:
+            told["top_producer_deployed_at"] = producer.deployed_at
+    return told
 
 
 def signal_of(row: Mapping[str, Any]) -> Signal:

@@ -125,7 +125,8 @@ _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
 def checked(update: SignalUpdate, now_ms: int) -> SignalUpdate:
     """Return the update in canonical form. Raises `InvalidPayloadError` or `InvalidIdError`, naming every field."""
-    canonical = replace(update, value=_canonical(update.value))
+    value = _canonical(update.value)
+    canonical = update if value is update.value else replace(update, value=value)
     problems = _problems(canonical, now_ms)
     if problems:
         raise InvalidPayloadError(f"signal {update.dataset_urn[:80]} {update.signal_type[:64]}: {'; '.join(problems)}")
@@ -146,6 +147,8 @@ def is_evidence(text: str) -> bool:
 
 def _canonical(value: SignalValue) -> SignalValue:
     """Return a value with its moments in the one form, in which they are compared."""
+    if _is_canonical(value):
+        return value
     producer = value.top_producer
     if producer is not None and producer.deployed_at is not None:
         deployed_at = moments.moment(producer.deployed_at, field="top_producer.deployed_at")
@@ -161,6 +164,20 @@ def _canonical(value: SignalValue) -> SignalValue:
         top_producer=producer,
         # Which incident a signal belongs to is decided here, and not by who measures it.
         incident_id=None,
+    )
+
+
+def _is_canonical(value: SignalValue) -> bool:
+    """Whether a value is as it should be, for those that nearly all are; False says nothing."""
+    return (
+        value.top_producer is None
+        and value.incident_id is None
+        and value.failure_signature != ""
+        and value.score > _NUMBER_MIN
+        and value.slo_threshold > _NUMBER_MIN
+        and value.breach_start is None
+        and moments.moment(value.window_start, field="window_start") == value.window_start
+        and moments.moment(value.window_end, field="window_end") == value.window_end
     )
 
 
@@ -182,10 +199,10 @@ def _problems(update: SignalUpdate, now_ms: int) -> list[str]:
 
 
 def _count_problems(metrics: Metrics) -> list[str]:
-    counts = (metrics.evidence_count, metrics.pass_count, metrics.fail_count)
-    if any(not 0 <= count <= _COUNT_MAX for count in counts):
+    total, passed, failed = counts = (metrics.evidence_count, metrics.pass_count, metrics.fail_count)
+    if not (0 <= total <= _COUNT_MAX and 0 <= passed <= _COUNT_MAX and 0 <= failed <= _COUNT_MAX):
         return [f"metrics {counts}: counts must not be negative"]
-    if metrics.pass_count + metrics.fail_count > metrics.evidence_count:
+    if passed + failed > total:
         return [f"metrics {counts}: pass_count and fail_count are more than evidence_count"]
     return []
 
@@ -199,12 +216,10 @@ def _text_problems(value: SignalValue) -> list[str]:
         found.append(f"failure_signature {signature[:40]!r}: write REASON_CODE:FIELD, at most {TEXT_MAX} characters")
     if len(value.evidence_sample) > SAMPLES_MAX:
         found.append(f"evidence_sample: {len(value.evidence_sample)} ids, at most {SAMPLES_MAX} are kept")
-    if not all(map(is_evidence, value.evidence_sample)):
+    if value.evidence_sample and not all(map(is_evidence, value.evidence_sample)):
         found.append("evidence_sample: an id has another form than evd-01HQXY8MNP4QR7ST9VW2XYZ456")
-    texts = (
-        value.window_type,
-        *((value.top_producer.producer_id, value.top_producer.version) if value.top_producer else ()),
-    )
-    if any(len(text) > TEXT_MAX for text in texts):
+    producer = value.top_producer
+    longest = max(len(producer.producer_id), len(producer.version)) if producer is not None else 0
+    if len(value.window_type) > TEXT_MAX or longest > TEXT_MAX:
         found.append(f"window_type or top_producer: a text is longer than {TEXT_MAX} characters")
     return found

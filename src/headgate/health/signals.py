@@ -63,6 +63,7 @@ class _Pending(Struct):
     update: SignalUpdate
     standing: Standing
     current: Signal | None
+    cache_key: cache_keys.Key
     decision: Decision | None = None
     plan: Plan | None = None
     # Whether what was read came from memory, and may have been overtaken.
@@ -237,10 +238,11 @@ class Signals:
             changes = any(each.decision is not None and each.decision.is_transition for each in ready)
             with prioritised(Priority.TRANSITION if changes else Priority.REFRESH):
                 outcomes = self._applied([self._writes(each, now_ms, incidents, drafts) for each in ready])
-            pending = []
-            for each, error in zip(ready, outcomes, strict=True):
-                if not self._settled(each, error, results, written):
-                    pending.append(each)
+            written += self._noted(
+                [each for each, error in zip(ready, outcomes, strict=True) if error is None], results
+            )
+            refused = [(each, error) for each, error in zip(ready, outcomes, strict=True) if error is not None]
+            pending = [each for each, error in refused if not self._is_settled(each, error, results)]
         for each in pending:
             message = f"{each.update.dataset_urn}: others were faster {ROUNDS_MAX} times; send it again"
             results[each.index] = Result(Verdict.UNAVAILABLE, each.current, message)
@@ -283,15 +285,17 @@ class Signals:
         Memory will do: a signal that someone else has changed since refuses the write, and says how it stands.
         """
         standings = {urn: self._standing(urn) for urn in dict.fromkeys(each.dataset_urn for each in updates)}
+        keys = [cache_keys.signal_state(each.dataset_urn, each.signal_type) for each in updates]
         known = []
-        for index, update in enumerate(updates):
+        for index, (update, key, held) in enumerate(
+            zip(updates, keys, self._cache.peek_many(keys, Signal), strict=True)
+        ):
             standing = standings[update.dataset_urn]
             if standing is None:
                 message = f"{update.dataset_urn}: no such dataset is registered; register it first"
                 results[index] = Result(Verdict.DATASET_NOT_FOUND, message=message)
             else:
-                held = self.remembered(update.dataset_urn, update.signal_type)
-                known.append(_Pending(index, update, standing, held, is_remembered=held is not None))
+                known.append(_Pending(index, update, standing, held, key, is_remembered=held is not None))
         self._read([each for each in known if not each.is_remembered])
         return known
 
@@ -334,7 +338,8 @@ class Signals:
         signal, more = decision.signal, list[Write]()
         if self._incidents is not None:
             signal, more = self._incident_writes(each, signal, now_ms, incidents, drafts)
-            each.decision = replace(decision, signal=signal)
+            if signal is not decision.signal:
+                each.decision = replace(decision, signal=signal)
         condition = absent() if each.current is None else version_is(each.current.version)
         is_news = decision.is_transition or bool(more)
         put = Put(SIGNAL_STATE, signal_row(signal, now_ms // 1000), condition, quiet=not is_news)
@@ -349,6 +354,8 @@ class Signals:
         """Return the signal with its incident, and what opening, joining, leaving or quieting that takes."""
         assert self._incidents is not None
         each.plan = None
+        if signal.state is SignalState.OK and signal.value.incident_id is None:
+            return signal, []
         link = Link(signal.dataset_urn, signal.signal_type)
         held = self._held(signal, incidents, drafts)
         if held is None and signal.value.incident_id is not None:
@@ -383,21 +390,26 @@ class Signals:
         found = drafts.incident(incident_id) or incidents.get(incident_id)
         return found if found is not None and found.is_open else None
 
-    def _settled(
-        self, each: _Pending, error: HeadgateError | None, results: dict[int, Result], written: list[Signal]
-    ) -> bool:
-        """Note what the store said. Returns False if the update is to be decided anew from what it said."""
-        decision = each.decision
-        assert decision is not None
-        assert decision.signal is not None
-        if error is None:
-            signal = decision.signal
-            results[each.index] = Result(Verdict.APPLIED, signal, is_transition=decision.is_transition)
-            self._cache.wrote(cache_keys.signal_state(signal.dataset_urn, signal.signal_type), signal, signal.version)
-            written.append(signal)
+    def _noted(self, applied: Sequence[_Pending], results: dict[int, Result]) -> list[Signal]:
+        """Note what the store took over, and return the signals as they now stand."""
+        written: list[Signal] = []
+        for each in applied:
+            decision = each.decision
+            assert decision is not None
+            assert decision.signal is not None
+            results[each.index] = Result(Verdict.APPLIED, decision.signal, is_transition=decision.is_transition)
+            written.append(decision.signal)
+        self._cache.wrote_many(
+            [(each.cache_key, signal, signal.version) for each, signal in zip(applied, written, strict=True)]
+        )
+        # Only then: whoever is told of an incident lets memory forget what it has changed.
+        for each in applied:
             if each.plan is not None and self._incidents is not None:
                 self._incidents.told_of(each.plan)
-            return True
+        return written
+
+    def _is_settled(self, each: _Pending, error: HeadgateError, results: dict[int, Result]) -> bool:
+        """Note what the store refused. Returns False if the update is to be decided anew from what it said."""
         if isinstance(error, ConflictError):
             if 0 in error.failures:
                 row = error.failures[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from headgate.errors import InvalidIdError
@@ -24,6 +25,7 @@ class Column(NamedTuple):
     name: str
 
 
+@lru_cache(maxsize=16_384)
 def dataset_urn(given: str) -> str:
     """Return a dataset's name if it is one, with or without a version. Raises `InvalidIdError`."""
     if len(given) > LENGTH_MAX or not _DATASET.fullmatch(given):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from headgate.errors import InvalidPayloadError
@@ -172,6 +173,8 @@ _GIVEN_MAX: Final = 40
 T = TypeVar("T")
 
 
+# There are few, and each is asked about again and again.
+@lru_cache(maxsize=1024)
 def signal_type(given: str) -> str:
     """Return the one name of a signal type. Raises `InvalidPayloadError` for what cannot be one."""
     word = _word(given)

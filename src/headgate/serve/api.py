@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from litestar.types import ControllerRouterHandler
 
-from headgate.durable.service import Service
 from headgate.fanout.service import FanoutService
 from headgate.serve.activities import activity_routes
+from headgate.serve.asl import machine_routes
 from headgate.serve.dead_letters import dead_letter_routes
 from headgate.serve.events import event_routes
 from headgate.serve.executions import execution_routes
@@ -18,10 +18,11 @@ from headgate.serve.schedules import schedule_routes
 from headgate.serve.subscriptions import subscription_routes
 from headgate.serve.watching import Watches
 from headgate.serve.workers import worker_routes
+from headgate.wiring import AppService
 
 
 def api_routes(
-    service: Service,
+    service: AppService,
     pool: WorkPool,
     *,
     fanouts: FanoutService | None = None,
@@ -42,5 +43,6 @@ def api_routes(
         *activity_routes(service, pool),
         *schedule_routes(service, pool),
         *worker_routes(service, pool),
+        *machine_routes(service, pool),
         *([] if fanouts is None else fanout_routes(fanouts, pool, watches=watches, unusable=unusable_handlers)),
     ]

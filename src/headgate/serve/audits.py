@@ -11,15 +11,19 @@ from headgate.auth.api_keys import ApiKey, ApiKeys
 from headgate.auth.roles import Permission, role
 from headgate.auth.rules import Reach, Rule
 from headgate.durable.duration import seconds
+from headgate.errors import NotFoundError
 from headgate.health import moments
-from headgate.health.audit_chain import Record
+from headgate.health.audit_chain import Head, Record
 from headgate.health.audit_verifying import Report
 from headgate.health.service import HealthService
 from headgate.serve.execution_views import Duration
 from headgate.serve.health_views import Name, PageSize, Text
 from headgate.serve.operations import Answer, Call, NoQuery, Operation
+from headgate.serve.problem import Problem
 
 _AUDIT: Final = Rule(Permission.AUDIT_READ, Reach.ALL)
+# What was tampered with is for those who answer for everything.
+_MENDS: Final = Rule(Permission.KEY_MANAGE, Reach.ALL)
 _KEYS: Final = Rule(Permission.KEY_MANAGE, Reach.NONE)
 
 
@@ -32,6 +36,18 @@ class AuditQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"sinc
     until: str | None = None
     page_token: str | None = None
     page_size: PageSize = 50
+
+
+class Anchors(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Ends of chains that were read earlier and kept elsewhere."""
+
+    heads: Annotated[list[Head], Meta(max_length=10_000)] = []
+
+
+class Reopen(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Why a chain that was tampered with takes entries again."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=2000)]
 
 
 class NewKey(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -64,6 +80,12 @@ class AuditPage(Struct, frozen=True):
 
     items: list[Record]
     next_page_token: str | None = None
+
+
+class HeadList(Struct, frozen=True):
+    """Where each chain ends."""
+
+    heads: list[Head]
 
 
 class KeyPage(Struct, frozen=True):
@@ -100,6 +122,25 @@ class _Audits:
                 {200: Report},
                 rule=_AUDIT,
             ),
+            Operation(
+                "POST",
+                "/audit/verify",
+                "Check the audit against ends of its chains that were kept elsewhere",
+                self.verify_from,
+                {200: Report},
+                body=Anchors,
+                rule=_AUDIT,
+            ),
+            Operation("GET", "/audit/heads", "Show where each chain ends", self.heads, {200: HeadList}, rule=_AUDIT),
+            Operation(
+                "POST",
+                "/audit/chains/{chain}/reopen",
+                "Let a chain that was tampered with take entries again",
+                self.reopen,
+                {200: HeadList, 409: Problem},
+                body=Reopen,
+                rule=_MENDS,
+            ),
         ]
 
     def ls(self, call: Call[None, AuditQuery]) -> Answer:
@@ -116,6 +157,19 @@ class _Audits:
 
     def verify(self, _call: Call[None, NoQuery]) -> Answer:
         return Answer(self._audit.verify())
+
+    def verify_from(self, call: Call[Anchors, NoQuery]) -> Answer:
+        return Answer(self._audit.verify(call.body.heads))
+
+    def heads(self, _call: Call[None, NoQuery]) -> Answer:
+        return Answer(HeadList(self._audit.heads()))
+
+    def reopen(self, call: Call[Reopen, NoQuery]) -> Answer:
+        chain = call.path["chain"]
+        if not (chain.isascii() and chain.isdecimal()) or len(chain) > 4:
+            raise NotFoundError(f"audit chain {chain[:20]}: chains are numbers; 'headgate audit verify' names them")
+        head = self._audit.reopen(int(chain), actor=call.principal.name, reason=call.body.reason)
+        return Answer(HeadList([head]))
 
 
 class _Keys:

@@ -51,7 +51,7 @@ def run(
         # For what others are told of a fan-out that ends here; it runs no workflow.
         service = open_service(App("headgate"), opened, clock)
         fanouts = open_fanouts(opened, clock, service.ids)
-        join_fanouts(service, fanouts)
+        join_fanouts(service, opened, fanouts)
         if options.run_id is not None:
             fanouts.library.fanout(options.run_id)
         worker = fanouts.worker(options)

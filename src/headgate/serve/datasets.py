@@ -14,6 +14,7 @@ from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
 from headgate.errors import DatasetNotFoundError, InvalidPayloadError, VersionConflictError
 from headgate.health.datasets import Dataset, DatasetSpec, DatasetStatus
+from headgate.health.registry import Chunk
 from headgate.health.registry_diff import FieldChange
 from headgate.health.registry_feed import Change
 from headgate.health.registry_listing import DatasetFilter
@@ -120,6 +121,12 @@ class NameQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     name: Name
 
 
+class UnnameQuery(NameQuery, forbid_unknown_fields=True, kw_only=True):
+    """The name that is to stand for nothing any more, and why."""
+
+    why: Text = "taken back by hand"
+
+
 class DatasetPage(Struct, frozen=True):
     """Some datasets, and the token of the next page if there may be more."""
 
@@ -189,6 +196,24 @@ class _Datasets:
                 shown,
                 query=NameQuery,
                 rule=Rule(Permission.DATASET_READ, Reach.FOUND),
+            ),
+            Operation(
+                "DELETE",
+                "/dataset-names",
+                "Let a producer's name mean no dataset any more",
+                self.unalias,
+                {200: Alias},
+                query=UnnameQuery,
+                rule=Rule(Permission.DATASET_WRITE, Reach.FOUND),
+            ),
+            Operation(
+                "GET",
+                "/dataset-export",
+                "Read every dataset in chunks, deleted ones too",
+                self.export,
+                {200: Chunk},
+                query=FeedQuery,
+                rule=every,
             ),
             Operation("GET", _ONE, "Show a dataset", self.show, shown, query=ShowQuery, rule=_READ),
             Operation("PUT", _ONE, "Change a dataset", self.update, changed, body=DatasetBody, rule=_WRITE),
@@ -375,6 +400,16 @@ class _Datasets:
             )
         require(call.principal, Permission.DATASET_READ, urn)
         return _shown(self._registry.get(urn))
+
+    def unalias(self, call: Call[None, UnnameQuery]) -> Answer:
+        asked = call.query
+        held = self._registry.named(asked.namespace, asked.name)
+        if held is not None:
+            require(call.principal, Permission.DATASET_WRITE, held)
+        return Answer(self._registry.unalias(asked.namespace, asked.name, why=asked.why, actor=call.principal.name))
+
+    def export(self, call: Call[None, FeedQuery]) -> Answer:
+        return Answer(complete(self._registry.export(call.query.after, limit=call.query.limit)))
 
     def feed(self, call: Call[None, FeedQuery]) -> Answer:
         found = self._registry.changes(call.query.after, limit=call.query.limit)

@@ -6,6 +6,7 @@ What a document is does not change, so that those that passed are remembered; wh
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,11 @@ from headgate.serve.graphql_loaders import Context
 from headgate.serve.graphql_schema import build_schema
 
 DOCUMENTS_KEPT: Final = 256
+# Twice what a query within its limits can have: braces and parentheses around every field.
+NESTING_MAX: Final = 200
+_OPENING: Final = frozenset("{[(")
+_CLOSING: Final = frozenset("}])")
+_MARKS: Final = re.compile(r'"""(?:\\"""|.)*?"""|"(?:\\.|[^"\\\n])*"|#[^\n]*|[{}\[\]()]', re.DOTALL)
 # A document is refused at the first few things that are wrong with it.
 ERRORS_MAX: Final = 10
 
@@ -123,11 +129,12 @@ class Engine:
     def _parsed(self, query: str) -> DocumentNode:
         if len(query.encode("utf-8", "surrogatepass")) > self.limits.bytes_max:
             raise Refusal([QueryLimitError(f"the query is longer than {self.limits.bytes_max:,} bytes; send less")])
+        if _nesting(query) > NESTING_MAX:
+            # The parser goes as deep as the query does, and would run out of calls.
+            too_deep = QueryLimitError(f"the query is nested too deeply: nest at most {self.limits.depth_max} fields")
+            raise Refusal([too_deep])
         try:
             return parse(query, max_tokens=self.limits.tokens_max)
-        except RecursionError as exc:
-            too_deep = QueryLimitError(f"the query is nested too deeply: nest at most {self.limits.depth_max} fields")
-            raise Refusal([too_deep]) from exc
         except GraphQLError as exc:
             if "Parsing aborted" in exc.message:
                 many = QueryLimitError(f"the query has more than {self.limits.tokens_max:,} words and signs; send less")
@@ -145,6 +152,18 @@ class Engine:
             self._documents[query] = document
             while len(self._documents) > DOCUMENTS_KEPT:
                 self._documents.popitem(last=False)
+
+
+def _nesting(query: str) -> int:
+    """Return how many brackets are open at once, at most; those in texts and comments do not count."""
+    deepest = depth = 0
+    for mark in _MARKS.findall(query):
+        if mark in _OPENING:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif mark in _CLOSING:
+            depth -= 1
+    return deepest
 
 
 def outcome_of(result: ExecutionResult) -> Outcome:

@@ -11,6 +11,7 @@ from headgate.auth.roles import Permission
 from headgate.health.service import HealthService
 from headgate.serve.answered import AnsweredBefore
 from headgate.serve.audits import audit_operations
+from headgate.serve.baselines import baseline_operations
 from headgate.serve.datasets import dataset_operations
 from headgate.serve.evidence import evidence_operations
 from headgate.serve.gates import gate_operations
@@ -32,6 +33,7 @@ def health_routes(health: HealthService, keys: ApiKeys, pool: WorkPool) -> list[
         *dataset_operations(health),
         *resolution_operations(health),
         *signal_operations(health),
+        *baseline_operations(health),
         *incident_operations(health),
         *evidence_operations(health),
         *lineage_operations(health),

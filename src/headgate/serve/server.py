@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -14,12 +15,12 @@ from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
 from headgate.clock import Clock
 from headgate.durable.app import App
-from headgate.durable.service import Service
 from headgate.fanout.background import Background
 from headgate.fanout.service import FanoutService
 from headgate.health.meters import HealthMeters
+from headgate.health.region_duty import KEEP_SECONDS
 from headgate.health.service import HealthService
-from headgate.health_wiring import open_authenticator, open_health, open_keys
+from headgate.health_wiring import OpenRegion, open_authenticator, open_health, open_keys, open_region
 from headgate.serve.api import api_routes
 from headgate.serve.graphql_view import graphql_routes
 from headgate.serve.grpc_server import GrpcServer
@@ -44,6 +45,7 @@ from headgate.settings import Settings
 from headgate.store.cache import Cache
 from headgate.telemetry import Metrics, Tracing
 from headgate.wiring import (
+    AppService,
     OpenedStore,
     join_fanouts,
     open_cache,
@@ -89,20 +91,26 @@ def run(
     http = HttpServer(settings.http, tls=tls)
     try:
         opened = open_store(settings, clock)
-        with closing(opened.store), closing(open_cache(settings, clock)) as cache:
+        metrics = Metrics(version=version)
+        meters = HealthMeters(metrics.registry)
+        cached = open_cache(settings, clock, answered=meters.cache_answered)
+        with closing(opened.store), closing(cached) as cache:
             # Some backends open without asking anyone, and a server whose store is out of reach is not ready.
             opened.store.check_health()
             service = open_service(app if app is not None else App("headgate"), opened, clock)
             fanouts = open_fanouts(opened, clock, service.ids)
-            join_fanouts(service, fanouts)
-            metrics = Metrics(version=version)
-            health = open_health(opened, cache, clock, service, meters=_meters(metrics, cache), tracing=tracing)
+            join_fanouts(service, opened, fanouts)
+            meters.watch_cache(cache.stats)
+            region = open_region(opened, clock, service, meters)
+            fence = None if region is None else region.fence
+            health = open_health(opened, cache, clock, service, meters=meters, tracing=tracing, fence=fence)
             keys = open_keys(opened, clock, health)
             parts = Parts(
-                service, fanouts, health, keys, open_authenticator(settings, clock, keys), metrics, cache, tls
+                service, fanouts, health, keys, open_authenticator(settings, clock, keys), metrics, cache, tls, region
             )
             server = Server(settings, opened, http, parts, version=version, clock=clock, tracing=tracing)
-            with closing(health), closing(server), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            apart = nullcontext() if region is None else closing(region)
+            with apart, closing(health), closing(server), asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(server.serve(stop, announce))
     finally:
         http.close()
@@ -112,7 +120,7 @@ def run(
 class Parts(NamedTuple):
     """What a server serves."""
 
-    service: Service
+    service: AppService
     fanouts: FanoutService
     health: HealthService
     keys: ApiKeys
@@ -120,6 +128,7 @@ class Parts(NamedTuple):
     metrics: Metrics
     cache: Cache
     tls: Tls | None
+    region: OpenRegion | None = None
 
 
 class Server:
@@ -144,7 +153,7 @@ class Server:
         self._background: Background | None = None
         self._http = http
         self._pool = WorkPool()
-        self._sweepers = [*_sweepers(opened), *_upkeep(parts.health)]
+        self._sweepers = [*_sweepers(opened), *_upkeep(parts.health), *_duties(parts.region)]
         disk = settings.home if settings.store.backend == "sqlite" else None
         self._health = Health(
             version=version,
@@ -221,6 +230,9 @@ class Server:
         self._health.phase = Phase.SERVING
         await grpc.set_serving()
         self._write_address()
+        # What is there by now stays: the garbage collector need not walk over it again and again while calls wait.
+        gc.collect()
+        gc.freeze()
         announce(f"headgate ready  http={self._url()}  grpc={grpc.address}  home={self._settings.home}")
 
         def drain_soon() -> None:
@@ -309,11 +321,17 @@ def _upkeep(health: HealthService) -> list[Sweeper]:
     ]
 
 
-def _meters(metrics: Metrics, cache: Cache) -> HealthMeters:
-    """Return what counts what happens to health, among the metrics of the server."""
-    meters = HealthMeters(metrics.registry)
-    meters.watch_cache(cache.stats)
-    return meters
+def _duties(region: OpenRegion | None) -> list[Sweeper]:
+    """Return what keeps the lease of a region and watches both, if there are two."""
+    if region is None:
+        return []
+    duty = region.duty
+
+    def tend(_limit: int) -> int:
+        decision = duty.tend()
+        return int(decision is not None and decision.move_to is not None)
+
+    return [Sweeper("regions", tend, interval_seconds=KEEP_SECONDS)]
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

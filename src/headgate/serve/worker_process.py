@@ -28,7 +28,7 @@ def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], an
     with closing(opened.store):
         opened.store.check_health()
         service = open_service(app, opened, clock)
-        join_fanouts(service, open_fanouts(opened, clock, service.ids))
+        join_fanouts(service, opened, open_fanouts(opened, clock, service.ids))
         service.start(
             queues=queues,
             threads_max=settings.worker.threads_max,

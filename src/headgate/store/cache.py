@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -145,27 +145,41 @@ class Cache:
 
     def peek(self, key: Key, shape: type[T]) -> T | None:
         """Return what this process holds for `key`, fresh or not, or None. Asks nobody and counts nothing."""
+        [value] = self.peek_many([key], shape)
+        return value
+
+    def peek_many(self, keys: Sequence[Key], shape: type[T]) -> list[T | None]:
+        """Return what this process holds for each of several keys, as `peek` does."""
         with self._lock:
-            entry = self._local.peek(key)
-        return entry.value if entry is not None and isinstance(entry.value, shape) else None
+            entries = [self._local.peek(key) for key in keys]
+        return [each.value if each is not None and isinstance(each.value, shape) else None for each in entries]
 
     def wrote(self, key: Key, value: object | None, version: int) -> None:
         """Make a committed write visible here and in every other process. `value` None: it was deleted."""
-        _check_version(key, version)
+        self.wrote_many([(key, value, version)])
+
+    def wrote_many(self, writes: Sequence[tuple[Key, object | None, int]]) -> None:
+        """Make committed writes visible, each as `wrote` does, and here all at once."""
+        for key, _, version in writes:
+            _check_version(key, version)
+        entries = []
         with self._lock:
             now = self._clock.monotonic()
-            entry = self._entry(key, value, version, now)
-            self._flights.detach(key)
-            self._local.put(key, entry, now)
-            if value is None:
-                self._local.raise_floor(key, version, now)
+            for key, value, version in writes:
+                entry = self._entry(key, value, version, now)
+                entries.append(entry)
+                self._flights.detach(key)
+                self._local.put(key, entry, now)
+                if value is None:
+                    self._local.raise_floor(key, version, now)
         if self._shared is None:
             return
-        packed = self._packed(key, entry)
-        if packed is not None:
-            self._shared.write(key, packed)
-        else:
-            self._shared.invalidate(Invalidation(key, version))
+        for (key, _, version), entry in zip(writes, entries, strict=True):
+            packed = self._packed(key, entry)
+            if packed is not None:
+                self._shared.write(key, packed)
+            else:
+                self._shared.invalidate(Invalidation(key, version))
 
     def invalidate(self, target: Key | Group, version: int | None = None) -> None:
         """Forget `target` here and in every other process.

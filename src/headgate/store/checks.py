@@ -8,7 +8,7 @@ from typing import Final
 from headgate.errors import InvalidItemError, ItemTooLargeError, TransactionLimitError
 from headgate.store.conditions import EXISTS, VERSION, AllOf, Condition, pins_version
 from headgate.store.schema import Key, KeyAttribute, KeyKind, Table
-from headgate.store.values import Item, canonical_item, canonical_number, is_text, stored_bytes
+from headgate.store.values import Item, Vouched, canonical_item, canonical_number, is_text, stored_bytes
 from headgate.store.writes import Check, Delete, Put, Query, Range, Update, Write
 
 ITEM_BYTES_MAX: Final = 400 * 1024
@@ -26,6 +26,8 @@ _KEY_SURELY_FITS: Final = 200
 
 def checked_item(table: Table, item: object) -> tuple[Item, bool]:
     """Return the canonical item and whether it holds values beyond plain JSON. Raises `InvalidItemError`."""
+    if type(item) is Vouched:
+        return item, False
     if type(item) is not dict and not isinstance(item, Mapping):
         raise InvalidItemError(f"table {table.name}: an item is a mapping, not {type(item).__name__}")
     stored, special = canonical_item(item)

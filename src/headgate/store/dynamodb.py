@@ -35,6 +35,7 @@ from headgate.store.dynamodb_calls import CONDITION_FAILED, Calls, Refusal, clie
 from headgate.store.dynamodb_checkpoints import Checkpoints
 from headgate.store.dynamodb_items import from_attributes
 from headgate.store.dynamodb_reads import ItemReads, live
+from headgate.store.dynamodb_restored import RestoredTables
 from headgate.store.dynamodb_streams import ChangeStreams, dump_position, load_position
 from headgate.store.dynamodb_tables import Tables
 from headgate.store.dynamodb_writes import PreparedWrite, WriteRequests, applied_item, is_repeatable
@@ -145,6 +146,10 @@ class DynamoStore:
         """Return a sentence for each way in which the tables differ from the catalogue; nothing if all is well."""
         self._refuse_if_closed()
         return self._tables.differences(catalogue)
+
+    def restored(self) -> RestoredTables:
+        """Return the tables of this store as those that a restore made."""
+        return RestoredTables(self._client, self._calls, names=self._names, clock=self._clock)
 
     def get(self, table: Table, key: Key, *, consistent: bool = False) -> Item | None:
         self._refuse_if_closed()

@@ -72,6 +72,12 @@ _VALIDATION: Final = frozenset({"ValidationException", "ValidationError"})
 # What the item itself can make wrong with an update, in DynamoDB's words.
 _BAD_UPDATES: Final = ("incorrect data type", "number overflow", "type mismatch", "nesting levels")
 
+# What says what it cost, and in which kind of capacity.
+_METERED: Final = {
+    **dict.fromkeys(("get_item", "batch_get_item", "query", "scan", "transact_get_items"), "READ"),
+    **dict.fromkeys(("put_item", "update_item", "delete_item", "batch_write_item", "transact_write_items"), "WRITE"),
+}
+
 R = TypeVar("R")
 Failure = ClientError | BotoCoreError | ResponseParserError
 
@@ -196,10 +202,17 @@ class Calls:
     ) -> R | Refusal:
         backoff = backoff or self.backoff()
         doubt = False
+        capacity = _METERED.get(operation.__name__)
+        if capacity is not None:
+            request = {**request, "ReturnConsumedCapacity": "TOTAL"}
         while True:
             try:
-                return operation(**request)
+                answer = operation(**request)
+                if capacity is not None:
+                    self._count_capacity(capacity, answer)
+                return answer
             except (ClientError, BotoCoreError, ResponseParserError) as exc:
+                self._stats.attempt_failed(exc)
                 fault = classify(exc)
                 if fault is Fault.FINAL and _code(exc) in refusals and (_code(exc) != CANCELED or _failed_items(exc)):
                     return Refusal(_code(exc), _failed_items(exc), doubt)
@@ -208,6 +221,11 @@ class Calls:
                     self._stats.count_throttle(operation.__name__, about)
                 if fault is Fault.FINAL or (doubt and not repeatable) or not backoff.pause(policy_of(exc)):
                     raise _translated(exc, fault, operation.__name__, about, backoff, doubt=doubt) from exc
+
+    def _count_capacity(self, kind: str, answer: Any) -> None:  # noqa: ANN401 - an answer of botocore
+        consumed = answer.get("ConsumedCapacity") or []
+        for each in consumed if isinstance(consumed, list) else [consumed]:
+            self._stats.count_capacity(str(each.get("TableName", "")), kind, float(each.get("CapacityUnits") or 0.0))
 
 
 def client_config(deadline_seconds: float) -> Config:

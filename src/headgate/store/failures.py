@@ -204,6 +204,15 @@ def policy_of(error: BaseException) -> FailurePolicy:
     return next((BY_CODE[name] for name in names if name in BY_CODE), MISTAKE)
 
 
+def _answered_code(error: BaseException) -> str | None:
+    """Return the code in an error that is an answer of AWS, or None for one that is none."""
+    response = getattr(error, "response", None)
+    if not isinstance(response, Mapping) or "Error" not in response:
+        return None
+    code = str(response["Error"].get("Code", ""))
+    return code if code in BY_CODE or code == CANCELED else UNKNOWN_CODE
+
+
 def _gravest(found: list[FailurePolicy]) -> FailurePolicy:
     """Return the one that decides: what a retry cannot cure stands, whatever else held the transaction up."""
     if not found:
@@ -235,16 +244,12 @@ class ErrorRates:
         self._raised: set[str] = set()
 
     def record(self, error: BaseException) -> None:
-        """Count a failure: one of ours under its code, another under its class."""
-        code = error.code if isinstance(error, HeadgateError) else type(error).__name__
-        self.count(code, policy_of(error))
+        """Count a failure: one of ours under its code, an answer of AWS under its own, another under its class.
 
-    def record_code(self, code: str, *, http_status: int = 400) -> None:
-        """Count an error code of AWS. Those that nobody knows are counted together."""
-        self.count(
-            code if code in BY_CODE else UNKNOWN_CODE,
-            policy_of_code(code, http_status=http_status),
-        )
+        Codes of AWS that nobody knows are counted together.
+        """
+        code = error.code if isinstance(error, HeadgateError) else _answered_code(error) or type(error).__name__
+        self.count(code, policy_of(error))
 
     def count(self, code: str, policy: FailurePolicy) -> None:
         """Count a failure under a name and a policy."""

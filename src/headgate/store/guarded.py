@@ -39,10 +39,13 @@ class Watcher(Protocol):
     """Whoever wants to know how the calls went. Called in the caller's thread; must neither block nor raise."""
 
     def answered(self, tables: str, operation: str, seconds: float) -> None:
-        """A call was answered, be it with a conflict."""
+        """A call was answered as it was meant."""
 
     def failed(self, tables: str, operation: str, error: BaseException) -> None:
         """A call failed, or was not made because a guard refused it."""
+
+    def conflicted(self, error: BaseException) -> None:
+        """A call was answered with a conflict."""
 
     def changed(self, change: BreakerChange) -> None:
         """A breaker opened, closed, or tries again."""
@@ -90,7 +93,11 @@ class _Guard:
         else:
             # Bad input was never sent, and an interrupted call has learnt nothing.
             self.breaker.abandoned(ticket)
-        if self._watcher is not None and not isinstance(error, ConflictError):
+        if self._watcher is None:
+            return
+        if isinstance(error, ConflictError):
+            self._watcher.conflicted(error)
+        else:
             self._watcher.failed(self.tables, self.operation, error)
 
     def call(self, units: int, call: Callable[[], R]) -> R:

@@ -304,6 +304,9 @@ class SqliteStore:
         return conflict
 
     def _operations(self, writes: Sequence[Write], token: str | None) -> list[Operation]:
+        if len(writes) == 1 and isinstance(writes[0], Put):
+            # Alone it counts nothing, and what fits into an item fits into a transaction.
+            return [self._put_row(writes[0])]
         counts = may_count(writes, token)
         operations = [self._operation(write, cannot_repeat=counts) for write in writes]
         check_transaction_bytes(operation.bytes_written() for operation in operations)

@@ -11,7 +11,7 @@ import msgspec
 
 from headgate.errors import ConflictError, CorruptionError, HeadgateError, InvalidItemError
 from headgate.store.checks import check_size, update_condition
-from headgate.store.conditions import Condition, holds
+from headgate.store.conditions import VERSION, Compare, Comparison, Condition, holds
 from headgate.store.conflicts import refused
 from headgate.store.schema import Key
 from headgate.store.sqlite_file import CHANGES
@@ -102,6 +102,20 @@ class PutRow(Operation):
         self._item = item
         self._new_body = body
         self._is_quiet = quiet
+
+    def admits(self, connection: sqlite3.Connection) -> bool:
+        wanted = _version_of(self.condition)
+        if wanted is None:
+            return super().admits(connection)
+        row = connection.execute(self.rows.select, self.key).fetchone()
+        self._body = row[0] if row else None
+        placed = None if self._body is None else self.rows.placed(self._body)
+        if placed is not None and _is_at(placed, wanted) and is_live(self.rows, placed, self._now):
+            self.current = placed
+            return True
+        # Whoever is refused is told of the whole item.
+        self.current = live_item(self.rows, self._body, self._now)
+        return self.condition is None or holds(self.condition, self.current)
 
     def apply(self, connection: sqlite3.Connection) -> None:
         self._write(connection, self._item, self._new_body, is_news=not self._is_quiet)
@@ -203,8 +217,13 @@ def live_item(rows: TableRows, body: str | None, now: float) -> Item | None:
     if body is None:
         return None
     item = decoded(rows, body)
+    return item if is_live(rows, item, now) else None
+
+
+def is_live(rows: TableRows, item: Item, now: float) -> bool:
+    """Whether an item has not expired."""
     expires = None if rows.table.ttl_attribute is None else item.get(rows.table.ttl_attribute)
-    return item if expires is None or expires > now else None
+    return expires is None or expires > now
 
 
 def decoded(rows: TableRows, body: str) -> Item:
@@ -215,6 +234,20 @@ def decoded(rows: TableRows, body: str) -> Item:
         raise CorruptionError(
             f"table {rows.table.name}: a row does not hold an item ({exc}); stop and restore a backup"
         ) from exc
+
+
+def _version_of(condition: Condition | None) -> int | None:
+    """Return the one version that a condition asks for, if it asks for that alone."""
+    if type(condition) is not Compare or condition.attribute != VERSION:
+        return None
+    is_one = condition.comparison is Comparison.EQUALS and type(condition.value) is int
+    return condition.value if is_one else None  # type: ignore[return-value]  # just seen to be one
+
+
+def _is_at(item: Item, version: int) -> bool:
+    """Whether an item is plainly at a version; False says nothing."""
+    held = item[VERSION]
+    return type(held) is int and held == version
 
 
 def _conflict(places: dict[int, Operation]) -> ConflictError:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, Final
 
+import msgspec
+
+from headgate.store.conditions import VERSION
 from headgate.store.schema import Table
 from headgate.store.values import Item
 from headgate.store.writes import Query, Range, Sort
@@ -40,11 +43,26 @@ class TableRows:
         # Bound once: building a row is on the path of every write.
         self._copied = (*self._copies, *([table.ttl_attribute] if table.ttl_attribute else []))
         self._row_attributes = (*table.key_names, *self._copied)
+        looked_at = dict.fromkeys((*self._copied, VERSION))
+        shape = msgspec.defstruct("Placing", [(name, Any, None) for name in looked_at])
+        self._placing = msgspec.json.Decoder(shape)
 
     def row(self, item: Item, body: str) -> tuple[Any, ...]:
         """Return the values of `upsert`'s parameters."""
         get = item.get
         return (*[get(name) for name in self._row_attributes], body)
+
+    def placed(self, body: str) -> Item | None:
+        """Return what decides about the place of an item, and its version; the rest of it is not looked at.
+
+        None for what has to be looked at as a whole: a body with tags, or that is no item.
+        """
+        if '"$' in body:
+            return None
+        try:
+            return msgspec.structs.asdict(self._placing.decode(body))
+        except msgspec.DecodeError:
+            return None
 
     def places_alike(self, left: Item, right: Item) -> bool:
         """Whether two items of one key have the same place in every index."""

@@ -375,6 +375,8 @@ CONTROL: Final = Table(
         Entity("writer region", "REGION#WRITER", "LEASE"),
         Entity("region epoch", "REGION#EPOCH", "EPOCH"),
         Entity("failover", "REGION#FAILOVER", "STATE"),
+        Entity("region report", "REGION#REPORTS", "{region}#{observer}"),
+        Entity("alert quota", "QUOTA#ALERTS#{team}", "{hour}"),
     ),
 )
 STREAM_CHECKPOINTS: Final = Table(

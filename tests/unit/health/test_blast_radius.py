@@ -256,3 +256,24 @@ def test_downstream__an_hour_later__is_read_anew_and_the_same(rig: Rig) -> None:
 def test_downstream__of_what_is_no_urn__is_refused(rig: Rig) -> None:
     with pytest.raises(InvalidIdError):
         rig.radii.downstream("orders")
+
+
+def test_warm__nobody_has_asked_yet__the_first_question_finds_everything_read(rig: Rig) -> None:
+    rig.job("a", "raw", "clean")
+    rig.radii.warm()
+    before = rig.store.stats.queries
+    rig.radii.warm()
+
+    radius = rig.radii.downstream(RAW)
+
+    assert reached(radius) == [("clean", 1)]
+    assert rig.store.stats.queries == before
+
+
+def test_downstream__tiers_of_some__are_told_of_those_alone(rig: Rig) -> None:
+    rig.job("a", "raw", "clean mart")
+    rig.tier_of[urn("mart")] = Tier.TIER_2
+
+    radius = rig.radii.downstream(RAW)
+
+    assert {each.dataset_urn: each.tier for each in radius.datasets} == {urn("clean"): None, urn("mart"): Tier.TIER_2}

@@ -16,6 +16,7 @@ from headgate.health.evidence_rows import Evidence, Result, Validation, from_out
 from headgate.health.sampling import SAMPLED_OUT, Rates, ResultRates
 from headgate.store.schema import Key
 from headgate.store.tables import CONTROL, EVIDENCE_CACHE
+from headgate.store.values import canonical_item
 from headgate.store.writes import Query
 from tests.unit.health.evidence_rig import DAY, NOTHING_BUT_FAILURES, REASON, URN, Rig
 
@@ -474,3 +475,20 @@ def test_get_many__given_ids_of_all_kinds__then_each_is_accounted_for(rig: Rig) 
 
 def stored(cache: EvidenceCache) -> set[str]:
     return {each.evidence_id for each in cache.of_dataset(URN, limit=1000).evidence}
+
+
+@pytest.mark.parametrize("said", ["MISSING_FIELD:id", "FELD_FEHLT:größe"])
+def test_put__given_any_text__then_the_row_is_what_a_store_makes_of_it(rig: Rig, said: str) -> None:
+    evidence = rig.evidence(reason=said, payload_ref="s3://lake/$x", payload_size_bytes=2**63 - 1)
+
+    assert rig.cache.put(evidence).stored
+
+    row = rig.raw(evidence.evidence_id)
+    assert row is not None
+    assert canonical_item(row) == (row, False)
+    assert rig.cache.get(evidence.evidence_id) == evidence
+
+
+def test_put__given_half_a_surrogate_pair__then_it_is_refused_by_name(rig: Rig) -> None:
+    with pytest.raises(InvalidPayloadError):
+        rig.cache.put(rig.evidence(payload_ref="\ud800"))

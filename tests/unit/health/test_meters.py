@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headgate.clock import VirtualClock
 from headgate.errors import BreakerOpenError, ThrottledError
 from headgate.health.meters import SIGNAL_TYPES_MAX, TEAMS_MAX, HealthMeters
+from headgate.health.registry_lookup import LookupStats
 from headgate.health.vocabulary import Severity, SignalState, Tier
 from headgate.serve.access import Access
 from headgate.serve.pool import WorkPool
@@ -123,15 +124,47 @@ def test_store__throttled_attempts__are_counted_by_table_and_operation(rig: Rig)
     from tests.unit.store.test_failures import PassingClock, answer
 
     stats = StoreStats()
-    rig.meters.watch_throttles(stats)
+    rig.meters.watch_store(stats)
+    met: list[BaseException] = []
+    stats.attempt_failed = met.append
 
-    def put_item() -> None:
+    def put_item(**_request: object) -> None:
         raise answer("ThrottlingException")
 
     with pytest.raises(ThrottledError):
         Calls(PassingClock(), stats, 60).write(put_item, {}, "table signals")
 
     assert rig.value("dynamodb_throttle_count_total", table="signals", operation="put_item") == 6
+    assert len(met) == 6
+
+
+def test_store__what_calls_cost__is_counted_by_table_and_kind(rig: Rig) -> None:
+    stats = StoreStats()
+    rig.meters.watch_store(stats)
+    calls = Calls(VirtualClock(0), stats, 60)
+    asked: list[dict[str, Any]] = []
+
+    def query(**request: object) -> dict[str, Any]:
+        asked.append(request)
+        return {"ConsumedCapacity": {"TableName": "prod-signals", "CapacityUnits": 1.5}}
+
+    def transact_write_items(**_request: object) -> dict[str, Any]:
+        return {"ConsumedCapacity": [{"TableName": name, "CapacityUnits": 4.0} for name in ("prod-signals", "events")]}
+
+    def describe_table(**request: object) -> dict[str, Any]:
+        asked.append(request)
+        return {"ConsumedCapacity": {"TableName": "never", "CapacityUnits": 1.0}}
+
+    calls.read(query, {"TableName": "prod-signals"}, "table prod-signals")
+    calls.read(query, {"TableName": "prod-signals"}, "table prod-signals")
+    calls.write(transact_write_items, {}, "tables")
+    calls.read(describe_table, {}, "table never")
+
+    assert [each.get("ReturnConsumedCapacity") for each in asked] == ["TOTAL", "TOTAL", None]
+    assert rig.value("dynamodb_consumed_capacity_total", table="prod-signals", capacity_type="READ") == 3
+    assert rig.value("dynamodb_consumed_capacity_total", table="prod-signals", capacity_type="WRITE") == 4
+    assert rig.value("dynamodb_consumed_capacity_total", table="events", capacity_type="WRITE") == 4
+    assert rig.value("dynamodb_consumed_capacity_total", table="never", capacity_type="READ") is None
 
 
 def test_cache__hit_rate__is_in_percent_by_layer_and_table(rig: Rig) -> None:
@@ -151,11 +184,17 @@ def test_cache__hit_rate__is_in_percent_by_layer_and_table(rig: Rig) -> None:
 
 
 def test_degradation__is_counted(rig: Rig) -> None:
-    rig.meters.default_config_used()
+    lookups = LookupStats()
+    rig.meters.watch_lookups(lookups)
+    lookups.default_config_used, lookups.last_known_used = 1, 2
+    lookups.stale_cache_used, lookups.not_found = 3, 4
     rig.meters.incident_creation_failed()
     rig.meters.failed_over("us-west-2")
 
     assert rig.value("default_config_used_total") == 1
+    assert rig.value("last_known_config_used_total") == 2
+    assert rig.value("stale_config_used_total") == 3
+    assert rig.value("config_not_found_total") == 4
     assert rig.value("incident_creation_failed_total") == 1
     assert rig.value("region_failover_triggered_total", to_region="us-west-2") == 1
 
@@ -204,7 +243,7 @@ def test_rules__every_metric_and_label_they_name__exists(rig: Rig) -> None:
     stats, throttles = CacheStats(), StoreStats()
     throttles.count_throttle("put_item", "table t")
     rig.meters.watch_cache(stats)
-    rig.meters.watch_throttles(throttles)
+    rig.meters.watch_store(throttles)
     rig.meters.answered("t", "get", 0.001)
     samples = rig.samples()
 

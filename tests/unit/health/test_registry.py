@@ -785,17 +785,20 @@ def test_changes__what_is_no_checkpoint__is_refused(rig: Rig, wrong: str) -> Non
 
 
 def test_export__in_chunks__everything_and_a_checkpoint_to_go_on_from(rig: Rig) -> None:
-    empty = list(rig.registry.export())
-    assert [chunk.datasets for chunk in empty] == [[]]
+    empty = rig.registry.export()
+    assert (empty.datasets, empty.has_more) == ([], False)
     rig.registry.create(ORDERS, SPEC, actor="jane")
     fill(rig, 7)
     rig.registry.delete("urn:dp:d:001", actor="jane")
 
-    chunks = list(rig.registry.export())
+    chunks = [rig.registry.export(limit=3)]
+    while chunks[-1].has_more:
+        chunks.append(rig.registry.export(chunks[-1].checkpoint, limit=3))
 
+    assert len(chunks) >= 3
     found = {each.dataset_urn: each for chunk in chunks for each in chunk.datasets}
     assert len(found) == 8
     assert found["urn:dp:d:001"].status is DatasetStatus.DELETED
     rig.registry.deprecate(ORDERS, actor="jane")
-    later = [each for chunk in rig.registry.export(chunks[-1].checkpoint) for each in chunk.datasets]
+    later = rig.registry.export(chunks[-1].checkpoint).datasets
     assert [(each.dataset_urn, each.status) for each in later] == [(ORDERS, DatasetStatus.DEPRECATED)]

@@ -51,7 +51,7 @@ class HealthApi:
         self.cache = open_cache(self.settings, self.clock)
         self.service = open_service(App("headgate"), self.opened, self.clock)
         self.fanouts = open_fanouts(self.opened, self.clock, self.service.ids)
-        join_fanouts(self.service, self.fanouts)
+        join_fanouts(self.service, self.opened, self.fanouts)
         self.health = open_health(self.opened, self.cache, self.clock, self.service)
         self.keys = open_keys(self.opened, self.clock, self.health)
         self.pool = WorkPool(threads_max=8, waiting_max=200)

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from headgate.auth.roles import Role
+from headgate.health.audit_chain import head_key
+from headgate.store.tables import AUDIT
 from tests.unit.serve.durable_api import problem
-from tests.unit.serve.health_rig import HealthApi, done, health_api, of
+from tests.unit.serve.health_rig import ORDERS, HealthApi, done, health_api, of
 
 
 @pytest.fixture(scope="module")
@@ -218,3 +220,34 @@ def test_schemas__of_the_appendix__are_served_by_their_names(api: HealthApi) -> 
         assert schema["$schema"].startswith("https://json-schema.org/draft/2020-12/")
         assert schema["$id"].endswith(name)
     problem(api.get("/schemas/other.json"), 404, "not_found")
+
+
+def test_audit__heads_kept_elsewhere__show_what_was_cut_off(alone: HealthApi) -> None:
+    alone.dataset(ORDERS)
+    heads = done(alone.get("/audit/heads"), 200)["heads"]
+    assert [head["sequence"] for head in heads] == [1]
+    assert done(alone.post("/audit/verify", {"heads": heads}), 200)["problems"] == []
+    later = [{**heads[0], "sequence": 9, "hash": "f" * 64}]
+
+    problems = done(alone.post("/audit/verify", {"heads": later}), 200)["problems"]
+
+    assert {each["chain"] for each in problems} == {heads[0]["chain"]}
+
+
+def test_audit__a_chain_that_was_tampered_with__takes_entries_again_once_someone_has_looked(alone: HealthApi) -> None:
+    alone.dataset(ORDERS)
+    (head,) = done(alone.get("/audit/heads"), 200)["heads"]
+    row = alone.opened.store.get(AUDIT, head_key(head["chain"]))
+    assert row is not None
+    alone.opened.store.put(AUDIT, {**row, "seal": "forged"})
+    problem(alone.get("/audit/heads"), 500, "corruption")
+
+    (sealed,) = done(alone.post(f"/audit/chains/{head['chain']}/reopen", {"reason": "an exercise"}), 200)["heads"]
+
+    assert sealed["sequence"] == 2
+    assert done(alone.get("/audit/heads"), 200)["heads"] == [sealed]
+    entry = done(alone.get("/audit"), 200)["items"][0]
+    assert (entry["action"], entry["reason"]) == ("audit.reopen", "an exercise")
+    problem(alone.post("/audit/chains/99/reopen", {"reason": "x"}), 404, "not_found")
+    problem(alone.post("/audit/chains/first/reopen", {"reason": "x"}), 404, "not_found")
+    assert alone.post("/audit/chains/1/reopen", {"reason": ""}).status_code in (400, 422)

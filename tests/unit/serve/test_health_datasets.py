@@ -496,3 +496,39 @@ def test_methods__that_there_are_not__are_405_with_those_there_are(api: HealthAp
 
     problem(answer, 405, "method_not_allowed")
     assert answer.headers["allow"] == "DELETE, GET, PUT"
+
+
+def test_name__taken_back__means_nothing_any_more(api: HealthApi) -> None:
+    urn = api.fresh()
+    name = {"namespace": "kafka://prod", "name": f"topic of {urn}"}
+    done(api.put(f"{of(urn)}/aliases", name), 200)
+    assert done(api.get("/dataset-names", params=name), 200)["dataset_urn"] == urn
+    key = api.key("elsewhere", Role.CONTROL_PLANE, scopes=("urn:dp:elsewhere:*",))
+    problem(api.delete("/dataset-names", params=name, key=key), 403, "forbidden")
+
+    gone = done(api.delete("/dataset-names", params={**name, "why": "renamed"}), 200)
+
+    assert (gone["dataset_urn"], gone["why"]) == (None, "renamed")
+    problem(api.get("/dataset-names", params=name), 404, "dataset_not_found")
+    problem(api.delete("/dataset-names", params=name), 404, "not_found")
+    assert done(api.get(f"{of(urn)}/aliases"), 200)["aliases"] == []
+
+
+def test_export__chunk_by_chunk__has_everything_and_where_to_go_on(tmp_path: Path) -> None:
+    with health_api(tmp_path / "home") as api:
+        urns = {api.fresh() for _ in range(5)}
+        done(api.delete(of(sorted(urns)[0])), 200)
+        found: dict[str, dict[str, Any]] = {}
+        asked: dict[str, str] = {"limit": "2"}
+        while True:
+            chunk = done(api.get("/dataset-export", params=asked), 200)
+            found |= {each["dataset_urn"]: each for each in chunk["datasets"]}
+            asked["after"] = chunk["checkpoint"]
+            if not chunk["has_more"]:
+                break
+
+        assert found.keys() == urns
+        assert found[sorted(urns)[0]]["status"] == "DELETED"
+        late = api.fresh()
+        after = done(api.get("/dataset-export", params={"after": asked["after"]}), 200)
+        assert [each["dataset_urn"] for each in after["datasets"]] == [late]

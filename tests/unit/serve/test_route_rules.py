@@ -51,14 +51,17 @@ _X: Final = "/api/v1/executions"
 _F: Final = "/api/v1/fanouts/{id}"
 _C: Final = "/api/v1/fanouts/{id}/chunks/{chunk_id}"
 _S: Final = "/api/v1/schedules"
+_M: Final = "/api/v1/machines/{name}"
+_E: Final = "/api/v1/machine-executions/{id}"
 
 READ_DATASETS: Final = {
     "GET /api/v1/datasets", "GET /api/v1/dataset-changes", "GET /api/v1/dataset-names", f"GET {_D}",
     f"GET {_D}/versions", f"GET {_D}/diff", f"GET {_D}/aliases", "GET /api/v1/schemas", "GET /api/v1/schemas/{name}",
+    "GET /api/v1/dataset-export",
 }  # fmt: skip
 WRITE_DATASETS: Final = {
     "POST /api/v1/datasets", f"PUT {_D}", f"DELETE {_D}", f"POST {_D}/deprecate", f"POST {_D}/restore",
-    f"POST {_D}/rollback", f"PUT {_D}/aliases",
+    f"POST {_D}/rollback", f"PUT {_D}/aliases", "DELETE /api/v1/dataset-names",
 }  # fmt: skip
 READ_RULES: Final = {
     "POST /api/v1/resolve", "POST /api/v1/resolve/explain", f"GET {_D}/resolution-rules",
@@ -70,14 +73,23 @@ WRITE_RULES: Final = {
 }  # fmt: skip
 READ_SIGNALS: Final = {
     "GET /api/v1/signals", f"GET {_D}/signals", f"GET {_D}/signals/{{signal_type}}",
-    f"GET {_D}/signals/{{signal_type}}/history",
+    f"GET {_D}/signals/{{signal_type}}/history", f"GET {_D}/baselines", f"GET {_D}/baselines/{{metric}}",
 }  # fmt: skip
-WRITE_SIGNALS: Final = {"POST /api/v1/signals/batch", f"PUT {_D}/signals/{{signal_type}}"}
+WRITE_SIGNALS: Final = {
+    "POST /api/v1/signals/batch",
+    f"PUT {_D}/signals/{{signal_type}}",
+    f"PUT {_D}/baselines/{{metric}}",
+}
 READ_INCIDENTS: Final = {
     "GET /api/v1/incidents", "GET /api/v1/incidents/stats", "GET /api/v1/incidents/escalations", f"GET {_I}",
-    f"GET {_I}/context",
+    f"GET {_I}/context", "GET /api/v1/alert-quotas/{team}",
 }  # fmt: skip
-WRITE_INCIDENTS: Final = {"POST /api/v1/incidents", f"POST {_I}/snooze", f"POST {_I}/merge"}
+WRITE_INCIDENTS: Final = {
+    "POST /api/v1/incidents",
+    f"POST {_I}/snooze",
+    f"POST {_I}/merge",
+    "POST /api/v1/alert-quotas/{team}/acquire",
+}
 # The one that says what caused an incident may be asked by fewer; what else it changes is asked for again.
 ANNOTATE: Final = {f"PATCH {_I}"}
 READ_EVIDENCE: Final = {"GET /api/v1/evidence/{evidence_id}", f"GET {_D}/evidence", f"GET {_D}/evidence/contrast"}
@@ -97,7 +109,10 @@ GATE: Final = {"POST /api/v1/gate", "GET /api/v1/gate/overrides/{dataset_urn}"}
 OVERRIDE: Final = {
     "POST /api/v1/gate/overrides/{dataset_urn}", "DELETE /api/v1/gate/overrides/{dataset_urn}/{override_id}",
 }  # fmt: skip
-AUDIT: Final = {"GET /api/v1/audit", "GET /api/v1/audit/verify"}
+AUDIT: Final = {
+    "GET /api/v1/audit", "GET /api/v1/audit/verify", "POST /api/v1/audit/verify", "GET /api/v1/audit/heads",
+}  # fmt: skip
+REOPEN: Final = {"POST /api/v1/audit/chains/{chain}/reopen"}
 KEYS: Final = {
     "GET /api/v1/api-keys", "POST /api/v1/api-keys", "GET /api/v1/api-keys/{key_id}",
     "POST /api/v1/api-keys/{key_id}/rotate", "DELETE /api/v1/api-keys/{key_id}",
@@ -111,7 +126,9 @@ READ_WORK: Final = {
     "GET /api/v1/workers", "GET /api/v1/fanouts", f"GET {_F}", f"GET {_F}/summary", f"GET {_F}/errors",
     f"GET {_F}/events", f"GET {_F}/compare/{{other}}", f"GET {_F}/plots/{{name}}", "GET /api/v1/campaigns/{id}",
     f"GET {_F}/chunks", f"GET {_C}", f"GET {_F}/stuck", f"GET {_F}/failures", f"GET {_F}/dead-letters",
-    f"GET {_F}/watch", "GET /metrics", "GET /health/deep",
+    f"GET {_F}/watch", "GET /api/v1/machines", f"GET {_M}", f"GET {_M}/versions", f"GET {_M}/graph",
+    f"GET {_M}/executions", f"GET {_E}", f"GET {_E}/history", "POST /api/v1/machines/validate", "GET /metrics",
+    "GET /health/deep",
 }  # fmt: skip
 # To ask an execution something changes nothing of it.
 QUERY_WORK: Final = {f"POST {_X}/{{id}}/queries"}
@@ -126,7 +143,9 @@ WRITE_WORK: Final = {
     f"POST {_S}/{{id}}/backfill", f"POST {_S}/{{id}}/stop-backfills", "POST /api/v1/fanouts", f"POST {_C}/start",
     f"POST {_C}/heartbeat", f"POST {_C}/complete", f"POST {_C}/fail", f"POST {_C}/release", f"POST {_F}/pause",
     f"POST {_F}/resume", f"POST {_F}/cancel", f"POST {_F}/tune", f"POST {_F}/skip", f"POST {_F}/redrive",
-    f"POST {_F}/heal", f"POST {_F}/bisect", f"POST {_F}/reconcile",
+    f"POST {_F}/heal", f"POST {_F}/bisect", f"POST {_F}/reconcile", f"PUT {_M}", f"POST {_M}/executions",
+    f"POST {_E}/stop", f"POST {_E}/redrive", "POST /api/v1/tasks/success", "POST /api/v1/tasks/failure",
+    "POST /api/v1/tasks/heartbeat",
 }  # fmt: skip
 
 # These go on answering.
@@ -136,9 +155,9 @@ READ_HEALTH: Final = READ_DATASETS | READ_RULES | READ_SIGNALS | READ_INCIDENTS 
 WRITE_HEALTH: Final = (
     WRITE_DATASETS | WRITE_RULES | WRITE_SIGNALS | WRITE_INCIDENTS | ANNOTATE | WRITE_EVIDENCE | WRITE_LINEAGE
 )
-ALL: Final = READ_HEALTH | WRITE_HEALTH | GATE | OVERRIDE | AUDIT | KEYS | READ_WORK | QUERY_WORK | WRITE_WORK
+ALL: Final = READ_HEALTH | WRITE_HEALTH | GATE | OVERRIDE | AUDIT | REOPEN | KEYS | READ_WORK | QUERY_WORK | WRITE_WORK
 # What people answer for.
-PERSONAL: Final = OVERRIDE | AUDIT | KEYS
+PERSONAL: Final = OVERRIDE | AUDIT | REOPEN | KEYS
 
 ALLOWED: Final[dict[Role, set[str]]] = {
     Role.SIGNAL_ENGINE: READ_SIGNALS | WRITE_SIGNALS | READ_EVIDENCE | WRITE_EVIDENCE | READ_DATASETS | READ_RULES,

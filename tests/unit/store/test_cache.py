@@ -735,3 +735,22 @@ def test_get__value_of_a_generic_type__is_returned_as_it_is(cache: Cache) -> Non
     read = cache.get(resolution_rules("raw.*"), lambda: Loaded(rules, 1), list[dict[str, Any]])
 
     assert read.value is rules
+
+
+def test_wrote_many__each_is_seen_as_if_written_alone(cache: Cache) -> None:
+    keys = [signal_state("urn:dp:a:b", name) for name in ("X", "Y", "Z")]
+    cache.wrote(keys[1], Config("TIER_1"), 5)
+
+    cache.wrote_many([(keys[0], Config("TIER_2"), 1), (keys[1], Config("TIER_3"), 4), (keys[2], None, 2)])
+
+    # The older one did not take the place of the newer one.
+    assert cache.peek_many(keys, Config) == [Config("TIER_2"), Config("TIER_1"), None]
+    assert cache.peek(keys[0], Config) == Config("TIER_2")
+    assert cache.peek_many([], Config) == []
+
+
+def test_wrote_many__one_version_is_impossible__nothing_is_taken(cache: Cache) -> None:
+    first, second = signal_state("urn:dp:a:b", "X"), signal_state("urn:dp:a:b", "Y")
+    with pytest.raises(InvalidItemError):
+        cache.wrote_many([(first, Config("TIER_1"), 1), (second, Config("TIER_1"), VERSION_MAX + 1)])
+    assert cache.peek_many([first, second], Config) == [None, None]

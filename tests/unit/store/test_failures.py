@@ -313,8 +313,8 @@ def test_rates__fatal__is_told_at_the_first(watch: Watch) -> None:
 
 def test_rates__codes_of_aws__unknown_ones_together(watch: Watch) -> None:
     for number in range(11):
-        watch.rates.record_code(f"Strange{number}", http_status=500)
-        watch.rates.record_code("ServiceUnavailable", http_status=503)
+        watch.rates.record(answer(f"Strange{number}", status=500))
+        watch.rates.record(answer("ServiceUnavailable", status=503))
 
     assert {told.code for told in watch.told} == {"unknown", "ServiceUnavailable"}
 

@@ -77,6 +77,7 @@ class Watching:
     def __init__(self) -> None:
         self.answers: list[tuple[str, str]] = []
         self.failures: list[tuple[str, str, type[BaseException]]] = []
+        self.conflicts: list[BaseException] = []
         self.changes: list[BreakerChange] = []
 
     def answered(self, tables: str, operation: str, seconds: float) -> None:
@@ -85,6 +86,9 @@ class Watching:
 
     def failed(self, tables: str, operation: str, error: BaseException) -> None:
         self.failures.append((tables, operation, type(error)))
+
+    def conflicted(self, error: BaseException) -> None:
+        self.conflicts.append(error)
 
     def changed(self, change: BreakerChange) -> None:
         self.changes.append(change)

@@ -1,0 +1,1 @@
+"""Amazon States Language on the durable engine."""

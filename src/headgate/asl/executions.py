@@ -1,0 +1,349 @@
+"""Executions of machines: started by name, described, stopped and redriven, in the words of Step Functions."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from headgate.asl.calls import Callee, target_of
+from headgate.asl.definition import Kind, Machine, MapSpec, ParallelSpec, TaskSpec
+from headgate.asl.hosting import OURS, WORKFLOW
+from headgate.asl.inspection import Inspected, Inspector
+from headgate.asl.journal import Event
+from headgate.asl.machines import Machines
+from headgate.asl.requests import Request, Stopped, compiled
+from headgate.asl.running import DATA_BYTES_MAX, Limits
+from headgate.asl.scope import Json
+from headgate.asl.task_tokens import Callback, Told, read_token
+from headgate.clock import Clock
+from headgate.durable import payload
+from headgate.durable.client import Client
+from headgate.durable.history import Status
+from headgate.durable.mailbox import AWAITED_MAX
+from headgate.durable.records import Execution, instant
+from headgate.durable.starts import Reuse
+from headgate.errors import (
+    AlreadyStartedError,
+    ConflictError,
+    ExecutionClosedError,
+    InvalidIdError,
+    NotFoundError,
+    PayloadTooLargeError,
+    StaleClaimError,
+)
+from headgate.ids import IdMaker
+from headgate.store.keyring import Keyring
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}")
+MACHINE_TAG: Final = "machine"
+_CAUSE_MAX: Final = 700
+
+
+class ExecutionStatus(enum.StrEnum):
+    """Where an execution of a machine stands."""
+
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    TIMED_OUT = "TIMED_OUT"
+    ABORTED = "ABORTED"
+
+
+_STATUSES: Final = {
+    Status.RUNNING: ExecutionStatus.RUNNING,
+    Status.STUCK: ExecutionStatus.RUNNING,
+    Status.SUCCEEDED: ExecutionStatus.SUCCEEDED,
+    Status.FAILED: ExecutionStatus.FAILED,
+    Status.TIMED_OUT: ExecutionStatus.TIMED_OUT,
+    Status.CANCELLED: ExecutionStatus.ABORTED,
+    Status.TERMINATED: ExecutionStatus.ABORTED,
+}
+
+
+class Description(Struct, frozen=True, omit_defaults=True):
+    """An execution of a machine, as one looks at it."""
+
+    execution_id: str
+    machine: str
+    name: str
+    status: ExecutionStatus
+    started_at: str
+    version: int = 0
+    ended_at: str = ""
+    input: Json = None
+    output: Json = None
+    error: str = ""
+    cause: str = ""
+    redrive_count: int = 0
+    # The states that it is in now, those of branches after the one they belong to.
+    states: tuple[str, ...] = ()
+
+
+class _Asked(Struct, frozen=True):
+    """What makes two starts under one name the same, kept with the execution."""
+
+    machine: str
+    input_digest: str
+
+
+class MachineExecutions:
+    """The executions of machines in a store."""
+
+    def __init__(
+        self,
+        client: Client,
+        machines: Machines,
+        inspector: Inspector,
+        keyring: Keyring,
+        clock: Clock,
+        ids: IdMaker,
+        *,
+        known_functions: Callable[[], set[str]],
+    ) -> None:
+        self.machines = machines
+        self._client = client
+        self._inspector = inspector
+        self._keyring = keyring
+        self._clock = clock
+        self._ids = ids
+        self._known_functions = known_functions
+
+    def start(
+        self,
+        machine: str,
+        input: Json = None,
+        *,
+        name: str | None = None,
+        version: int | None = None,
+        limits: Limits | None = None,
+    ) -> tuple[str, bool]:
+        """Start a machine, and return the id of the execution and whether it is a new one.
+
+        The same name with the same input gives the one that is there. Raises `NotFoundError` if there is no such
+        machine or function, `AlreadyStartedError` if the name was used with another input, `PayloadTooLargeError`.
+        """
+        stored = self.machines.get(machine, version)
+        return self.start_definition(
+            machine, stored.definition, input, name=name, version=stored.version, limits=limits
+        )
+
+    def start_definition(
+        self,
+        machine: str,
+        definition: str,
+        input: Json = None,
+        *,
+        name: str | None = None,
+        version: int = 0,
+        limits: Limits | None = None,
+    ) -> tuple[str, bool]:
+        """Start a definition that need not be kept under its name. Otherwise as `start`."""
+        request = self.request(machine, definition, input, name=name, version=version, limits=limits)
+        execution_id = execution_id_of(machine, request.name)
+        memo = payload.encode(_Asked(machine, _digest(input)), what="memo")
+        try:
+            handle = self._client.start(
+                WORKFLOW,
+                payload.encode(request, what=f"input of machine {machine}"),
+                execution_id=execution_id,
+                reuse=Reuse.NEVER,
+                tags={MACHINE_TAG: machine},
+                memo=memo,
+                timeout_seconds=compiled(definition).timeout_seconds,
+            )
+        except AlreadyStartedError:
+            # When it was started and from which version is part of the input; the same name and input are the same.
+            if self._row(execution_id).memo != bytes(memo).decode():
+                raise
+            return execution_id, False
+        return handle.id, handle.was_started
+
+    def request(
+        self,
+        machine: str,
+        definition: str,
+        input: Json,
+        *,
+        name: str | None = None,
+        version: int = 0,
+        limits: Limits | None = None,
+    ) -> Request:
+        """Return what an execution is started with. Raises as `start` does."""
+        name = name or self._ids.ulid()
+        if not _NAME.fullmatch(name):
+            raise InvalidIdError(f"execution name {name[:90]!r}: use 1 to 80 letters, digits, '-', '_' and '.'")
+        limits = limits or Limits()
+        size = len(msgspec.json.encode(input))
+        if size > limits.data_bytes_max:
+            raise PayloadTooLargeError(
+                f"input of machine {machine}: {size:,} bytes; at most {limits.data_bytes_max:,}; pass a reference"
+            )
+        self._check_functions(machine, compiled(definition))
+        return Request(machine, name, definition, self._now_ms(), input, version, limits)
+
+    def _check_functions(self, machine: str, definition: Machine) -> None:
+        """Refuse a machine that would wait for ever for a function that nobody has."""
+        known = self._known_functions()
+        missing = sorted(functions_of(definition) - known)
+        if missing:
+            raise NotFoundError(
+                f"machine {machine}: no worker has the function {', '.join(missing)}; register it with @app.activity, "
+                f"or start a worker of the app that has it; there is {_theirs(known) or 'none'}"
+            )
+
+    def describe(self, execution_id: str) -> Description:
+        """Return how an execution is. Raises `NotFoundError`."""
+        row = self._row(execution_id)
+        found = self.inspect(row)
+        request = found.request or Request(row.tags.get(MACHINE_TAG, ""), execution_id.partition(":")[2], "{}", 0)
+        failed = next((e for e in reversed(found.events) if e.type in ("ExecutionFailed", "ExecutionAborted")), None)
+        is_failed = failed is not None and row.status is not Status.SUCCEEDED
+        details: Mapping[str, Any] = failed.details if failed is not None and is_failed else {}
+        return Description(
+            execution_id=execution_id,
+            machine=request.machine,
+            name=request.name,
+            status=_STATUSES[row.status],
+            started_at=instant(request.started_at_ms) if request.started_at_ms else row.started_at,
+            version=request.version,
+            ended_at=row.ended_at,
+            input=request.input,
+            output=None if row.result is None else msgspec.json.decode(row.result),
+            error=details.get("error", ""),
+            cause=details.get("cause", ""),
+            redrive_count=request.redrive_count,
+            states=() if row.status.is_closed or found.frame is None else tuple(_states(found.frame)),
+        )
+
+    def history(self, execution_id: str) -> list[Event]:
+        """Return every event of an execution, redrives included. Raises `NotFoundError`."""
+        return self.inspect(self._row(execution_id)).events
+
+    def inspect(self, row: Execution) -> Inspected:
+        """Return what the history of an execution amounts to."""
+        return self._inspector.inspect(row, self._client.history(row.execution_id))
+
+    def stop(self, execution_id: str, *, error: str = "", cause: str = "") -> None:
+        """End an execution from outside. Raises `NotFoundError`, `ExecutionClosedError`."""
+        self._row(execution_id)
+        self._client.cancel(execution_id, Stopped(error, cause[:_CAUSE_MAX]).text())
+
+    def redrive(self, execution_id: str) -> int:
+        """Have an execution that did not succeed go on from where it failed, and return which redrive this is.
+
+        What has ended well is not done again. Raises `NotFoundError`, and `ConflictError` if it runs or succeeded.
+        """
+        row = self._row(execution_id)
+        if not row.status.is_closed or row.status is Status.SUCCEEDED:
+            raise ConflictError(
+                f"execution {execution_id}: it is {_STATUSES[row.status].value}; only what failed, timed out or was "
+                "aborted can be redriven"
+            )
+        if row.parent_id is not None:
+            raise ConflictError(
+                f"execution {execution_id}: its parent {row.parent_id} has it; redrive that one, which starts it again"
+            )
+        found = self.inspect(row)
+        if found.request is None or found.frame is None:
+            raise ConflictError(f"execution {execution_id}: it ended before its first state; start it again")
+        count = found.request.redrive_count + 1
+        request = replace(
+            found.request,
+            resume=found.frame,
+            events=found.journaled,
+            redrive_count=count,
+            is_redriven=True,
+            ended_as=found.events[-1].type if len(found.events) > found.journaled else "",
+        )
+        self._check_functions(request.machine, compiled(request.definition))
+        self._client.start(
+            WORKFLOW,
+            payload.encode(request, what=f"input of machine {request.machine}"),
+            execution_id=execution_id,
+            reuse=Reuse.FAILED,
+            tags=row.tags,
+            memo=Raw(b"null") if row.memo is None else Raw(row.memo.encode()),
+            timeout_seconds=compiled(request.definition).timeout_seconds,
+        )
+        return count
+
+    def answer(self, token: str, told: Told) -> None:
+        """Say how a Task goes that waits for its token.
+
+        Raises `SignatureError`, `PayloadTooLargeError`, and `StaleClaimError` if nothing waits for the token any more.
+        """
+        read = read_token(self._keyring, token)
+        size = len(msgspec.json.encode(told.output))
+        if size > DATA_BYTES_MAX:
+            raise PayloadTooLargeError(
+                f"output of a Task: {size:,} bytes; at most {DATA_BYTES_MAX:,}; pass a reference"
+            )
+        row = self._row(read.execution_id)
+        # The row names only so many of the signals that are waited for.
+        is_awaited = read.signal in row.awaits or len(row.awaits) >= AWAITED_MAX
+        if row.status.is_closed or not is_awaited:
+            raise StaleClaimError(
+                f"execution {read.execution_id}: the Task of this token no longer waits; nothing is done"
+            )
+        try:
+            # One answer alone: the same token answered again before it is heard changes nothing.
+            signal_id = None if told.callback is Callback.HEARTBEAT else read.signal
+            said = payload.encode(told, what="answer to a Task")
+            self._client.signal(read.execution_id, read.signal, said, signal_id=signal_id)
+        except ExecutionClosedError as exc:
+            raise StaleClaimError(f"execution {read.execution_id}: it has ended, nothing is done") from exc
+
+    def _row(self, execution_id: str) -> Execution:
+        row = self._client.get(execution_id)
+        if row.workflow != WORKFLOW:
+            raise NotFoundError(
+                f"execution {execution_id}: it is one of workflow {row.workflow}, not of a machine; "
+                "see 'headgate execution'"
+            )
+        return row
+
+    def _now_ms(self) -> int:
+        return int(self._clock.seconds() * 1000)
+
+
+def _theirs(functions: set[str]) -> str:
+    return ", ".join(sorted(name for name in functions if not name.startswith(OURS)))
+
+
+def _digest(input: Json) -> str:
+    return hashlib.sha256(msgspec.json.encode(input, order="sorted")).hexdigest()
+
+
+def execution_id_of(machine: str, name: str) -> str:
+    """Return the id of the execution of a machine that has this name."""
+    return f"{machine}:{name}"
+
+
+def functions_of(machine: Machine) -> set[str]:
+    """Return the names of the functions that a machine calls, those of branches and iterations included."""
+    found: set[str] = set()
+    for state in machine.states.values():
+        match state.spec:
+            case TaskSpec() as spec if state.kind is Kind.TASK:
+                target = target_of(spec.resource)
+                if target.callee in (Callee.FUNCTION, Callee.ACTIVITY):
+                    found.add(target.name)
+            case ParallelSpec() as spec:
+                for branch in spec.branches:
+                    found |= functions_of(branch)
+            case MapSpec() as spec:
+                found |= functions_of(spec.processor)
+            case _:
+                continue
+    return found
+
+
+def _states(frame: Any) -> list[str]:  # noqa: ANN401 - a frame, and those in it
+    return [frame.state, *(name for place in sorted(frame.branches) for name in _states(frame.branches[place]))]

@@ -1,0 +1,75 @@
+"""Requests: what an execution of a machine is started with, and how one that failed says so."""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+from msgspec import Struct
+
+from headgate.asl.definition import Machine
+from headgate.asl.frames import Frame
+from headgate.asl.running import Limits
+from headgate.asl.scope import Json
+
+
+class Request(Struct, frozen=True, omit_defaults=True):
+    """The input of the workflow that runs machines. It has all that is needed to run it again in a year."""
+
+    machine: str
+    name: str
+    # The definition as JSON text, variables filled in.
+    definition: str
+    started_at_ms: int
+    input: Json = None
+    version: int = 0
+    limits: Limits = Limits()
+    # Where to go on: after a redrive, or in the next run of a long execution.
+    resume: Frame | None = None
+    # How many events came before this run.
+    events: int = 0
+    redrive_count: int = 0
+    # Whether this run is the one that a redrive began.
+    is_redriven: bool = False
+    # The event with which the run before a redrive was ended from outside.
+    ended_as: str = ""
+
+
+class MachineFailed(Exception):
+    """An execution of a machine failed, with this error and cause."""
+
+    def __init__(self, error: str, cause: str = "") -> None:
+        super().__init__(error, cause)
+        self.error = error
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"{self.error}: {self.cause}" if self.cause else self.error
+
+
+class Stopped(Struct, frozen=True):
+    """Why an execution was stopped: an error and a cause, kept as the reason of the cancellation."""
+
+    error: str = ""
+    cause: str = ""
+
+    def text(self) -> str:
+        """Return it as the reason of a cancellation."""
+        return msgspec.json.encode(self).decode() if self.error else self.cause
+
+    @classmethod
+    def read(cls, reason: str) -> Stopped:
+        """Return what a reason says, whoever gave it."""
+        try:
+            return msgspec.json.decode(reason, type=cls)
+        except msgspec.DecodeError:
+            return cls(cause=reason)
+
+
+@functools.lru_cache(maxsize=512)
+def compiled(definition: str) -> Machine:
+    """Return the machine of a definition that was checked when it was put or started."""
+    # Most processes never run a machine, and its query languages take their time to load.
+    from headgate.asl.compiling import compile_known
+
+    return compile_known(msgspec.json.decode(definition))

@@ -1,0 +1,105 @@
+"""Progress of an execution of a machine: a line for each state that is entered, left or fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from headgate.asl.graph_words import MARKS, Status
+from headgate.clock import Clock
+from headgate.serve.asl_events import details_of, said
+from headgate.serve.asl_visits import Visit, Visits
+
+Event = Mapping[str, Any]
+# How many items of a map run are done, and how many there are; None as long as that is not known.
+Counts = Callable[[str], tuple[int, int] | None]
+
+# Of a Map with more items, iterations are counted and not shown one by one.
+ITEMS_SHOWN_MAX: Final = 10
+# How often it is said how many items are done.
+COUNT_SECONDS: Final = 1.0
+_FAILURES: Final = ("Failed", "TimedOut")
+
+
+class Progress:
+    """Turns events, as they come, into lines. `counts` is asked how far a distributed Map is."""
+
+    def __init__(self, clock: Clock, counts: Counts = lambda _: None) -> None:
+        self._visits = Visits()
+        self._clock = clock
+        self._count = counts
+        self._counted_at = -COUNT_SECONDS
+        self._elapsed = 0.0
+        self._begun_at: datetime | None = None
+        # Maps that are only counted, with how many of their items were done when that was last said.
+        self._counted: dict[int, tuple[Visit, int]] = {}
+
+    def lines(self, events: Sequence[Event]) -> Iterator[str]:
+        """Yield what there is to say of the next events."""
+        for event in events:
+            moment = datetime.fromisoformat(event["timestamp"])
+            self._begun_at = self._begun_at or moment
+            self._elapsed = (moment - self._begun_at).total_seconds()
+            visit = self._visits.take(event)
+            told = self._told(event, visit, moment)
+            if told is not None:
+                yield self._line(visit, told)
+        yield from self._counts()
+
+    def _told(self, event: Event, visit: Visit | None, moment: datetime) -> str | None:
+        type, details = event["type"], details_of(event)
+        if type == "ExecutionRedriven":
+            return f"redriven, {details.get('redriveCount', 1)}"
+        if visit is None or type.startswith("Execution"):
+            return None
+        if type.endswith(_FAILURES) and "error" in details:
+            return f"{MARKS[Status.FAILED]} {visit.name}  {said(details['error'], details.get('cause', ''))}"
+        if type == "MapStateStarted" and visit.items > ITEMS_SHOWN_MAX and not self._is_hidden(visit):
+            self._counted[id(visit)] = (visit, 0)
+        if self._is_hidden(visit):
+            return None
+        return self._passed(event, visit, (moment - visit.entered_at).total_seconds())
+
+    def _passed(self, event: Event, visit: Visit, seconds: float) -> str | None:
+        type = event["type"]
+        if type.endswith("StateEntered"):
+            return f"{MARKS[Status.CURRENT]} {visit.name}"
+        if type == "MapStateStarted" and visit.items:
+            return f"  {visit.name}: {visit.items} items"
+        if type == "MapRunStarted":
+            return f"  {visit.name}: map run {visit.map_run}"
+        if type.endswith("StateExited"):
+            self._counted.pop(id(visit), None)
+            mark = MARKS[Status.CAUGHT if visit.status is Status.CAUGHT else Status.VISITED]
+            return f"{mark} {visit.name}  {seconds:.2f}s"
+        if type.endswith("StateAborted"):
+            return f"{MARKS[Status.FAILED]} {visit.name}  aborted"
+        return None
+
+    def _is_hidden(self, visit: Visit) -> bool:
+        parent = visit.parent
+        return parent is not None and (id(parent) in self._counted or self._is_hidden(parent))
+
+    def _counts(self) -> Iterator[str]:
+        now = self._clock.monotonic()
+        if now - self._counted_at < COUNT_SECONDS:
+            return
+        self._counted_at = now
+        if self._begun_at is not None:
+            # By the clock: while only items come to an end, there are no events.
+            self._elapsed = max(self._elapsed, (self._clock.now() - self._begun_at).total_seconds())
+        for visit in self._visits.map_runs():
+            found = self._count(visit.map_run)
+            if found is not None:
+                visit.done, visit.items = found
+            self._counted.setdefault(id(visit), (visit, 0))
+        for key, (visit, told) in self._counted.items():
+            if visit.done != told:
+                self._counted[key] = (visit, visit.done)
+                yield self._line(visit, f"  {visit.name}: {visit.done} of {visit.items} items done")
+
+    def _line(self, visit: Visit | None, told: str) -> str:
+        index = "" if visit is None or visit.index is None else f"[{visit.index}] "
+        depth = 0 if visit is None else visit.depth
+        return f"{self._elapsed:8.2f}s  {'  ' * depth}{index}{told}"

@@ -1,0 +1,97 @@
+"""Checks of definitions: from the text that someone wrote to what is wrong with it, whatever the text is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from headgate.asl.budget import EVENTS_MAX, Budget, Loop, budget
+from headgate.asl.findings import Problem
+from headgate.asl.scope import Json
+from headgate.asl.substitution import substitute
+from headgate.asl.transitions import all_machines, states_of
+from headgate.asl.validation import load, problems
+from headgate.errors import DefinitionError
+
+UNREADABLE = "UNREADABLE"
+
+
+class Finding(Struct, frozen=True):
+    """One thing that is wrong: where in the JSON, what kind, the fact, and what is allowed."""
+
+    path: str
+    code: str
+    fact: str
+    allowed: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.code}: {self.fact}" + (f"; {self.allowed}" if self.allowed else "")
+
+
+class Costs(Struct, frozen=True):
+    """What an execution writes into a history of Step Functions, which holds `events_max`."""
+
+    events_per_pass: int
+    events_max: int
+    loops: list[Loop]
+    # What the iterations of Maps cost whose number of items is not known: events for each item, by path.
+    events_per_item: dict[str, int]
+
+
+class Checked(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What was found. `warnings` are about Step Functions' limits, which do not bind here."""
+
+    valid: bool
+    problems: list[Finding]
+    warnings: list[Finding]
+    states: int = 0
+    costs: Costs | None = None
+
+
+def check_definition(text: str, variables: Mapping[str, str], *, strict_budget: bool = False) -> Checked:
+    """Return all that is wrong with a definition; with `strict_budget` its warnings are problems."""
+    try:
+        definition = read_definition(text, variables)
+    except DefinitionError as exc:
+        return Checked(valid=False, problems=[Finding("$", UNREADABLE, exc.message, "")], warnings=[])
+    found = [_finding(each) for each in problems(definition)]
+    if found:
+        return Checked(valid=False, problems=found, warnings=[])
+    cost = budget(definition)
+    over = [_finding(each) for each in cost.problems]
+    return Checked(
+        valid=not (strict_budget and over),
+        problems=over if strict_budget else [],
+        warnings=[] if strict_budget else over,
+        states=sum(len(states_of(nested.machine)) for nested in all_machines(definition)),
+        costs=_costs(cost),
+    )
+
+
+def read_definition(text: str, variables: Mapping[str, str]) -> Json:
+    """Return the JSON of a definition with its variables filled in. Raises `DefinitionError` for what is none."""
+    filled, _ = substitute(text, variables)
+    try:
+        definition = load(filled)
+        # What is kept is what this writes: halves of characters and endless numbers are refused here.
+        msgspec.json.encode(definition)
+    except DefinitionError:
+        raise
+    except (ValueError, OverflowError, RecursionError) as exc:
+        raise DefinitionError(f"the definition cannot be kept as JSON: {exc}; mend it there") from exc
+    return definition
+
+
+def _finding(problem: Problem) -> Finding:
+    return Finding(problem.path, problem.code.value, problem.fact, problem.allowed)
+
+
+def _costs(cost: Budget) -> Costs:
+    loops, per_item = list(cost.loops), {each.path: each.events_per_item for each in cost.iterations}
+    for _, child in cost.children:
+        inner = _costs(child)
+        loops += inner.loops
+        per_item |= inner.events_per_item
+    return Costs(cost.events_per_pass, EVENTS_MAX, loops, per_item)

@@ -1,0 +1,223 @@
+"""The commands about two regions, restored tables and costs: what they read, print, and how they end."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from headgate.cli.main import load
+from headgate.cli.session import Session
+from headgate.clock import SystemClock
+from headgate.errors import IllegalTransitionError, SettingsError, UserError
+from headgate.health.failover import Keeper
+from headgate.health.observers import Observer
+from headgate.health.regions import Fence, WriterLease
+from headgate.store.schema import Key
+from headgate.store.tables import SIGNAL_STATE
+from headgate.store.values import Item
+from tests.stores import open_sqlite
+
+EAST, WEST = "us-east-1", "us-west-2"
+TABLE = SIGNAL_STATE.name
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+
+
+def run(*arguments: str | Path, exit_code: int = 0) -> Any:
+    ended = CliRunner().invoke(load(), [str(each) for each in arguments], obj=Session({}))
+    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+        raise ended.exception
+    assert ended.exit_code == exit_code, ended.output
+    return ended
+
+
+def said(*arguments: str | Path, exit_code: int = 0) -> Any:
+    return json.loads(run(*arguments, "--json", exit_code=exit_code).stdout)
+
+
+def config(folder: Path, name: str, *, observer: str | None = None) -> Path:
+    """The settings of a region, or of an observer beside both."""
+    who = f'name = "{name}"' if observer is None else f'observer = "{observer}"'
+    path = folder / f"{name}.toml"
+    path.write_text(
+        f'home = "{folder / name}"\n[region]\n{who}\nhome = "{EAST}"\nstandby = "{WEST}"\n'
+        f'authority_home = "{folder / "authority"}"\n[region.urls]\n"{EAST}" = "http://127.0.0.1:1"\n'
+        f'"{WEST}" = "http://127.0.0.1:1"\n'
+    )
+    return path
+
+
+def keep(folder: Path, *, well: bool) -> None:
+    """Let the home region hold the lease, and two observers say how both regions are."""
+    clock = SystemClock()
+    (folder / "authority").mkdir(exist_ok=True)
+    (folder / EAST).mkdir(exist_ok=True)
+    with closing(open_sqlite(folder / "authority")) as authority, closing(open_sqlite(folder / EAST)) as store:
+        Keeper(authority, WriterLease(authority, clock), Fence(store, EAST, clock), EAST, EAST).keep()
+        for name in ("one", "two"):
+            for region in (EAST, WEST):
+                Observer(authority, clock, name, lambda _region: well).look(region)
+
+
+def test_show__lease_and_reports__are_told(tmp_path: Path) -> None:
+    keep(tmp_path, well=True)
+
+    told = run("region", "show", "--config", config(tmp_path, EAST)).stdout
+
+    assert EAST in told
+    assert "epoch 1" in told
+    assert [line.split()[:3] for line in told.splitlines() if line.startswith("us-")] == [
+        [region, "UP", observer] for region in (EAST, WEST) for observer in ("one", "two")
+    ]
+
+
+def test_drill__everything_well__says_who_would_take_over_and_moves_nothing(tmp_path: Path) -> None:
+    keep(tmp_path, well=True)
+    path = config(tmp_path, EAST)
+
+    told = said("region", "drill", "--config", path)
+
+    assert told["move_to"] == WEST
+    assert said("region", "show", "--config", path)["state"]["active"] == EAST
+
+
+def test_failback__the_home_region_writes_already__is_refused(tmp_path: Path) -> None:
+    keep(tmp_path, well=True)
+
+    with pytest.raises(IllegalTransitionError, match="is the writer already"):
+        run("region", "failback", "--lag-seconds", "0", "--config", config(tmp_path, EAST))
+
+
+@pytest.mark.parametrize("command", [["show"], ["drill"], ["failback", "--lag-seconds", "1"]])
+def test_region__none_is_set__is_said(tmp_path: Path, command: list[str]) -> None:
+    with pytest.raises(SettingsError, match=r"region\.home"):
+        run("region", *command, "--home", tmp_path / "home")
+
+
+def row(number: int, **changed: object) -> Item:
+    return {"PK": f"urn:dp:a:d{number}", "SK": "FRESHNESS", "version": 3, "state": "OK", **changed}
+
+
+def fill(folder: Path, *rows: Item) -> None:
+    folder.mkdir(exist_ok=True)
+    with closing(open_sqlite(folder)) as store:
+        for each in rows:
+            store.put(SIGNAL_STATE, each)
+
+
+def kept(folder: Path, number: int) -> Item | None:
+    with closing(open_sqlite(folder)) as store:
+        return store.get(SIGNAL_STATE, Key(f"urn:dp:a:d{number}", "FRESHNESS"))
+
+
+def test_merge__both_ways__ends_alike(tmp_path: Path) -> None:
+    fill(tmp_path / EAST, row(1, version=5), row(2))
+    fill(tmp_path / WEST, row(1, version=4), row(3))
+    east, west = config(tmp_path, EAST), config(tmp_path, WEST)
+
+    assert said("region", "merge", west, "--config", east) == {"taken": {TABLE: 1}}
+    assert said("region", "merge", east, "--config", west) == {"taken": {TABLE: 2}}
+    assert "nothing there is newer" in run("region", "merge", west, "--config", east).stdout
+    for number in (1, 2, 3):
+        assert kept(tmp_path / EAST, number) == kept(tmp_path / WEST, number) is not None
+
+
+def test_compare__a_restored_home__names_what_differs(tmp_path: Path) -> None:
+    fill(tmp_path / "used", row(1), row(2, state="CRITICAL"), row(3))
+    fill(tmp_path / "restored", row(1), row(2), row(4))
+    asked = ("table", "compare", TABLE, "--restored", tmp_path / "restored", "--home", tmp_path / "used")
+
+    told = run(*asked, exit_code=1).stdout
+
+    assert "1 alike, 1 not in the copy, 1 only in the copy, 1 different" in told
+    assert "differs: urn:dp:a:d2=FRESHNESS" in told
+    assert said(*asked, "--ignore", "state", exit_code=1)["difference"]["differing_count"] == 0
+    same = ("table", "compare", TABLE, "--restored", tmp_path / "used", "--home", tmp_path / "used")
+    assert said(*same)["is_alike"] is True
+
+
+def test_mend__all_or_some__puts_them_back_under_a_higher_version(tmp_path: Path) -> None:
+    fill(tmp_path / "used", row(1, state="CRITICAL", version=9), row(2, state="CRITICAL"))
+    fill(tmp_path / "restored", row(1), row(2), row(4))
+    asked = ("table", "mend", TABLE, "--restored", tmp_path / "restored", "--home", tmp_path / "used")
+
+    assert "would be mended" in run(*asked, "--key", "urn:dp:a:d1=FRESHNESS", "--dry-run").stdout
+    assert kept(tmp_path / "used", 1) == row(1, state="CRITICAL", version=9)
+    run(*asked, "--key", '["urn:dp:a:d1", "FRESHNESS"]')
+    assert kept(tmp_path / "used", 1) == row(1, version=10)
+    rest = said(*asked, "--all")
+    assert (len(rest["mended"]), len(rest["alike"])) == (2, 1), "d1 is as it should be but for its version"
+    assert kept(tmp_path / "used", 4) == row(4)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "match"),
+    [
+        ([], UserError, "--key, or give --all"),
+        (["--key", "a=b", "--all"], UserError, "--key, or give --all"),
+        (["--key", "alone"], UserError, "write all of it"),
+        (["--key", "[1,"], UserError, "is none"),
+    ],
+)
+def test_mend__asked_wrongly__is_refused(tmp_path: Path, more: list[str], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        run("table", "mend", TABLE, "--restored", tmp_path, "--home", tmp_path / "used", *more)
+
+
+def test_compare__no_store_in_the_folder__is_refused(tmp_path: Path) -> None:
+    fill(tmp_path / "used", row(1))
+    with pytest.raises(SettingsError, match="there is no"):
+        run("table", "compare", TABLE, "--restored", tmp_path / "none", "--home", tmp_path / "used")
+
+
+def test_swap__another_table_and_back__is_the_setting(tmp_path: Path) -> None:
+    told = run("table", "swap", TABLE, "signals-restored", "--home", tmp_path).stdout
+    assert told == f'[store.table_names]\n"{TABLE}" = "signals-restored"\n'
+    path = tmp_path / "headgate.toml"
+    path.write_text(told)
+
+    assert said("table", "swap", TABLE, TABLE, "--config", path) == {"store.table_names": {}}
+
+
+def test_costs__a_load__is_summed_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "load.toml"
+    path.write_text(
+        '[[loads]]\ntable = "signals"\nwrites = 3000\n'
+        '[[loads]]\ntable = "evidence"\nwrites = 50_000\nsampling = {fail_share = 0.02, pass_rate = 0.01}\n'
+    )
+
+    found = said("table", "costs", path, "--a-second", "--prices", "2024-10")
+
+    assert [line["name"] for line in found["lines"]] == ["signals, million writes", "evidence, million writes"]
+    assert found["lines"][0]["dollars"] == pytest.approx(3000 * 2.592 * 1.25)
+    assert found["lines"][1]["dollars"] == pytest.approx(50_000 * 2.592 * 1.25 * (0.02 + 0.98 * 0.01))
+    assert found["total"] == pytest.approx(sum(line["dollars"] for line in found["lines"]))
+    assert "total" in run("table", "costs", path).stdout
+
+
+def test_costs__an_estimate_that_does_not_add_up__is_doubted(tmp_path: Path) -> None:
+    path = tmp_path / "load.json"
+    line = {"name": "signals", "quantity": 7800, "price_low": 1.25, "dollars": 9750}
+    path.write_text(json.dumps({"stated": [line], "stated_total": 3000}))
+
+    told = run("table", "costs", path, exit_code=1).stdout
+
+    assert "doubt: total: 3,000.00 is stated, 9,750.00 is right" in told
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "match"), [('{"load": 1}', [], "load"), ("{}", ["--prices", "1999-01"], "2024-10, 2024-11")]
+)
+def test_costs__what_cannot_be__is_refused(tmp_path: Path, content: str, more: list[str], match: str) -> None:
+    path = tmp_path / "load.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=match):
+        run("table", "costs", path, *more)
