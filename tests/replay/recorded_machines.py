@@ -181,7 +181,7 @@ def stopped(rig: Rig) -> str:
 def nested(rig: Rig) -> str:
     rig.env.service.asl.machines.put("inner", json.dumps(machine(("Pause", WAIT), ("Do", task("work")))))
     resource = "arn:aws:states:::states:startExecution"
-    call = {"Type": "Task", "Parameters": {"StateMachineArn": "inner", "Input": "x"}}
+    call = {"Type": "Task", "Parameters": {"StateMachineArn": "inner", "Input": {"x": 1}}}
     states = machine(
         ("Await", {**call, "Resource": f"{resource}.sync:2", "OutputPath": "$.Output"}),
         ("Begin", {**call, "Resource": resource, "OutputPath": "$.StartDate"}),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from headgate.asl.definition import Language, Machine, MapSpec, ParallelSpec
-from headgate.asl.failures import StateError, runtime
+from headgate.asl.failures import StateError
 from headgate.asl.frames import Frame
-from headgate.asl.scope import Evaluator, Json
+from headgate.asl.scope import Evaluator, Json, Member
 from headgate.asl.visits import Lane, Visit
 
 if TYPE_CHECKING:
@@ -24,15 +24,19 @@ INLINE_CONCURRENCY: Final = 40
 async def run_parallel(run: Run, visit: Visit, spec: ParallelSpec, input: Json) -> Json:
     """Return what the branches ended with, in their order. The first that fails ends the others."""
     lane = visit.lane
-    lane.event_id = run.note("ParallelStateStarted", lane.event_id)
+    lane.event_id = started_id = run.note("ParallelStateStarted", lane.event_id)
 
     room = Room(visit, run.limits.data_bytes_max)
 
     async def branch(place: int) -> None:
         machine = spec.branches[place]
         frame = _frame(visit.frame, place, machine, input)
-        begun = Lane(lane.context, visit.variables, lane.event_id)
-        await _end(visit.frame, place, run.machine(machine, frame, begun), room)
+        begun = Lane(lane.context, visit.variables, started_id)
+        try:
+            await _end(visit.frame, place, run.machine(machine, frame, begun), room)
+        finally:
+            # What the state ends with follows from the branch that ended last.
+            lane.event_id = begun.event_id
 
     await _succeed(run, visit, "Parallel", range(len(spec.branches)), branch, len(spec.branches))
     return [visit.frame.outputs[place] for place in range(len(spec.branches))]
@@ -49,14 +53,14 @@ async def run_inline_map(run: Run, visit: Visit, spec: MapSpec, input: Json) -> 
 
     async def iterate(place: int) -> None:
         details = {"name": visit.state.name, "index": place}
-        context = {**lane.context, "Map": {"Item": {"Index": place, "Value": items[place]}}}
+        context = {**lane.context, "Map": {"Item": described(place, items[place])}}
         event_id = run.note("MapIterationStarted", started_id, details)
         iteration = Lane(context, visit.variables, event_id)
         try:
             begun = _frame(frame, place, spec.processor, lambda: selected(visit, spec, input, place, items[place]))
             await _end(frame, place, run.machine(spec.processor, begun, iteration), room)
         except StateError:
-            run.note("MapIterationFailed", iteration.event_id, details)
+            lane.event_id = run.note("MapIterationFailed", iteration.event_id, details)
             raise
         except asyncio.CancelledError:
             run.note("MapIterationAborted", iteration.event_id, details)
@@ -88,10 +92,15 @@ def items_of(visit: Visit, spec: MapSpec, input: Json) -> Sequence[Json]:
     """Return the items of a Map that are in its input. Raises `StateError` if that is no list."""
     items = input if spec.items is None else spec.items(visit.scope(input))
     if isinstance(items, dict) and visit.state.language is Language.JSONATA:
-        return [{"Key": key, "Value": value} for key, value in items.items()]
+        return [Member(Key=key, Value=value) for key, value in items.items()]
     if not isinstance(items, list):
-        raise runtime(f"The items of the Map state '{visit.state.name}' must be a list, not {type(items).__name__}")
+        raise visit.wrong(f"The items of the Map state '{visit.state.name}' must be a list, not {type(items).__name__}")
     return items
+
+
+def described(place: int, item: Json) -> dict[str, Json]:
+    """Return an item as the context object speaks of it."""
+    return {"Index": place, **item} if type(item) is Member else {"Index": place, "Value": item}
 
 
 def selected(visit: Visit, spec: MapSpec, input: Json, place: int, item: Json) -> Json:
@@ -99,17 +108,17 @@ def selected(visit: Visit, spec: MapSpec, input: Json, place: int, item: Json) -
     if spec.selector is None:
         return item
     scope = visit.scope(input)
-    scope.context = {**visit.context, "Map": {"Item": {"Index": place, "Value": item}}}
+    scope.context = {**visit.context, "Map": {"Item": described(place, item)}}
     return spec.selector(scope)
 
 
 def whole_number(field: Evaluator | None, visit: Visit, name: str) -> int:
     """Return a number of a Map, 0 if it is not given. Raises `StateError` for what is no whole number from 0."""
-    value = 0 if field is None else field(visit.scope(visit.frame.input))
+    value = 0 if field is None else field(visit.scope(visit.selected_input()))
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise runtime(f"The {name} of the state '{visit.state.name}' must be a whole number from 0")
+        raise visit.wrong(f"The {name} of the state '{visit.state.name}' must be a whole number from 0")
     return value
 
 

@@ -72,8 +72,10 @@ class Target(Struct, frozen=True):
 @functools.lru_cache(maxsize=4096)
 def target_of(resource: str) -> Target:
     """Return what a Resource stands for. Raises `ValueError` that says what is allowed."""
-    stem, token, _ = resource.partition(Wait.TOKEN)
-    wait = Wait.TOKEN if token else Wait.ANSWER
+    stem = resource.removesuffix(Wait.TOKEN)
+    wait = Wait.ANSWER if stem == resource else Wait.TOKEN
+    if Wait.TOKEN in stem:
+        raise ValueError(f"resource {resource!r}: {Wait.TOKEN.value} may come once, at the end")
     for pattern, callee in (
         (_VARIABLE, Callee.FUNCTION), (_FUNCTION_ARN, Callee.FUNCTION), (_ACTIVITY_ARN, Callee.ACTIVITY)
     ):  # fmt: skip

@@ -29,7 +29,7 @@ from headgate.asl.definition import (
     WaitSpec,
     WriterSpec,
 )
-from headgate.asl.jsonata import compile_jsonata
+from headgate.asl.jsonata import compile_jsonata, is_expression
 from headgate.asl.map_fields import processor_of
 from headgate.asl.paths import compile_path, compile_reference
 from headgate.asl.references import WHOLE, Reference
@@ -40,6 +40,7 @@ from headgate.errors import DefinitionError
 
 _Compiled = TypeVar("_Compiled")
 _SHOWN_MAX: Final = 20
+_INVOKE: Final = ":::lambda:invoke"
 
 
 def compile_machine(definition: Json) -> Machine:
@@ -147,8 +148,11 @@ def _caught_at(entry: Mapping[str, Json]) -> Reference | None:
 
 
 def _task(state: Mapping[str, Json], language: Language, _: Language) -> Spec:
+    given = state.get(_call_field(language))
+    named = given.get("FunctionName") if isinstance(given, dict) and _INVOKE in state["Resource"] else None
     return TaskSpec(
         resource=state["Resource"],
+        function=named if isinstance(named, str) and not is_expression(named) else "",
         timeout_seconds=_value(state, "TimeoutSeconds", language),
         heartbeat_seconds=_value(state, "HeartbeatSeconds", language),
     )

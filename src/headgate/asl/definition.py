@@ -79,6 +79,8 @@ class TaskSpec(Struct, frozen=True):
     """What a Task calls, and for how long it may."""
 
     resource: str
+    # The function that lambda:invoke names, if the definition fixes it.
+    function: str = ""
     timeout_seconds: Evaluator | None = None
     heartbeat_seconds: Evaluator | None = None
 

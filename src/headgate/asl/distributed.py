@@ -114,7 +114,7 @@ class Distributor:
         source = order.reading.source if order.reading is not None else _IN_STATE
         items = MapSource(
             lambda: self._read(order),
-            selector_of(order.selection, source, order.run_id),
+            selector_of(order.selection, source, order.run_id, is_of_object=order.is_of_object),
             name=f"map run {order.run_id}",
             item_bytes_max=order.item_bytes_max,
             bytes_max=order.bytes_max,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from headgate.asl.calls import Callee, target_of
 from headgate.asl.definition import Kind, Machine, MapSpec, ParallelSpec, TaskSpec
-from headgate.asl.hosting import OURS, WORKFLOW
+from headgate.asl.hosting import FUNCTION_NAME, OURS, WORKFLOW
 from headgate.asl.inspection import Inspected, Inspector
 from headgate.asl.journal import Event
 from headgate.asl.machines import Machines
@@ -43,7 +43,7 @@ from headgate.store.keyring import Keyring
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 MACHINE_TAG: Final = "machine"
-_CAUSE_MAX: Final = 700
+_ERROR_MAX: Final = 256
 
 
 class ExecutionStatus(enum.StrEnum):
@@ -203,9 +203,9 @@ class MachineExecutions:
         row = self._row(execution_id)
         found = self.inspect(row)
         request = found.request or Request(row.tags.get(MACHINE_TAG, ""), execution_id.partition(":")[2], "{}", 0)
-        failed = next((e for e in reversed(found.events) if e.type in ("ExecutionFailed", "ExecutionAborted")), None)
-        is_failed = failed is not None and row.status is not Status.SUCCEEDED
-        details: Mapping[str, Any] = failed.details if failed is not None and is_failed else {}
+        last = found.events[-1] if found.events else None
+        is_failed = last is not None and row.status.is_closed and last.type in ("ExecutionFailed", "ExecutionAborted")
+        details: Mapping[str, Any] = last.details if last is not None and is_failed else {}
         return Description(
             execution_id=execution_id,
             machine=request.machine,
@@ -233,7 +233,7 @@ class MachineExecutions:
     def stop(self, execution_id: str, *, error: str = "", cause: str = "") -> None:
         """End an execution from outside. Raises `NotFoundError`, `ExecutionClosedError`."""
         self._row(execution_id)
-        self._client.cancel(execution_id, Stopped(error, cause[:_CAUSE_MAX]).text())
+        self._client.cancel(execution_id, Stopped(error[:_ERROR_MAX], cause).text())
 
     def redrive(self, execution_id: str) -> int:
         """Have an execution that did not succeed go on from where it failed, and return which redrive this is.
@@ -333,8 +333,11 @@ def functions_of(machine: Machine) -> set[str]:
         match state.spec:
             case TaskSpec() as spec if state.kind is Kind.TASK:
                 target = target_of(spec.resource)
+                named = FUNCTION_NAME.fullmatch(spec.function)
                 if target.callee in (Callee.FUNCTION, Callee.ACTIVITY):
                     found.add(target.name)
+                elif named is not None:
+                    found.add(named[1])
             case ParallelSpec() as spec:
                 for branch in spec.branches:
                     found |= functions_of(branch)

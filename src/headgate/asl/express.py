@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
 import random
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -32,7 +33,7 @@ from headgate.asl.scope import Json
 from headgate.asl.visits import Lane, Visit
 from headgate.clock import Clock
 from headgate.durable import payload
-from headgate.durable.activity_context import Later, activity
+from headgate.durable.activity_context import ActivityContext, Later, activity, enter, leave
 from headgate.durable.app import App
 from headgate.durable.definitions import Activity
 from headgate.durable.failures import Cancelled
@@ -153,6 +154,7 @@ class ExpressHost(DurableHost):
         self._clock = clock
         self._threads = threads
         self._random = random.Random()
+        self._calls = 0
         self.context = context_of(
             execution_id=request.name,
             name=request.name,
@@ -203,13 +205,23 @@ class ExpressHost(DurableHost):
         if definition.isolate:
             return await self._in_thread(_isolated, definition, raw, timeout_seconds)
         args, kwargs = definition.signature.unpack(raw, what=f"input of {definition.name}")
-        if definition.is_async:
-            answer = await definition.function(*args, **kwargs)
-        else:
-            answer = await self._in_thread(definition.function, *args, **kwargs)
+        mark = enter(self._own_context())
+        try:
+            if definition.is_async:
+                answer = await definition.function(*args, **kwargs)
+            else:
+                answer = await self._in_thread(definition.function, *args, **kwargs)
+        finally:
+            leave(mark)
         if isinstance(answer, Later):
             raise runtime(f"{definition.name} is completed later, which an EXPRESS iteration cannot wait for")
         return msgspec.json.decode(payload.encode(answer, what=f"result of {definition.name}"))
+
+    def _own_context(self) -> ActivityContext:
+        """Return the activity as this Task sees it: whatever is made under its id is made once for each Task."""
+        self._calls += 1
+        around = activity()
+        return dataclasses.replace(around, activity_id=f"{around.activity_id}#{self.request.name}#{self._calls}")
 
     def _in_thread(self, function: Any, *args: Any, **kwargs: Any) -> Awaitable[Any]:  # noqa: ANN401 - users' own
         # With the context of the activity, so that the function finds itself in one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
@@ -13,7 +14,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from headgate.asl import services
-from headgate.asl.calls import Callee, Wait, field, target_of
+from headgate.asl.calls import Callee, Wait, field
 from headgate.asl.definition import MapSpec
 from headgate.asl.failures import HEARTBEAT_TIMEOUT, TASK_FAILED, TIMEOUT, StateError
 from headgate.asl.fanout_tasks import run_fanout
@@ -37,6 +38,7 @@ WORKFLOW: Final = "headgate.machine"
 # What fails is the machine's to retry; an attempt that was lost with its worker has not failed.
 _ONCE: Final = Retry(attempts=1, deaths=20)
 _HEARTBEAT: Final = "heartbeat"
+FUNCTION_NAME: Final = re.compile(r"(?:.*:function:)?(?:\$\{)?([A-Za-z_][A-Za-z0-9_.-]*)\}?(?::[A-Za-z0-9_$.-]+)?")
 # How the names of our own activities begin.
 OURS: Final = "headgate."
 
@@ -171,8 +173,10 @@ class DurableHost:
             raise failed_with(exc) from None
 
     async def _invoke(self, call: Call) -> Json:
-        named = target_of(str(field(call.input, "FunctionName", resource="lambda:invoke")))
-        result = await self.function(named.name, call.input.get("Payload"), call)
+        named = FUNCTION_NAME.fullmatch(str(field(call.input, "FunctionName", resource="lambda:invoke")))
+        if named is None:
+            raise StateError("Lambda.ResourceNotFoundException", "FunctionName: use a name, name:alias or an ARN")
+        result = await self.function(named[1], call.input.get("Payload"), call)
         return {"ExecutedVersion": "$LATEST", "Payload": result, "StatusCode": 200}
 
     async def _call_and_wait(self, call: Call) -> Json:
@@ -213,16 +217,17 @@ class DurableHost:
 
     async def _machine(self, call: Call) -> Json:
         target = call.target
-        named = (
-            target.name if not target.action else field(call.input, "StateMachineArn", resource="states:startExecution")
-        )
         given = call.input if isinstance(call.input, dict) else {}
-        order = {
-            "machine": str(named).rpartition(":")[2],
-            "input": given.get("Input", {}) if target.action else call.input,
-            "name": given.get("Name") if target.action else None,
-        }
-        if target.wait is Wait.ANSWER:
+        if target.action:
+            arn = str(field(call.input, "StateMachineArn", resource="states:startExecution"))
+            named, version = _machine_named(arn)
+            order = {"machine": named, "input": _input_of(given), "name": given.get("Name")}
+            if version is not None:
+                order["version"] = version
+        else:
+            order = {"machine": target.name, "input": call.input, "name": None}
+        # With a token the execution is only started; who has the token ends the Task.
+        if target.wait in (Wait.ANSWER, Wait.TOKEN):
             return await self.function(services.START, order, call)
         loaded = await self.function(services.LOAD, order)
         return await self._await_child(call, msgspec.convert(loaded, Request))
@@ -233,7 +238,7 @@ class DurableHost:
         child = child_workflow().options(timeout=machine.timeout_seconds, tags={"machine": request.machine})(request)
         facts: dict[str, Json] = {
             "ExecutionArn": child.id,
-            "Name": child.id,
+            "Name": request.name,
             "StateMachineArn": request.machine,
             "StartDate": iso_moment(request.started_at_ms),
             "Input": _text(request.input),
@@ -287,6 +292,23 @@ def failed_with(error: Exception) -> StateError:
     if isinstance(error, Failure) and info.trace:
         cause["stackTrace"] = info.trace.splitlines()
     return StateError(info.type, _text(cause))
+
+
+def _machine_named(arn: str) -> tuple[str, int | None]:
+    """Return the machine, and the version if there is one, that an ARN or a plain name stands for."""
+    name, _, qualifier = arn.rpartition("stateMachine:")[2].partition(":")
+    return name, int(qualifier) if qualifier.isdigit() else None
+
+
+def _input_of(given: dict[str, Json]) -> Json:
+    """Return the Input of an execution: a document, or its text. Raises `StateError`."""
+    value = given.get("Input", {})
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError as exc:
+        raise StateError("StepFunctions.InvalidExecutionInputException", f"Input is not JSON: {exc}") from None
 
 
 def _how(error: Exception) -> dict[str, Json]:

@@ -67,7 +67,7 @@ class Inspector:
             found.request = request
             if not request.events and request.resume is None:
                 found.events.clear()
-            return Chronicle(lambda: made[0].at_ms, found.events)
+            return Chronicle(lambda: made[0].at_ms, found.events, request.events)
 
         surroundings = msgspec.structs.replace(self._surroundings, journal=journal)
         function = machine_workflow(surroundings, seen=_seer(found))

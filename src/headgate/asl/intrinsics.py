@@ -234,7 +234,21 @@ def _shown(value: Json) -> str:
 
 
 def _string_to_json(text: Json) -> Json:
-    return json.loads(_text(text), parse_constant=_no_constant)
+    return json.loads(_whole_text(_text(text)), parse_constant=_no_constant, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is too large for a number")
+    return number
+
+
+def _whole_text(text: str) -> str:
+    """Return a text that holds no half of a character, written as an escape. Raises `ValueError` for one that does."""
+    if "\\u" in text:
+        json.dumps(json.loads(text), ensure_ascii=False).encode()
+    return text
 
 
 def _no_constant(name: str) -> Never:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from headgate.asl.failures import ITEM_READER_FAILED, StateError
-from headgate.asl.scope import Json
+from headgate.asl.scope import Json, Member
 from headgate.errors import NotFoundError, UserError
 from headgate.store.blobs import Blobs
 
@@ -102,7 +102,7 @@ def _told_of(items: Iterator[Json], bucket: str, key: str) -> Iterator[Json]:
     """Give the items; what is wrong with one of them is told with the name of its object."""
     try:
         yield from items
-    except (csv.Error, msgspec.DecodeError, UnicodeDecodeError, ValueError) as exc:
+    except (csv.Error, msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as exc:
         raise _failed(f"object {key} of bucket {bucket}: {exc}") from exc
 
 
@@ -220,7 +220,7 @@ def items_in(found: Json, what: str) -> Iterable[Json]:
     if isinstance(found, list):
         return found
     if isinstance(found, dict):
-        return [{"Key": name, "Value": value} for name, value in found.items()]
+        return [Member(Key=name, Value=value) for name, value in found.items()]
     raise ValueError(f"{what} must be an array or an object, not {type(found).__name__}")
 
 

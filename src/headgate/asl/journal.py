@@ -49,10 +49,11 @@ class Tally:
 class Chronicle:
     """A journal that keeps every event with its time."""
 
-    def __init__(self, now_ms: Callable[[], int], events: list[Event]) -> None:
+    def __init__(self, now_ms: Callable[[], int], events: list[Event], count: int = 0) -> None:
+        """Take up after the events there are, or, if they are another execution's, after so many."""
         self._now_ms = now_ms
         self.events = events
-        self.count = events[-1].id if events else 0
+        self.count = events[-1].id if events else count
 
     def add(self, type: str, previous_id: int, details: Mapping[str, Any] | None = None) -> int:
         self.count += 1

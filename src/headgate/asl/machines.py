@@ -24,7 +24,7 @@ from headgate.store.writes import Put, Query, Range, Sort
 
 KIND: Final = "STATE-MACHINE"
 LATEST: Final = "LATEST"
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 _PROBLEMS_TOLD_MAX: Final = 20
 
 
@@ -51,7 +51,9 @@ class MachineList(Struct, frozen=True):
 def check_machine_name(name: str) -> str:
     """Return the name. Raises `InvalidIdError` for one that no machine can have."""
     if not _NAME.fullmatch(name):
-        raise InvalidIdError(f"machine {name[:90]!r}: use 1 to 80 letters, digits, '-' and '_'")
+        raise InvalidIdError(
+            f"machine {name[:90]!r}: use 1 to 80 letters, digits, '-' and '_', beginning with a letter or digit"
+        )
     return name
 
 

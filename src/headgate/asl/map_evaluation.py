@@ -13,7 +13,7 @@ from headgate.asl.item_readers import Reading, items_in
 from headgate.asl.map_items import batch_overhead
 from headgate.asl.map_orders import MapOrder, Selection, SplitOrder, Tolerance
 from headgate.asl.map_results import Writing
-from headgate.asl.scope import Evaluator, Json
+from headgate.asl.scope import Evaluator, Json, Member
 from headgate.asl.visits import Visit
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def items_of(visit: Visit, spec: MapSpec, input: Json) -> list[Json] | None:
     try:
         return list(items_in(items, f"The items of the Map state '{visit.state.name}'"))
     except ValueError as exc:
-        raise runtime(str(exc)) from None
+        raise visit.wrong(str(exc)) from None
 
 
 def order_of(request: Request, visit: Visit, spec: MapSpec, input: Json) -> MapOrder:
@@ -74,6 +74,7 @@ def split_order_of(
         is_express=order.is_express,
         is_batched=order.is_batched,
         items=items,
+        is_of_object=items is not None and bool(items) and type(items[0]) is Member,
         reading=_reading(visit, spec, input),
         selection=selection,
         item_bytes_max=order.limits.data_bytes_max,
@@ -125,7 +126,9 @@ def _reading(visit: Visit, spec: MapSpec, input: Json) -> Reading | None:
 def _percentage(field: Evaluator | None, visit: Visit) -> float | None:
     if field is None:
         return None
-    value = field(visit.scope(visit.frame.input))
+    value = field(visit.scope(visit.selected_input()))
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 100:
-        raise runtime(f"The ToleratedFailurePercentage of the state '{visit.state.name}' must be a number up to 100")
+        raise visit.wrong(
+            f"The ToleratedFailurePercentage of the state '{visit.state.name}' must be a number up to 100"
+        )
     return float(value)

@@ -13,13 +13,12 @@ from headgate.asl.definition import Kind, Machine, MapSpec, ParallelSpec
 from headgate.asl.failures import DATA_LIMIT_EXCEEDED, StateError
 from headgate.asl.map_orders import Selection
 from headgate.asl.requests import compiled
-from headgate.asl.scope import Json, Scope
+from headgate.asl.scope import Json, Member, Scope
 from headgate.durable import payload
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.sources import Piece
 
 _encode: Final = msgspec.json.Encoder().encode
-_KEY_AND_VALUE: Final = {"Key", "Value"}
 
 
 class MapSource:
@@ -83,7 +82,9 @@ def _piece(first: int, batch: Sequence[bytes]) -> Piece:
     return Piece(first, len(batch), f"items:{first}-{first + len(batch) - 1}", text.decode())
 
 
-def selector_of(selection: Selection | None, source: str, run_id: str) -> Callable[[int, Json], Json]:
+def selector_of(
+    selection: Selection | None, source: str, run_id: str, *, is_of_object: bool = False
+) -> Callable[[int, Json], Json]:
     """Return what makes of an item, by its place, that which the iteration is given. Raises `StateError`."""
     if selection is None:
         return lambda _, item: item
@@ -94,8 +95,7 @@ def selector_of(selection: Selection | None, source: str, run_id: str) -> Callab
 
     def select(place: int, item: Json) -> Json:
         described: dict[str, Json] = {"Index": place, "Value": item, "Source": source}
-        if isinstance(item, dict) and item.keys() == _KEY_AND_VALUE:
-            # A member of an object.
+        if type(item) is Member or is_of_object:
             described |= item
         scope = Scope(
             selection.data,

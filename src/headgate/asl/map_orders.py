@@ -67,6 +67,8 @@ class SplitOrder(Struct, frozen=True, omit_defaults=True):
     # One of the two.
     items: list[Json] | None = None
     reading: Reading | None = None
+    # Whether the items are the members of an object, each with its Key and its Value.
+    is_of_object: bool = False
     selection: Selection | None = None
     item_bytes_max: int = DATA_BYTES_MAX
     # Of one batch; 0 is without limit.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -47,23 +48,34 @@ class MachineFailed(Exception):
         return f"{self.error}: {self.cause}" if self.cause else self.error
 
 
+STOPPED: Final = "asl.stopped"
+# What a reason of a cancellation may have.
+REASON_MAX: Final = 1_000
+
+
 class Stopped(Struct, frozen=True):
     """Why an execution was stopped: an error and a cause, kept as the reason of the cancellation."""
 
     error: str = ""
     cause: str = ""
+    # So that a cause which happens to be JSON is not taken for this.
+    kind: str = STOPPED
 
     def text(self) -> str:
-        """Return it as the reason of a cancellation."""
-        return msgspec.json.encode(self).decode() if self.error else self.cause
+        """Return it as the reason of a cancellation, no longer than a reason may be."""
+        cut = self
+        while len(text := msgspec.json.encode(cut).decode()) > REASON_MAX and cut.cause:
+            cut = Stopped(cut.error, cut.cause[: len(cut.cause) - max(1, (len(text) - REASON_MAX) // 2)])
+        return text
 
     @classmethod
     def read(cls, reason: str) -> Stopped:
         """Return what a reason says, whoever gave it."""
         try:
-            return msgspec.json.decode(reason, type=cls)
+            read = msgspec.json.decode(reason, type=cls)
         except msgspec.DecodeError:
             return cls(cause=reason)
+        return read if f'"kind":"{STOPPED}"' in reason else cls(cause=reason)
 
 
 @functools.lru_cache(maxsize=512)

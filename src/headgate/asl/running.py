@@ -135,6 +135,9 @@ class Run:
             self._check_output(visit, done)
         except StateError as exc:
             done = self._catch(visit, exc)
+        except (ValueError, OverflowError, RecursionError) as exc:
+            # A document that is none after all, such as half a character made by an expression.
+            raise runtime(f"The state '{state.name}' made something that is not JSON: {exc}") from exc
         except asyncio.CancelledError:
             lane.event_id = self.note(f"{state.kind}StateAborted", lane.event_id)
             raise
@@ -149,12 +152,16 @@ class Run:
         # What goes through unchanged was measured where it came from.
         if done.output is not visit.frame.input:
             visit.check_size(done.output, "a result", self.limits.data_bytes_max)
+        if done.assigned:
+            visit.check_size(done.assigned, "variables", self.limits.data_bytes_max)
 
     def _catch(self, visit: Visit, error: StateError) -> Done:
         catcher = catcher_for(visit.state.catch, error.error)
         if catcher is None:
             raise error
-        return visit.caught(error, catcher)
+        done = visit.caught(error, catcher)
+        self._check_output(visit, done)
+        return done
 
     # States that work, and may be tried again.
 
@@ -263,12 +270,12 @@ class Run:
         effective = visit.effective_input()
         scope = visit.scope(effective)
         if spec.seconds is not None:
-            seconds = _seconds(spec.seconds, visit, "Seconds", data=effective) or 0.0
+            seconds = _seconds(spec.seconds, visit, "Seconds") or 0.0
         else:
             assert spec.timestamp is not None, "a Wait has seconds or a moment"
             until_ms = parse_moment(spec.timestamp(scope))
             if until_ms is None:
-                raise runtime(
+                raise visit.wrong(
                     f"The Timestamp of the state '{visit.state.name}' is not a moment such as 2026-01-31T12:00:00Z"
                 )
             seconds = (until_ms - self.host.now_ms()) / 1000
@@ -283,7 +290,7 @@ class Run:
         cause = "" if spec.cause is None else spec.cause(scope)
         for name, value in (("Error", error), ("Cause", cause)):
             if not isinstance(value, str):
-                return runtime(f"The {name} of the state '{visit.state.name}' must be a text")
+                return visit.wrong(f"The {name} of the state '{visit.state.name}' must be a text")
         return StateError(error, cause)
 
 
@@ -306,11 +313,13 @@ def _named(target: Target) -> dict[str, Json]:
     return target.facts if target.callee not in (Callee.FUNCTION, Callee.ACTIVITY) else {}
 
 
-def _seconds(field: Evaluator | None, visit: Visit, name: str, data: Json = None) -> float | None:
+def _seconds(field: Evaluator | None, visit: Visit, name: str) -> float | None:
     if field is None:
         return None
-    value = field(visit.scope(visit.frame.input if data is None else data))
+    value = field(visit.scope(visit.selected_input()))
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= _SECONDS_MAX or (name != "Seconds" and value == 0):
-        raise runtime(f"The {name} of the state '{visit.state.name}' must be a number of seconds up to {_SECONDS_MAX}")
+        raise visit.wrong(
+            f"The {name} of the state '{visit.state.name}' must be a number of seconds up to {_SECONDS_MAX}"
+        )
     return float(value)

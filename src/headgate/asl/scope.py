@@ -36,6 +36,10 @@ class Scope(Struct):
 Evaluator: TypeAlias = Callable[[Scope], Json]
 
 
+class Member(dict[str, Json]):
+    """An item of a Map that is a member of an object: its name is its Key."""
+
+
 def constant(value: Json) -> Evaluator:
     """Return an evaluator that always gives `value`."""
     return lambda _: value

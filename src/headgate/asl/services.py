@@ -63,6 +63,7 @@ class MachineOrder(Struct, frozen=True):
     machine: str
     input: Json = None
     name: str | None = None
+    version: int | None = None
 
 
 def register(
@@ -113,9 +114,11 @@ def _call_service(call: ServiceCall, dynamodb: DynamodbCalls, told: BusCalls, co
 
 
 def _start(executions: MachineExecutions, order: MachineOrder, context: ActivityContext) -> Json:
-    _machine(executions, order.machine)
+    _machine(executions, order.machine, order.version)
     try:
-        execution_id, is_new = executions.start(order.machine, order.input, name=_name(order, context))
+        execution_id, is_new = executions.start(
+            order.machine, order.input, name=_name(order, context), version=order.version
+        )
     except AlreadyStartedError as exc:
         raise StateError("StepFunctions.ExecutionAlreadyExistsException", str(exc)) from exc
     except (InvalidIdError, PayloadTooLargeError, NotFoundError) as exc:
@@ -131,7 +134,7 @@ def _start(executions: MachineExecutions, order: MachineOrder, context: Activity
 
 
 def _load(executions: MachineExecutions, order: MachineOrder, context: ActivityContext) -> Json:
-    stored = _machine(executions, order.machine)
+    stored = _machine(executions, order.machine, order.version)
     try:
         request = executions.request(
             order.machine, stored.definition, order.input, name=_name(order, context), version=stored.version
@@ -141,9 +144,9 @@ def _load(executions: MachineExecutions, order: MachineOrder, context: ActivityC
     return msgspec.to_builtins(request)
 
 
-def _machine(executions: MachineExecutions, name: str) -> StoredMachine:
+def _machine(executions: MachineExecutions, name: str, version: int | None) -> StoredMachine:
     try:
-        return executions.machines.get(name)
+        return executions.machines.get(name, version)
     except NotFoundError as exc:
         raise StateError("StepFunctions.StateMachineDoesNotExistException", str(exc)) from exc
     except InvalidIdError as exc:

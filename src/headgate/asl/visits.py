@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.asl.definition import Catcher, Kind, Language, State
-from headgate.asl.failures import DATA_LIMIT_EXCEEDED, StateError
+from headgate.asl.failures import DATA_LIMIT_EXCEEDED, QUERY_EVALUATION_ERROR, RUNTIME, StateError
 from headgate.asl.frames import Frame
 from headgate.asl.references import WHOLE
 from headgate.asl.scope import Evaluator, Json, Scope
@@ -92,6 +92,12 @@ class Visit:
             data = state.parameters(self.scope(data))
         return data
 
+    def selected_input(self) -> Json:
+        """Return the input as InputPath selects it, which is what the other paths of a state look at."""
+        if self.state.input_path is None:
+            return self.frame.input
+        return self.state.input_path(self.scope(self.frame.input))
+
     def done(self, result: Json, next: str | None = None) -> Done:
         """Return how a state ended that has this result."""
         state = self.state
@@ -130,6 +136,10 @@ class Visit:
         else:
             output = catcher.result_path.write(self.frame.input, given)
         return Done(output, catcher.next, assigned)
+
+    def wrong(self, cause: str) -> StateError:
+        """Return the error of a field that came to something it cannot be."""
+        return StateError(QUERY_EVALUATION_ERROR if self.state.language is Language.JSONATA else RUNTIME, cause)
 
     def check_size(self, value: Json, what: str, bytes_max: int) -> None:
         """Raise `StateError` if a document is larger than Step Functions lets pass."""

@@ -34,7 +34,8 @@ def is_file(given: str) -> bool:
 
 def machine_name(file: str) -> str:
     """Return the name of the machine that a file defines: that of the file, without its ending."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", Path(file).name.partition(".")[0])[:80] or "machine"
+    plain = re.sub(r"[^A-Za-z0-9_-]", "-", Path(file).name.partition(".")[0]).lstrip("-_")
+    return plain[:80] or "machine"
 
 
 def read_text(file: str) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from headgate.asl.executions import ExecutionStatus
 from headgate.asl.running import Limits
+from headgate.asl.task_tokens import Callback, Told
 from headgate.durable.history import Started
 from tests.asl_rig import Rig, beside, check_events, each, machine, task
 
@@ -251,3 +253,39 @@ def test_poll_loop__of_thousands_of_rounds__goes_on_under_one_id_in_runs_of_boun
     assert max(in_run.values()) <= Limits().events_a_run
     sizes = [len(bytes(event.input)) for turn in turns for event in turn.events if isinstance(event, Started)]
     assert max(sizes[1:]) - min(sizes[1:]) <= 20
+
+
+def test_token_wait__for_another_machine__only_starts_it(rig: Rig) -> None:
+    rig.env.service.asl.machines.put("inner", json.dumps(machine(("Long", LONG))))
+    given = {"StateMachineArn": "arn:aws:states:eu-west-1:1:stateMachine:inner", "Input": {"t.$": "$$.Task.Token"}}
+    resource = "arn:aws:states:::states:startExecution.waitForTaskToken"
+    execution_id = rig.start(machine(("Ask", {"Type": "Task", "Resource": resource, "Parameters": given})))
+    running = [row for row in rig.env.service.client.list().executions if row.execution_id != execution_id]
+
+    token = rig.executions.describe(running[0].execution_id).input["t"]
+    rig.executions.answer(token, Told(Callback.SUCCESS, output="well"))
+    rig.env.run()
+
+    assert rig.executions.describe(execution_id).output == "well"
+    assert rig.executions.describe(running[0].execution_id).status is ExecutionStatus.RUNNING
+
+
+@pytest.mark.parametrize("name", ["echo:prod", "arn:aws:lambda:eu-west-1:1:function:echo:7", "${echo}"])
+def test_invoke__function_with_a_qualifier__is_found(rig: Rig, name: str) -> None:
+    invoke = {
+        "Type": "Task",
+        "Resource": "arn:aws:states:::lambda:invoke",
+        "Parameters": {"FunctionName": name, "Payload.$": "$"},
+        "OutputPath": "$.Payload",
+    }
+
+    assert rig.run(machine(("Call", invoke)), {"a": 1}).output == {"a": 1}
+
+
+def test_jsonata_field__of_the_wrong_type__can_be_caught(rig: Rig) -> None:
+    caught = {"ErrorEquals": ["States.ALL"], "Next": "Caught"}
+    items = each(("I", {"Type": "Pass"}), Items="{% 'no list' %}", QueryLanguage="JSONata", Catch=[caught])
+
+    found = rig.run(machine(("M", {**items, "Next": "Caught"}), ("Caught", {"Type": "Pass"})))
+
+    assert found.output["Error"] == "States.QueryEvaluationError"
