@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import concurrent, durable, fanout, health, health_load, processes, scale, single, startup
+from bench import asl, concurrent, durable, fanout, health, health_load, pipelines, processes, scale, single, startup
 from bench.measure import Figure, show
 
 GROUPS = {
@@ -17,6 +17,8 @@ GROUPS = {
     "fanout": fanout.run,
     "health": health.run,
     "health_load": health_load.run,
+    "asl": asl.run,
+    "pipelines": pipelines.run,
 }
 
 

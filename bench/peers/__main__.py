@@ -9,10 +9,11 @@ from types import FrameType
 from typing import NoReturn
 
 from bench.measure import show
-from bench.peers import fanout_contest
+from bench.peers import fanout_contest, start_contest
 from bench.peers.answer import Shape
 from bench.peers.contest import PEERS, Ours, figures, hold
 from bench.peers.fanout_contest import FANOUT_PEERS
+from bench.peers.start_contest import START_PEERS
 
 # Fewer rounds say more about the machine's other work than about the two that are compared.
 ROUNDS_MIN = 5
@@ -28,6 +29,8 @@ def main() -> int:
     table = [figure for score in scores for figure in figures(score)]
     mapping = [peer for peer in FANOUT_PEERS if not options.peers or peer.module in options.peers]
     table += fanout_contest.hold(mapping, rounds=options.rounds, headgate=None if options.only_peers else _fan_out)
+    starting = [peer for peer in START_PEERS if not options.peers or peer.module in options.peers]
+    table += start_contest.hold(starting, rounds=options.rounds, headgate=None if options.only_peers else _starts)
     print(show(table))
     return 0 if all(figure.reached for figure in table) else 1
 
@@ -45,9 +48,15 @@ def _fan_out(items: int) -> float:
     return fan_out(items)
 
 
+def _starts(count: int) -> list[float]:
+    from bench.pipelines_starts import trigger_to_start
+
+    return trigger_to_start(count)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
-    names = [peer.module for peer in (*PEERS, *FANOUT_PEERS)]
+    names = [peer.module for peer in (*PEERS, *FANOUT_PEERS, *START_PEERS)]
     parser.add_argument("peers", nargs="*", metavar="PEER", help=f"one of {', '.join(names)}; default: all")
     parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
     parser.add_argument("--only-peers", action="store_true", help="measure the peers without Headgate")

@@ -218,6 +218,17 @@ class FanoutSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
 
 
+class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where pipelines are defined, and whether they are watched."""
+
+    folder: Annotated[
+        OptionalFile, about("Folder whose YAML and JSON files define pipelines; they are read when the server starts.")
+    ] = None
+    watchdog: Annotated[
+        Switch, about("Whether the server runs a watchdog beside itself, as soon as there is a pipeline.")
+    ] = True
+
+
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What both ports are encrypted with. Without it they speak plainly, on this machine or behind a proxy."""
 

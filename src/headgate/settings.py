@@ -55,6 +55,9 @@ from headgate.setting_sections import (
     Names as Names,
 )
 from headgate.setting_sections import (
+    PipelineSettings as PipelineSettings,
+)
+from headgate.setting_sections import (
     RegionSettings as RegionSettings,
 )
 from headgate.setting_sections import (
@@ -103,6 +106,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     forward: ForwardSettings = ForwardSettings()
     archive: ArchiveSettings = ArchiveSettings()
     fanout: FanoutSettings = FanoutSettings()
+    pipelines: PipelineSettings = PipelineSettings()
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     health: HealthSettings = HealthSettings()
@@ -166,6 +170,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "forward": ForwardSettings,
     "archive": ArchiveSettings,
     "fanout": FanoutSettings,
+    "pipelines": PipelineSettings,
     "tls": TlsSettings,
     "auth": AuthSettings,
     "health": HealthSettings,

@@ -14,7 +14,7 @@ import pytest
 from headgate.store.schema import Key
 from headgate.store.tables import CONTROL
 from tests.acceptance.store_counter import COUNTER
-from tests.stores import open_sqlite
+from tests.stores import create_sqlite
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +25,7 @@ def test_one_key__many_threads_and_processes__versions_gapless_and_no_update_los
     tmp_path: Path, processes: int, threads: int
 ) -> None:
     times = 10
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     store.put(CONTROL, {"PK": COUNTER.partition, "SK": COUNTER.sort, "version": 0})
 
     command = [sys.executable, "-m", "tests.acceptance.store_counter", str(tmp_path), str(threads), str(times)]
@@ -42,12 +42,12 @@ def test_one_key__many_threads_and_processes__versions_gapless_and_no_update_los
 
 
 def test_wait__another_process_commits__woken_long_before_the_poll(tmp_path: Path) -> None:
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     generation = store.generation()
     store.wait(generation, 0.01)  # The first wait opens the socket that the other process finds.
     script = (
-        "import sys, time; from pathlib import Path; from tests.stores import open_sqlite; "
-        "from headgate.store.tables import CONTROL; store = open_sqlite(Path(sys.argv[1])); "
+        "import sys, time; from pathlib import Path; from tests.stores import create_sqlite; "
+        "from headgate.store.tables import CONTROL; store = create_sqlite(Path(sys.argv[1])); "
         "sys.stdin.readline(); at = time.monotonic(); "
         "store.put(CONTROL, {'PK': 'DEDUP#a', 'SK': 'DEDUP'}); print(at, flush=True); sys.stdin.readline()"
     )
@@ -84,8 +84,8 @@ def test_wait__listener_was_killed__writers_clean_up_after_it() -> None:
 
 def listener_was_killed(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from tests.stores import open_sqlite; "
-        "store = open_sqlite(Path(sys.argv[1])); store.wait(store.generation(), 0.01); "
+        "import sys; from pathlib import Path; from tests.stores import create_sqlite; "
+        "store = create_sqlite(Path(sys.argv[1])); store.wait(store.generation(), 0.01); "
         "print('up', flush=True); sys.stdin.read()"
     )
     listener = subprocess.Popen(
@@ -101,7 +101,7 @@ def listener_was_killed(tmp_path: Path) -> None:
     assert len(list(sockets.iterdir())) == 1
     listener.kill()
     listener.communicate()
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
 
     store.put(CONTROL, {"PK": "DEDUP#a", "SK": "DEDUP"})
 
@@ -110,7 +110,7 @@ def listener_was_killed(tmp_path: Path) -> None:
 
 
 def test_close__threads_are_waiting__all_return(tmp_path: Path) -> None:
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     generation = store.generation()
     waiting = [threading.Thread(target=store.wait, args=(generation, 60)) for _ in range(4)]
     for thread in waiting:

@@ -46,6 +46,7 @@ from headgate.store.tables import (
 from headgate.store.values import Item
 from headgate.store.writes import Change, Page, Query, StreamStart
 from tests.ministack import REGION, DynamoDBLocal, Ministack, fresh_account
+from tests.stores import lay_database
 
 DYNAMODB_LOCAL: Final = os.environ.get("HEADGATE_TEST_DYNAMODB_LOCAL")
 DYNAMODB_BACKENDS: Final = ["dynamodb", "dynamodb-local"] if DYNAMODB_LOCAL else ["dynamodb"]
@@ -155,6 +156,8 @@ def open_store(
     def open_sqlite(cursors: Cursors) -> AnyStore:
         lag_seconds = INDEX_LAG_SECONDS if backend == "sqlite-lagging" else 0.0
         path = tmp_path / "store.db"
+        if names.physical(PIPELINES) == f"test-{PIPELINES.name}":
+            lay_database(tmp_path, name=path.name, prefix="test-")
         store = SqliteStore.open(
             path, names=names, clock=clock, cursors=cursors, spill=spill, index_lag_seconds=lag_seconds
         )

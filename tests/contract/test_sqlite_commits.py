@@ -18,12 +18,12 @@ from headgate.store.schema import Key
 from headgate.store.sqlite import SqliteStore
 from headgate.store.tables import CONTROL
 from headgate.store.writes import Put
-from tests.stores import open_sqlite
+from tests.stores import create_sqlite
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    opened = open_sqlite(tmp_path)
+    opened = create_sqlite(tmp_path)
     yield opened
     opened.close()
 
@@ -114,7 +114,7 @@ def test_put__row_sqlite_cannot_take__fails_alone_and_the_rest_of_the_group_comm
     rigged.commit()
     rigged.close()
     store.close()
-    reopened = open_sqlite(tmp_path)
+    reopened = create_sqlite(tmp_path)
     outcome: list[BaseException | None] = [None] * 12
 
     def put(place: int) -> None:
@@ -238,7 +238,7 @@ def test_put__main_thread_interrupted_at_random_moments__the_store_goes_on(store
 
 
 def test_close__after_two_committers_were_started__ends_both(tmp_path: Path) -> None:
-    opened = open_sqlite(tmp_path)
+    opened = create_sqlite(tmp_path)
     opened._commits._start_committer()
     first = opened._commits._committer
     # As if an interrupt had come between starting the first and noting it.
@@ -276,7 +276,7 @@ def test_submit__many_without_a_thread_each__all_settled_and_conflicts_reported(
 
 
 def test_close__while_64_threads_write__each_is_committed_or_refused(tmp_path: Path) -> None:
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     written: list[str] = []
     started = threading.Barrier(65)
 
@@ -301,7 +301,7 @@ def test_close__while_64_threads_write__each_is_committed_or_refused(tmp_path: P
     for thread in threads:
         thread.join(20)
     assert not any(thread.is_alive() for thread in threads)
-    reopened = open_sqlite(tmp_path)
+    reopened = create_sqlite(tmp_path)
     assert all(reopened.get(CONTROL, key(name)) for name in written)
     reopened.close()
 
@@ -358,7 +358,7 @@ def test_submit__done_raises__reported_and_everyone_else_goes_on(
 
 
 def test_close__with_submissions_under_way__each_is_told(tmp_path: Path) -> None:
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     told: list[BaseException | None] = []
 
     for number in range(300):
@@ -366,7 +366,7 @@ def test_close__with_submissions_under_way__each_is_told(tmp_path: Path) -> None
     store.close()
 
     assert len(told) == 300
-    reopened = open_sqlite(tmp_path)
+    reopened = create_sqlite(tmp_path)
     found = [reopened.get(CONTROL, key(str(number))) is not None for number in range(300)]
     assert found.count(True) == told.count(None)
     reopened.close()

@@ -22,7 +22,7 @@ from headgate.store.schema import Key
 from headgate.store.sqlite import Synchronous
 from headgate.store.tables import CONTROL, EXECUTIONS, FANOUT, SIGNAL_STATE
 from headgate.store.writes import Query
-from tests.stores import open_sqlite
+from tests.stores import create_sqlite
 
 ROW = {"PK": "DEDUP#a", "SK": "DEDUP", "note": "kept"}
 ROW_KEY = Key("DEDUP#a", "DEDUP")
@@ -50,7 +50,7 @@ def test_open__foreign_text_file__refused_and_untouched(tmp_path: Path) -> None:
     path.write_text("these are somebody's notes, not a database\n" * 10)
 
     with pytest.raises(ForeignFileError, match="move the file away"):
-        open_sqlite(tmp_path)
+        create_sqlite(tmp_path)
 
     assert path.read_text() == "these are somebody's notes, not a database\n" * 10
 
@@ -63,7 +63,7 @@ def test_open__database_of_another_program__refused_and_untouched(tmp_path: Path
     before = path.read_bytes()
 
     with pytest.raises(ForeignFileError, match="another program"):
-        open_sqlite(tmp_path)
+        create_sqlite(tmp_path)
 
     assert path.read_bytes() == before
 
@@ -72,11 +72,11 @@ def test_open__folder_in_its_place__refused(tmp_path: Path) -> None:
     (tmp_path / "headgate.db").mkdir()
 
     with pytest.raises(ForeignFileError, match="is a folder"):
-        open_sqlite(tmp_path)
+        create_sqlite(tmp_path)
 
 
 def test_open__newer_format__refused_with_the_remedy_and_untouched(tmp_path: Path) -> None:
-    open_sqlite(tmp_path).close()
+    create_sqlite(tmp_path).close()
     path = tmp_path / "headgate.db"
     with sqlite3.connect(path) as newer:
         newer.execute("PRAGMA user_version = 999")
@@ -84,7 +84,7 @@ def test_open__newer_format__refused_with_the_remedy_and_untouched(tmp_path: Pat
     before = path.read_bytes()
 
     with pytest.raises(NewerStoreError, match=r"format 999.*upgrade"):
-        open_sqlite(tmp_path)
+        create_sqlite(tmp_path)
 
     assert path.read_bytes() == before
 
@@ -92,7 +92,7 @@ def test_open__newer_format__refused_with_the_remedy_and_untouched(tmp_path: Pat
 def test_open__empty_file__becomes_a_store(tmp_path: Path) -> None:
     (tmp_path / "headgate.db").touch()
 
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
 
     store.put(CONTROL, ROW)
     assert store.get(CONTROL, ROW_KEY) == ROW
@@ -100,7 +100,7 @@ def test_open__empty_file__becomes_a_store(tmp_path: Path) -> None:
 
 
 def test_read__damaged_page__says_corrupt_and_what_to_do(tmp_path: Path) -> None:
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     for number in range(300):
         store.put(CONTROL, {"PK": f"DEDUP#{number:04d}", "SK": "DEDUP", "pad": "x" * 500})
     store.close()
@@ -111,7 +111,7 @@ def test_read__damaged_page__says_corrupt_and_what_to_do(tmp_path: Path) -> None
             content[page : page + 8] = b"\xff" * 8
     path.write_bytes(content)
 
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
 
     with pytest.raises(CorruptionError, match="headgate doctor"):
         for number in range(300):
@@ -126,9 +126,9 @@ def test_write__file_may_not_grow__store_full_and_everything_before_is_there(tmp
         from pathlib import Path
         from headgate.errors import StoreFullError
         from headgate.store.tables import CONTROL
-        from tests.stores import open_sqlite
+        from tests.stores import create_sqlite
         folder = Path(sys.argv[1])
-        store = open_sqlite(folder)
+        store = create_sqlite(folder)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         limit = (folder / "headgate.db").stat().st_size + 400_000
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -152,7 +152,7 @@ def test_write__file_may_not_grow__store_full_and_everything_before_is_there(tmp
     assert second == "still full"
     acknowledged = int(first.split()[0])
     assert acknowledged > 10
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     found = [store.get(CONTROL, Key(f"DEDUP#{number:05d}", "DEDUP")) for number in range(acknowledged)]
     assert all(item is not None for item in found)
     assert store.get(CONTROL, Key("DEDUP#again", "DEDUP")) is None
@@ -163,7 +163,7 @@ def test_write__file_may_not_grow__store_full_and_everything_before_is_there(tmp
 
 def test_write__read_only_to_this_user__refused_and_readable(tmp_path: Path) -> None:
     # Root may write anything, so the store is opened by a process that has become nobody.
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     store.put(CONTROL, ROW)
     store.close()
     for path in tmp_path.iterdir():
@@ -195,7 +195,7 @@ def test_write__read_only_to_this_user__refused_and_readable(tmp_path: Path) -> 
 
 
 def test_open__twice_in_one_process__both_see_every_commit(tmp_path: Path) -> None:
-    one, other = open_sqlite(tmp_path), open_sqlite(tmp_path)
+    one, other = create_sqlite(tmp_path), create_sqlite(tmp_path)
 
     one.put(CONTROL, ROW)
 
@@ -205,7 +205,7 @@ def test_open__twice_in_one_process__both_see_every_commit(tmp_path: Path) -> No
 
 
 def test_open__synchronous_is_selectable__normal_reads_back(tmp_path: Path) -> None:
-    store = open_sqlite(tmp_path, synchronous=Synchronous.NORMAL)
+    store = create_sqlite(tmp_path, synchronous=Synchronous.NORMAL)
 
     store.put(CONTROL, ROW)
 
@@ -215,7 +215,7 @@ def test_open__synchronous_is_selectable__normal_reads_back(tmp_path: Path) -> N
 
 def test_open__physical_names__kept_beside_the_catalogue_names(tmp_path: Path) -> None:
     names = TableNames("prod-", {FANOUT.name: "phspectra-runs"})
-    store = open_sqlite(tmp_path, names=names)
+    store = create_sqlite(tmp_path, names=names)
 
     store.put(FANOUT, {"PK": "run-1", "SK": "RUN"})
 
@@ -228,7 +228,7 @@ def test_open__physical_names__kept_beside_the_catalogue_names(tmp_path: Path) -
 
 
 def test_migrate__older_file_lacks_an_index__rows_written_before_are_found_by_it(tmp_path: Path) -> None:
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     store.put(EXECUTIONS, {"execution_id": "e1", "status": "RUNNING", "started_at": "2026-01-01", "version": 1})
     store.close()
     as_another_catalogue_left_it(
@@ -237,7 +237,7 @@ def test_migrate__older_file_lacks_an_index__rows_written_before_are_found_by_it
         'ALTER TABLE "headgate-executions" DROP COLUMN i_status',
     )
 
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
 
     page = store.query(Query(table=EXECUTIONS, index="status-index", partition="RUNNING"))
     assert [item["execution_id"] for item in page.items] == ["e1"]
@@ -245,7 +245,7 @@ def test_migrate__older_file_lacks_an_index__rows_written_before_are_found_by_it
 
 
 def test_migrate__another_build_changes_the_schema_under_us__writes_stop_with_the_remedy(tmp_path: Path) -> None:
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     store.put(CONTROL, ROW)
     newer = sqlite3.connect(tmp_path / "headgate.db")
     newer.execute('ALTER TABLE "headgate-control" ADD COLUMN i_tomorrow')
@@ -258,7 +258,7 @@ def test_migrate__another_build_changes_the_schema_under_us__writes_stop_with_th
 
 
 def test_fork__store_used_in_the_child__refused_and_parent_unharmed(tmp_path: Path) -> None:
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     reader, writer = os.pipe()
 
     child = os.fork()
@@ -281,7 +281,7 @@ def test_fork__store_used_in_the_child__refused_and_parent_unharmed(tmp_path: Pa
 
 
 def test_body__plain_item__readable_with_the_sqlite_shell(tmp_path: Path) -> None:
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     store.put(SIGNAL_STATE, {"PK": "urn:dp:a", "SK": "FRESHNESS", "state": "OK", "version": 3})
     store.close()
 
@@ -307,12 +307,12 @@ def test_open__twice_here_while_another_process_comes_and_goes__no_acknowledged_
     visitor = """
         import sys
         from pathlib import Path
-        from tests.stores import open_sqlite
-        open_sqlite(Path(sys.argv[1])).close()
+        from tests.stores import create_sqlite
+        create_sqlite(Path(sys.argv[1])).close()
     """
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     store.put(CONTROL, {**ROW, "PK": "DEDUP#first"})
-    open_sqlite(tmp_path).close()
+    create_sqlite(tmp_path).close()
     assert run_python(visitor, str(tmp_path)).returncode == 0
 
     for number in range(20):
@@ -320,14 +320,14 @@ def test_open__twice_here_while_another_process_comes_and_goes__no_acknowledged_
     assert run_python(visitor, str(tmp_path)).returncode == 0
     store.close()
 
-    reopened = open_sqlite(tmp_path)
+    reopened = create_sqlite(tmp_path)
     assert all(reopened.get(CONTROL, Key(f"DEDUP#{number}", "DEDUP")) for number in [*range(20), "first"])
     reopened.close()
 
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_write__file_deleted_or_replaced_under_us__refused_with_the_remedy(tmp_path: Path, replaced: bool) -> None:
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     store.put(CONTROL, ROW)
     path = tmp_path / "headgate.db"
     content = path.read_bytes()
@@ -344,7 +344,7 @@ def test_write__file_deleted_or_replaced_under_us__refused_with_the_remedy(tmp_p
 
 
 def test_migrate__index_with_other_keys_under_the_same_name__made_anew(tmp_path: Path) -> None:
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     store.put(EXECUTIONS, {"execution_id": "e1", "status": "RUNNING", "started_at": "2026-01-01"})
     store.close()
     as_another_catalogue_left_it(
@@ -353,7 +353,7 @@ def test_migrate__index_with_other_keys_under_the_same_name__made_anew(tmp_path:
         'CREATE INDEX "headgate-executions:status-index" ON "headgate-executions" (i_workflow)',
     )
 
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
 
     page = store.query(Query(table=EXECUTIONS, index="status-index", partition="RUNNING"))
     assert [item["execution_id"] for item in page.items] == ["e1"]
@@ -361,11 +361,11 @@ def test_migrate__index_with_other_keys_under_the_same_name__made_anew(tmp_path:
 
 
 def test_migrate__another_catalogue_opens_the_file__running_process_is_asked_to_restart(tmp_path: Path) -> None:
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
     store.put(CONTROL, ROW)
     as_another_catalogue_left_it(tmp_path)
 
-    open_sqlite(tmp_path).close()
+    create_sqlite(tmp_path).close()
 
     with pytest.raises(StoreClosedError, match="restart this process"):
         store.put(CONTROL, ROW)
@@ -377,8 +377,8 @@ def test_fork__parent_killed_and_child_lives_on__others_can_write(tmp_path: Path
         import os, signal, sys, time
         from pathlib import Path
         from headgate.store.tables import CONTROL
-        from tests.stores import open_sqlite
-        store = open_sqlite(Path(sys.argv[1]))
+        from tests.stores import create_sqlite
+        store = create_sqlite(Path(sys.argv[1]))
         store._file.lock.acquire()
         if os.fork() == 0:
             os.close(1); os.close(2)
@@ -389,7 +389,7 @@ def test_fork__parent_killed_and_child_lives_on__others_can_write(tmp_path: Path
     """
     ended = run_python(script, str(tmp_path))
     assert ended.stdout == "forked\n"
-    store = open_sqlite(tmp_path)
+    store = create_sqlite(tmp_path)
 
     store.put(CONTROL, ROW)
 

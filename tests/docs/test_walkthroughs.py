@@ -26,6 +26,7 @@ PORT_SHOWN, GRPC_PORT_SHOWN = "8400", "8401"
 # Those only look, so a test, which is faster than a reader, may ask again until all is as shown.
 LOOKS = re.compile(
     r"headgate (execution|fanout) (ls|show|history|failures|errors)\b|headgate asl describe\b|curl -s \S+/orders/"
+    r"|headgate why\b|headgate pipeline events\b"
 )
 # What the shell says of a process that was killed, sooner or later.
 KILLED = re.compile(r"bash: line \d+: +\d+ Killed")
@@ -42,6 +43,9 @@ VARIES = (
     (re.compile(r"passed in [\d.]+s"), "passed in TIME"),
     (re.compile(r"(completed in|failed in|took) +[\dms.]+"), r"\1 TIME"),
     (re.compile(r"\b\d+\.\d\ds\b|\b\d\d:\d\d:\d\d\.\d{3}\b"), "TIME"),
+    (re.compile(r"\b(run|readiness)_[0-9A-Z]{26}\b"), r"\1_ID"),
+    # On the wall of a pipeline: with the day, if that is another one.
+    (re.compile(r"(\d{4}-\d\d-\d\d )?\b\d\d:\d\d\b"), "CLOCK"),
     (re.compile(r"[ \t]+"), " "),
 )
 
@@ -222,11 +226,24 @@ def test_state_machine_page__every_command__does_what_the_page_shows(tmp_path: P
     assert (tmp_path / "check-partitions.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.timeout(240)
+def test_pipeline_page__every_command__does_what_the_page_shows(tmp_path: Path) -> None:
+    with ExitStack() as exits:
+        shell = Shell(tmp_path, free_ports())
+        exits.callback(shell.close)
+        for step in steps(DOCS / "how-to" / "run-a-pipeline.md"):
+            assert isinstance(step, Command)
+            shell.run(step)
+
+    assert (tmp_path / "shop" / ".headgate" / "headgate.db").exists()
+
+
 @pytest.mark.parametrize(
     ("output", "shown", "expected"),
     [
         ("o-1  RUNNING  2026-01-31 10:00:00  \n", "o-1  RUNNING  2020-12-24 20:15:00\n", True),
         ("o-1  FAILED  2026-01-31 10:00:00\n", "o-1  RUNNING  2026-01-31 10:00:00\n", False),
+        ("done since 2026-01-31 23:59\n", "done since 00:00\n", True),
         ("one\ntwo\nthree\n", "one\n…\nthree\n", True),
         ("one\nthree\n", "one\n…\nthree\n", True),
         ("one\ntwo\n", "one\n…\nthree\n", False),

@@ -12,7 +12,7 @@ from headgate.store.schema import Key
 from headgate.store.sqlite import SqliteStore
 from headgate.store.tables import CONTROL, INCIDENT_INDEX, SIGNAL_STATE
 from headgate.store.writes import ChangeKind, Put, Query, Update, Write
-from tests.stores import open_sqlite
+from tests.stores import create_sqlite
 
 SIGNAL = Key("urn:dp:orders", "FRESHNESS")
 DIED = 77
@@ -36,7 +36,7 @@ def live_until(folder: Path, statement_count: int) -> tuple[int, int]:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        store = open_sqlite(folder)
+        store = create_sqlite(folder)
         left = [statement_count]
 
         def count_down(_: str) -> None:
@@ -76,7 +76,7 @@ def test_crash__at_every_statement__whole_transactions_only_and_the_rest_can_be_
         folder.mkdir()
         code, acknowledged = live_until(folder, statement_count)
 
-        store = open_sqlite(folder)
+        store = create_sqlite(folder)
         done = steps_done(store)
         assert acknowledged <= done <= acknowledged + 1
         # Whoever got no answer sends everything again under the same tokens.

@@ -123,6 +123,7 @@ class MachineExecutions:
         name: str | None = None,
         version: int | None = None,
         limits: Limits | None = None,
+        delay_seconds: float | None = None,
     ) -> tuple[str, bool]:
         """Start a machine, and return the id of the execution and whether it is a new one.
 
@@ -131,7 +132,13 @@ class MachineExecutions:
         """
         stored = self.machines.get(machine, version)
         return self.start_definition(
-            machine, stored.definition, input, name=name, version=stored.version, limits=limits
+            machine,
+            stored.definition,
+            input,
+            name=name,
+            version=stored.version,
+            limits=limits,
+            delay_seconds=delay_seconds,
         )
 
     def start_definition(
@@ -143,6 +150,7 @@ class MachineExecutions:
         name: str | None = None,
         version: int = 0,
         limits: Limits | None = None,
+        delay_seconds: float | None = None,
     ) -> tuple[str, bool]:
         """Start a definition that need not be kept under its name. Otherwise as `start`."""
         request = self.request(machine, definition, input, name=name, version=version, limits=limits)
@@ -157,6 +165,7 @@ class MachineExecutions:
                 tags={MACHINE_TAG: machine},
                 memo=memo,
                 timeout_seconds=compiled(definition).timeout_seconds,
+                delay_seconds=delay_seconds,
             )
         except AlreadyStartedError:
             # When it was started and from which version is part of the input; the same name and input are the same.

@@ -43,6 +43,13 @@ class Permission(enum.StrEnum):
     EVENT_WRITE = "event.write"
     SCHEDULE_READ = "schedule.read"
     SCHEDULE_WRITE = "schedule.write"
+    PIPELINE_READ = "pipeline.read"
+    # Tell pipelines of data, start them, and say how their jobs ended.
+    PIPELINE_PUSH = "pipeline.push"
+    # Pause, hold, skip, cancel, do again.
+    PIPELINE_CONTROL = "pipeline.control"
+    # Say what is run, with the server's rights.
+    PIPELINE_DEFINE = "pipeline.define"
     # Metrics, workers and the deep health check.
     SERVER_READ = "server.read"
 
@@ -66,8 +73,15 @@ _P = Permission
 _HEALTH_READ: Final = frozenset(
     {_P.SIGNAL_READ, _P.EVIDENCE_READ, _P.INCIDENT_READ, _P.DATASET_READ, _P.RULE_READ, _P.LINEAGE_READ}
 )
-_WORK_READ: Final = frozenset({_P.EXECUTION_READ, _P.FANOUT_READ, _P.EVENT_READ, _P.SCHEDULE_READ, _P.SERVER_READ})
-_WORK_WRITE: Final = frozenset({_P.EXECUTION_WRITE, _P.FANOUT_WRITE, _P.EVENT_WRITE, _P.SCHEDULE_WRITE})
+_WORK_READ: Final = frozenset(
+    {_P.EXECUTION_READ, _P.FANOUT_READ, _P.EVENT_READ, _P.SCHEDULE_READ, _P.PIPELINE_READ, _P.SERVER_READ}
+)
+_WORK_WRITE: Final = frozenset(
+    {
+        _P.EXECUTION_WRITE, _P.FANOUT_WRITE, _P.EVENT_WRITE, _P.SCHEDULE_WRITE, _P.PIPELINE_PUSH,
+        _P.PIPELINE_CONTROL,
+    }
+)  # fmt: skip
 _VIEWER: Final = _HEALTH_READ | _WORK_READ | {_P.GATE_CHECK}
 _EVERYTHING: Final = frozenset(Permission)
 
@@ -85,11 +99,11 @@ MATRIX: Final[Mapping[Role, frozenset[Permission]]] = {
     ),
     Role.RCA_COPILOT: _HEALTH_READ | {_P.INCIDENT_ANNOTATE},
     Role.LINEAGE_INGESTOR: frozenset({_P.LINEAGE_READ, _P.LINEAGE_WRITE, _P.DATASET_READ}),
-    # Keeps the registry; sees what its changes led to.
+    # Keeps the registry; sees what its changes led to; tells pipelines of data.
     Role.CONTROL_PLANE: frozenset(
         {
             _P.DATASET_READ, _P.DATASET_WRITE, _P.RULE_READ, _P.RULE_WRITE, _P.LINEAGE_READ, _P.SIGNAL_READ,
-            _P.AUDIT_READ,
+            _P.AUDIT_READ, _P.PIPELINE_READ, _P.PIPELINE_PUSH,
         }
     ),
     # Stands in the stream of data: finds the dataset of a message and asks whether it may pass.
@@ -100,7 +114,8 @@ MATRIX: Final[Mapping[Role, frozenset[Permission]]] = {
     | _WORK_WRITE
     | {_P.INCIDENT_WRITE, _P.INCIDENT_ANNOTATE, _P.GATE_OVERRIDE, _P.SECRET_FIELDS_READ, _P.AUDIT_READ},
     # Programs that run pipelines, other Headgate processes among them. What people answer for is not theirs.
-    Role.SERVICE: _EVERYTHING - {_P.GATE_OVERRIDE, _P.SECRET_FIELDS_READ, _P.AUDIT_READ, _P.KEY_MANAGE},
+    Role.SERVICE: _EVERYTHING
+    - {_P.GATE_OVERRIDE, _P.SECRET_FIELDS_READ, _P.AUDIT_READ, _P.KEY_MANAGE, _P.PIPELINE_DEFINE},
     Role.ADMIN: _EVERYTHING,
 }  # fmt: skip
 

@@ -339,7 +339,7 @@ def _answer(answer: httpx.Response) -> Any:  # noqa: ANN401 - JSON
 
 def _error(status: int, code: str, detail: str) -> HeadgateError:
     """Return the error that a problem stands for: its family decides the exit code, its code stays what it is."""
-    known = {kind.code: kind for kind in _subclasses(HeadgateError)}
+    known = {kind.code: kind for kind in _subclasses(HeadgateError) if "code" in vars(kind)}
     family = known.get(code) or _FAMILIES.get(status) or (FatalError if status >= 500 else UserError)
     made: type[HeadgateError] = family
     if family.code != code:

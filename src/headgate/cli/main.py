@@ -18,11 +18,18 @@ from headgate.errors import FatalError, HeadgateError
 _COMMANDS: Final = {
     "up": ("headgate.cli.up", "up"),
     "worker": ("headgate.cli.worker", "worker"),
+    "watchdog": ("headgate.cli.watchdog", "watchdog"),
     "workers": ("headgate.cli.workflow", "workers_ls"),
     "doctor": ("headgate.cli.doctor", "doctor"),
+    "init": ("headgate.cli.init", "init"),
+    "validate": ("headgate.cli.definition_files", "validate"),
+    "plan": ("headgate.cli.plan", "plan"),
+    "diff": ("headgate.cli.plan", "diff"),
+    "why": ("headgate.cli.why", "why"),
 }
 _GROUPS: Final = (
-    "workflow", "execution", "asl", "event", "schedule", "fanout", "chunk", "dataset", "signal", "incident", "evidence",
+    "workflow", "execution", "asl", "event", "schedule", "pipeline", "run", "period", "sensor", "trait", "marker",
+    "backfill", "expect", "calendar", "alert", "fanout", "chunk", "dataset", "signal", "incident", "evidence",
     "lineage", "gate", "audit", "api-key", "key", "table", "region",
 )  # fmt: skip
 

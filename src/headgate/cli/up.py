@@ -9,7 +9,7 @@ import typer
 from headgate.cli.session import Config, Home, session_of
 
 
-def up(
+def up(  # noqa: PLR0913 - each is a thing that users set
     context: typer.Context,
     home: Home = None,
     http: Annotated[
@@ -20,6 +20,9 @@ def up(
     ] = None,
     app: Annotated[
         str | None, typer.Option(metavar="MODULE:APP", help="Serve this app and run its workflows and activities.")
+    ] = None,
+    pipelines: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Define the pipelines of this folder.", show_default=False)
     ] = None,
     config: Config = None,
     tls_cert: Annotated[
@@ -46,8 +49,9 @@ def up(
     from headgate.telemetry import Tracing, configure_logs
     from headgate.wiring import load_app
 
-    flags = {"tls.cert": tls_cert, "tls.key": tls_key}
-    settings = session_of(context).settings(config, home=home, http=http, grpc=grpc, behind_proxy=behind_proxy, **flags)
+    flags = {"tls.cert": tls_cert, "tls.key": tls_key, "pipelines.folder": pipelines}
+    session = session_of(context)
+    settings = session.settings(config, home=home, http=http, grpc=grpc, behind_proxy=behind_proxy, **flags)
     configure_logs(style=settings.log.format, level=settings.log.level)
     loaded = None if app is None else load_app(app)
     traces = settings.telemetry
@@ -57,6 +61,14 @@ def up(
         else Tracing()
     )
     try:
-        server.run(settings, version=__version__, clock=SystemClock(), tracing=tracing, announce=typer.echo, app=loaded)
+        server.run(
+            settings,
+            version=__version__,
+            clock=SystemClock(),
+            tracing=tracing,
+            announce=typer.echo,
+            app=loaded,
+            environ=session.environ,
+        )
     finally:
         tracing.close()

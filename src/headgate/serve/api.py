@@ -7,12 +7,16 @@ from collections.abc import Callable, Mapping
 from litestar.types import ControllerRouterHandler
 
 from headgate.fanout.service import FanoutService
+from headgate.pipelines.calendar_store import CalendarStore
+from headgate.pipelines.definition_checks import TraitCheck
+from headgate.pipelines.service import PipelineService
 from headgate.serve.activities import activity_routes
 from headgate.serve.asl import machine_routes
 from headgate.serve.dead_letters import dead_letter_routes
 from headgate.serve.events import event_routes
 from headgate.serve.executions import execution_routes
 from headgate.serve.fanouts import fanout_routes
+from headgate.serve.pipelines import pipeline_routes
 from headgate.serve.pool import WorkPool
 from headgate.serve.schedules import schedule_routes
 from headgate.serve.subscriptions import subscription_routes
@@ -26,13 +30,17 @@ def api_routes(
     pool: WorkPool,
     *,
     fanouts: FanoutService | None = None,
+    pipelines: PipelineService | None = None,
+    calendars: CalendarStore | None = None,
+    check_trait: TraitCheck | None = None,
     unusable_handlers: Callable[[], Mapping[str, str]] = dict,
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of every part that this server offers.
 
     Once `stopping` says so, requests that only wait come to an end. `unusable_handlers` are those of fan-outs that
-    this process could not load, and why.
+    this process could not load, and why. `calendars` are those that the pipelines go by, and `check_trait` is what
+    the evaluators say of a trait.
     """
     watches = Watches(service.store, stopping=stopping)
     return [
@@ -45,4 +53,5 @@ def api_routes(
         *worker_routes(service, pool),
         *machine_routes(service, pool),
         *([] if fanouts is None else fanout_routes(fanouts, pool, watches=watches, unusable=unusable_handlers)),
+        *([] if pipelines is None else pipeline_routes(pipelines, service.bus, pool, calendars, check_trait)),
     ]

@@ -14,13 +14,14 @@ from msgspec import Struct
 from strawberry import UNSET
 
 from headgate.auth.principals import Principal
-from headgate.durable.event_log import LIMIT_MAX, EventLog, StoredEvent, first_id
+from headgate.durable.event_log import StoredEvent
 from headgate.errors import NotFoundError
 from headgate.health import urns
 from headgate.health.incident_values import Incident
 from headgate.health.service import HealthService
 from headgate.health.signal_values import Signal
 from headgate.health.vocabulary import Severity, Tier
+from headgate.serve.followed_log import Followed
 from headgate.serve.graphql_loaders import Context
 from headgate.serve.graphql_types import IncidentType, SignalStateType
 from headgate.serve.graphql_words import follows
@@ -29,8 +30,6 @@ from headgate.serve.watching import Watches
 
 SIGNALS: Final = "headgate.signal.state_changed"
 INCIDENTS: Final = "headgate.incident.*"
-# An event's place in the log is that of when it was made, and a later one may be there before it: look back so far.
-OVERLAP_MS: Final = 3_000
 _LOOK_SECONDS: Final = 1.0
 # Between two looks at the log, so that a busy bus is not asked after every event.
 _PAUSE_SECONDS: Final = 0.1
@@ -117,30 +116,6 @@ class Subscription:
                 # An event may have spoken of another dataset than the incident is of.
                 if urn in (None, of) and context.principal.reaches(of) and (not severity or each.severity is severity):
                     yield IncidentType.of(each, context)
-
-
-class Followed:
-    """The log of events, looked at again and again from one moment on. Each event is returned once."""
-
-    def __init__(self, health: HealthService, kind: str) -> None:
-        self._log = EventLog(health.store, health.clock)
-        self._kind = kind
-        self._begun_ms = self._newest_ms = int(health.clock.seconds() * 1000)
-        self._seen: set[str] = set()
-
-    def look(self) -> list[StoredEvent]:
-        """Return what has come in since the last look, in the order of the log."""
-        start = first_id(max(self._begun_ms, self._newest_ms - OVERLAP_MS))
-        after, found = start, list[StoredEvent]()
-        while True:
-            page = self._log.tail(after, type=self._kind, limit=LIMIT_MAX)
-            found += [each for each in page if each.event_id not in self._seen]
-            if len(page) < LIMIT_MAX:
-                break
-            after = page[-1].event_id
-        self._seen = {each for each in self._seen if each >= start} | {each.event_id for each in found}
-        self._newest_ms = max([self._newest_ms, *(each.accepted_at_ms for each in found)])
-        return found
 
 
 def signals_of(health: HealthService, news: list[SignalNews]) -> list[Signal]:

@@ -1,4 +1,4 @@
-"""GraphQL over HTTP: POST and GET of `/graphql`, answers as JSON, subscriptions as server-sent events."""
+"""GraphQL over HTTP: queries by POST and GET, answers as JSON, subscriptions as server-sent events."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 from graphql import ExecutionResult, create_source_event_stream
-from litestar import Request, Response, get, post
-from litestar.types import ControllerRouterHandler
+from litestar import Request, Response
 from msgspec import Struct
 
 from headgate.auth.principals import Principal
@@ -34,7 +33,6 @@ from headgate.serve.pool import WorkPool
 from headgate.serve.problem import Problem, response
 from headgate.serve.watching import Watches
 
-PATH: Final = "/graphql"
 JSON: Final = "application/json"
 GRAPHQL: Final = "application/graphql-response+json"
 BODY_BYTES_MAX: Final = 256 * 1024
@@ -54,31 +52,14 @@ class Body(Struct):
     extensions: dict[str, Any] | None = None
 
 
-def graphql_routes(
-    health: HealthService, pool: WorkPool, watches: Watches, *, limits: Limits | None = None
-) -> list[ControllerRouterHandler]:
-    """Return the routes of GraphQL."""
-    view = _View(Engine(health, limits or Limits()), Following(health, pool, watches))
-
-    @post(PATH, status_code=HTTPStatus.OK, include_in_schema=False)
-    async def graphql_post(request: Request[Any, Any, Any]) -> Response[Any]:
-        return await view.answer(request)
-
-    @get(PATH, include_in_schema=False)
-    async def graphql_get(request: Request[Any, Any, Any]) -> Response[Any]:
-        return await view.answer(request)
-
-    return [graphql_post, graphql_get]
-
-
-class _View:
+class View:
     """Answers requests."""
 
-    def __init__(self, engine: Engine, following: Following) -> None:
-        self._engine = engine
-        self._following = following
-        self._pool = following.pool
-        self._clock = following.health.clock
+    def __init__(self, health: HealthService, pool: WorkPool, watches: Watches, limits: Limits | None = None) -> None:
+        self._engine = Engine(health, limits or Limits())
+        self._following = Following(health, pool, watches)
+        self._pool = pool
+        self._clock = health.clock
 
     async def answer(self, request: Request[Any, Any, Any]) -> Response[Any]:
         """Return the answer. Raises `UnauthenticatedError` and `ServerBusyError`: nothing was looked at then."""
@@ -117,7 +98,7 @@ class _View:
         if outcome is not None:
             return _written(outcome, media)
         if method == "GET":
-            detail = f"{PATH}: subscriptions are asked for by POST, and answered as {streams.MEDIA_TYPE}"
+            detail = f"/graphql: subscriptions are asked for by POST, and answered as {streams.MEDIA_TYPE}"
             return response(
                 Problem.of(HTTPStatus.METHOD_NOT_ALLOWED.value, "method_not_allowed", detail), {"allow": "POST"}
             )

@@ -8,9 +8,7 @@ from typing import Any, Final
 from litestar import Litestar, Request, Response, get
 from litestar.datastructures import ResponseHeader
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi import OpenAPIConfig, ResponseSpec
-from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.openapi.spec import Components, SecurityScheme
+from litestar.openapi import ResponseSpec
 from litestar.response import Redirect
 from litestar.types import ASGIApp, ControllerRouterHandler, Scope
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -21,6 +19,8 @@ from headgate.auth.roles import Permission
 from headgate.clock import Clock
 from headgate.serve.access import Access
 from headgate.serve.connect import Connect
+from headgate.serve.document import PATH as DOCUMENT_PATH
+from headgate.serve.document import document_route
 from headgate.serve.guard import BODY_BYTES_MAX, Guard
 from headgate.serve.health import Health, Phase, Report, Status
 from headgate.serve.identity import Identity
@@ -31,7 +31,6 @@ from headgate.serve.rpc_dispatch import Dispatcher
 from headgate.telemetry import Metrics, Tracing
 
 _RETRY_SECONDS: Final = 1.0
-_BEARER: Final = SecurityScheme(type="http", scheme="bearer", description="An API key, or a token of the issuer.")
 _REPORT: Final = ResponseSpec(Report, description="What was looked at, and what was seen")
 _PROBLEM: Final = ResponseSpec(Problem, media_type=MEDIA_TYPE, description="Not now")
 _RESPONSES: Final[Mapping[int, ResponseSpec]] = {200: _REPORT, 503: _PROBLEM}
@@ -56,23 +55,11 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
     is_tls: bool = False,
 ) -> ASGIApp:
     """Return the whole application: `routes` and `rpcs` besides its own, behind the guard, all watched over."""
+    own = [_index(version, has_pages=_has_pages(routes)), *_health_routes(health, pool), _metrics_route(metrics)]
     app = Litestar(
-        [
-            _index(version, has_pages=_has_pages(routes)),
-            *_health_routes(health, pool),
-            _metrics_route(metrics),
-            *routes,
-        ],
+        [*own, *routes, document_route([*own, *routes], pool, version=version)],
         exception_handlers=EXCEPTION_HANDLERS,
-        openapi_config=OpenAPIConfig(
-            title="Headgate",
-            version=version,
-            path="/api",
-            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
-            components=Components(security_schemes={"bearer": _BEARER}),
-            # Either with a key or token, or, for programs on this machine, without.
-            security=[{"bearer": []}, {}],
-        ),
+        openapi_config=None,
         request_max_body_size=BODY_BYTES_MAX,
         logging_config=None,
     )
@@ -83,7 +70,7 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
 
 
 def _index(version: str, *, has_pages: bool) -> ControllerRouterHandler:
-    links = {"health": "/health", "metrics": "/metrics", "openapi": "/api/openapi.json"}
+    links = {"health": "/health", "metrics": "/metrics", "openapi": DOCUMENT_PATH}
     if has_pages:
         links["pages"] = _PAGES
     content = {"name": "headgate", "version": version, "links": links}

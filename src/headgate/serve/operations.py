@@ -1,8 +1,9 @@
 """Operations of the API: declared with their types, found by the path as it was sent, told in the server's document.
 
 The web framework matches paths after decoding them, when the slash in an id such as `orders%2F7` looks like the end
-of a segment. It is therefore given the declared paths for its document, and everything below their first words;
-whatever comes in is matched here. Bodies and answers are msgspec structs, and users' values in them stay raw JSON.
+of a segment. It is therefore given everything below the first words of the declared paths, and those paths only for
+its document; whatever comes in is matched here. Bodies and answers are msgspec structs, and users' values in them stay
+raw JSON.
 """
 
 from __future__ import annotations
@@ -149,21 +150,23 @@ def operation_routes(
     async def dispatch(request: Request[Any, Any, Any]) -> Response[Any]:
         return await dispatcher.answer(request)
 
-    documents = OperationDocuments(operations, namespace)
-    handlers: list[ControllerRouterHandler] = []
-    taken: dict[str, set[str]] = {}
-    for operation in operations:
-        path = _framework_path(operation.template)
-        taken.setdefault(path, set()).add(operation.method)
-        handlers.append(documents.handler(path, operation)(dispatch))
-    fixed = dict.fromkeys(each for operation in operations for each in _fixed_parts(operation.path))
-    for path in [*taken, *(f"{PREFIX}{each}{rest}" for each in fixed for rest in ("", f"/{_ANYTHING}"))]:
-        others = [HttpMethod(method) for method in _METHODS if method not in taken.get(path, ())]
-        taken[path] = set(_METHODS)
-        if others:
-            hidden = HTTPRouteHandler(path, http_method=others, status_code=HTTPStatus.OK, include_in_schema=False)
-            handlers.append(hidden(dispatch))
-    return handlers
+    below = [f"{PREFIX}/{word}{rest}" for word in _first_words(operations) for rest in ("", f"/{_ANYTHING}")]
+    return [OperationHandler(below, operations, namespace)(dispatch)]
+
+
+class OperationHandler(HTTPRouteHandler):
+    """Serves operations, whatever their paths: what comes in below their first words is matched by their dispatcher."""
+
+    def __init__(self, paths: Sequence[str], operations: Sequence[Operation], namespace: str) -> None:
+        methods = [HttpMethod(method) for method in _METHODS]
+        super().__init__(paths, http_method=methods, status_code=HTTPStatus.OK, include_in_schema=False)
+        self.operations = operations
+        self._namespace = namespace
+
+    def documented(self) -> list[HTTPRouteHandler]:
+        """Return one handler for each operation, at its declared path, for the framework's document alone."""
+        documents = OperationDocuments(self.operations, self._namespace)
+        return [documents.handler(_framework_path(each.template), each)(self.fn) for each in self.operations]
 
 
 class _Dispatcher:
@@ -266,11 +269,9 @@ def _answer(result: Result | Awaitable[Result]) -> Answer:
     return result
 
 
-def _fixed_parts(path: str) -> list[str]:
-    """Return the beginnings of a path in which nothing varies: the framework looks below them, and nowhere else."""
-    words = path.split("/")[1:]
-    count = next((index for index, word in enumerate(words) if word.startswith("{")), len(words))
-    return ["/" + "/".join(words[: length + 1]) for length in range(count)]
+def _first_words(operations: Sequence[Operation]) -> list[str]:
+    """Return what the paths begin with: the framework looks below these words, and nowhere else."""
+    return list(dict.fromkeys(each.path.split("/")[1] for each in operations))
 
 
 def _raw_path(request: Request[Any, Any, Any]) -> str:

@@ -13,7 +13,7 @@ from headgate.errors import HeadgateError
 from headgate.health.announcements import SOURCE
 from headgate.health.service import HealthService
 from headgate.serve import streams
-from headgate.serve.graphql_subscriptions import Followed
+from headgate.serve.followed_log import Followed
 from headgate.serve.pool import WorkPool
 from headgate.serve.watching import Watches
 

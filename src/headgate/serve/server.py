@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from functools import partial
 from typing import Final, NamedTuple
@@ -21,8 +21,13 @@ from headgate.health.meters import HealthMeters
 from headgate.health.region_duty import KEEP_SECONDS
 from headgate.health.service import HealthService
 from headgate.health_wiring import OpenRegion, open_authenticator, open_health, open_keys, open_region
+from headgate.loop.dataset_gate import DatasetGate
+from headgate.pipeline_wiring import OpenPipelines, apply_folder, audited, open_pipelines
+from headgate.pipelines.heartbeats import Who
+from headgate.pipelines.loops import PipelineLoops
+from headgate.serve.alerts import alert_routes
 from headgate.serve.api import api_routes
-from headgate.serve.graphql_view import graphql_routes
+from headgate.serve.graphql_routes import graphql_routes
 from headgate.serve.grpc_server import GrpcServer
 from headgate.serve.health import Health, Phase
 from headgate.serve.health_routes import health_routes
@@ -40,6 +45,7 @@ from headgate.serve.stop import Stop
 from headgate.serve.sweeper import STOP_SECONDS_MAX, Sweeper
 from headgate.serve.tls import Tls
 from headgate.serve.user_routes import admits_origin, user_routes
+from headgate.serve.watchdog_process import WatchdogChild
 from headgate.serve.watching import Watches
 from headgate.settings import Settings
 from headgate.store.cache import Cache
@@ -63,6 +69,8 @@ ARCHIVED_EVERY_SECONDS: Final = 60.0
 TIDIED_EVERY_SECONDS: Final = 6 * 3600.0
 # The rest of the deadline is for closing the store and exporting the last spans after the last answer.
 _GRACE_SHARE: Final = 0.7
+# How often the server and its watchdog show each other that they live.
+_BEAT_SECONDS: Final = 60.0
 _SWEEP_SHARE: Final = 0.1
 ADDRESS_FILE: Final = "server.json"
 _log = structlog.get_logger(__name__)
@@ -76,6 +84,7 @@ def run(
     tracing: Tracing,
     announce: Callable[[str], None],
     app: App | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> None:
     """Serve until a signal asks to stop, and return once everything is finished and let go.
 
@@ -105,9 +114,19 @@ def run(
             fence = None if region is None else region.fence
             health = open_health(opened, cache, clock, service, meters=meters, tracing=tracing, fence=fence)
             keys = open_keys(opened, clock, health)
-            parts = Parts(
-                service, fanouts, health, keys, open_authenticator(settings, clock, keys), metrics, cache, tls, region
+            pipelines = open_pipelines(
+                service,
+                opened,
+                fanouts,
+                clock,
+                environ=environ or {},
+                gate=DatasetGate(health.gatekeeper),
+                commit=lambda writes, change: health.audit.commit(writes, audited(change)),
             )
+            if settings.pipelines.folder is not None:
+                apply_folder(pipelines, settings.pipelines.folder)
+            authenticator = open_authenticator(settings, clock, keys)
+            parts = Parts(service, fanouts, health, pipelines, keys, authenticator, metrics, cache, tls, region)
             server = Server(settings, opened, http, parts, version=version, clock=clock, tracing=tracing)
             apart = nullcontext() if region is None else closing(region)
             with apart, closing(health), closing(server), asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -123,6 +142,7 @@ class Parts(NamedTuple):
     service: AppService
     fanouts: FanoutService
     health: HealthService
+    pipelines: OpenPipelines
     keys: ApiKeys
     authenticator: Authenticator
     metrics: Metrics
@@ -151,6 +171,11 @@ class Server:
         self._fanouts = fanouts
         self._tls = parts.tls
         self._background: Background | None = None
+        self._watchdog = WatchdogChild(settings)
+        self._pipelines = parts.pipelines
+        self._clock = clock
+        self._beats_at = 0.0
+        self._loops = PipelineLoops(parts.pipelines.service, also=self._tend_pipelines)
         self._http = http
         self._pool = WorkPool()
         self._sweepers = [*_sweepers(opened), *_upkeep(parts.health), *_duties(parts.region)]
@@ -196,8 +221,19 @@ class Server:
                     service,
                     self._pool,
                     fanouts=fanouts,
+                    pipelines=parts.pipelines.service,
+                    calendars=parts.pipelines.calendars,
+                    check_trait=parts.pipelines.evaluators.check,
                     unusable_handlers=self._unusable_handlers,
                     stopping=self._is_stopping,
+                ),
+                *alert_routes(
+                    parts.pipelines.alerts,
+                    parts.pipelines.mutes,
+                    parts.pipelines.deliverer,
+                    clock,
+                    self._pool,
+                    channels=parts.pipelines.channels,
                 ),
                 *health_routes(parts.health, parts.keys, self._pool),
                 *graphql_routes(parts.health, self._pool, watches),
@@ -252,6 +288,7 @@ class Server:
             grpc.drain(grace_seconds),
             asyncio.to_thread(self._service.stop, grace_seconds),
             asyncio.to_thread(self._stop_background, grace_seconds),
+            asyncio.to_thread(self._stop_pipelines, grace_seconds),
         )
 
     def _is_stopping(self) -> bool:
@@ -266,6 +303,7 @@ class Server:
                 turn_seconds=worker.turn_seconds,
                 on_fatal=lambda _error: stop.request(),
             )
+        self._loops.start()
         fanout = self._settings.fanout
         self._background = Background(
             self._fanouts,
@@ -274,6 +312,23 @@ class Server:
             on_fatal=lambda _error: stop.request(),
         )
         self._background.start()
+
+    def _tend_pipelines(self) -> None:
+        """Do what pipelines need every few seconds beside their own loops."""
+        self._pipelines.notifier.tick()
+        self._pipelines.backfilling.tick()
+        if not self._settings.pipelines.watchdog or not self._pipelines.service.clockwork.has_pipelines:
+            return
+        self._watchdog.start()
+        now = self._clock.monotonic()
+        if now >= self._beats_at:
+            self._beats_at = now + _BEAT_SECONDS
+            own = self._pipelines.heartbeats.beat(Who.SERVER)
+            self._pipelines.heartbeats.watch(own, Who.WATCHDOG)
+
+    def _stop_pipelines(self, grace_seconds: float) -> None:
+        self._watchdog.stop()
+        self._loops.stop(grace_seconds)
 
     def _unusable_handlers(self) -> dict[str, str]:
         return {} if self._background is None else self._background.unusable

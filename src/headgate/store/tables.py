@@ -154,6 +154,10 @@ LATE_DATA: Final = _pipeline("late data", "LATE#{date}#{schedule_id}#{at_ms:013d
 REPLAY: Final = _pipeline("replay", "REPLAY#{date}#{schedule_id}")
 ALERT: Final = _pipeline("alert", "ALERT#{at_ms:013d}#{alert_id}", GSI1PK="ALERTS", GSI1SK="{at_ms:013d}#{alert_id}")
 THREAD: Final = _pipeline("alert thread", "THREAD#{schedule_id}#{date}")
+WAITER: Final = _pipeline("waiter", "WAIT#{schedule_id}#{date}#{kind}")
+BASELINE: Final = _pipeline("post-run baseline", "BASELINE#{schedule_id}#{date}")
+CURSOR: Final = _pipeline("watchdog cursor", "CURSOR#{schedule_id}")
+HEARTBEAT: Final = Entity("heartbeat", "HEARTBEAT#{name}", "STATE")
 
 PIPELINES: Final = Table(
     "headgate-pipelines",
@@ -166,7 +170,8 @@ PIPELINES: Final = Table(
     entities=(
         PIPELINE_CONFIG, TRAIT_RESULT, RUN_STATE, RUN_COPY, RUN_LOG, PIPELINE_EVENT, LOCK, RERUN_STATE, RERUN_COPY,
         READINESS, MARKER, SENSOR, EVALUATION, EXPECTATION, JOB, RERUN_REQUEST, DRY_RUN, OVERRIDE, BACKFILL_STATE,
-        BACKFILL_COPY, DEPENDENCY, QUARANTINE, PIPELINE_CONTROL, LATE_DATA, REPLAY, ALERT, THREAD,
+        BACKFILL_COPY, DEPENDENCY, QUARANTINE, PIPELINE_CONTROL, LATE_DATA, REPLAY, ALERT, THREAD, WAITER,
+        BASELINE, CURSOR, HEARTBEAT,
     ),
 )  # fmt: skip
 
@@ -372,6 +377,8 @@ CONTROL: Final = Table(
         Entity("pins of an incident", "PINS#{incident_id}", "STATE", {"due_pk": "PINS#{shard}"}),
         Entity("open incident of a dataset", "OPEN#{dataset_urn}", "{incident_id}"),
         Entity("gate override", "OVERRIDE#{dataset_urn}", "{override_id}"),
+        Entity("alert group", "ALERT-GROUP#{group}", "STATE", {"due_pk": "ALERT#GROUP"}),
+        Entity("alert mute", "ALERT-MUTES", "{mute_id}"),
         Entity("writer region", "REGION#WRITER", "LEASE"),
         Entity("region epoch", "REGION#EPOCH", "EPOCH"),
         Entity("failover", "REGION#FAILOVER", "STATE"),

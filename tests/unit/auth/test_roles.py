@@ -39,6 +39,10 @@ event.read            .    .    .    .    .    .    y    y    y    y
 event.write           .    .    .    .    .    .    .    y    y    y
 schedule.read         .    .    .    .    .    .    y    y    y    y
 schedule.write        .    .    .    .    .    .    .    y    y    y
+pipeline.read         .    .    .    .    y    .    y    y    y    y
+pipeline.push         .    .    .    .    y    .    .    y    y    y
+pipeline.control      .    .    .    .    .    .    .    y    y    y
+pipeline.define       .    .    .    .    .    .    .    .    .    y
 server.read           .    .    .    .    .    .    y    y    y    y
 """
 ROLES = (

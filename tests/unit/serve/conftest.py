@@ -20,10 +20,12 @@ from headgate.serve.sweeper import Sweeper
 from headgate.settings import Settings
 from headgate.telemetry import Metrics, Tracing
 from headgate.wiring import OpenedStore, open_store
+from tests.stores import lay_database
 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[OpenedStore]:
+    lay_database(tmp_path / "home")
     opened = open_store(Settings(home=tmp_path / "home"), SystemClock())
     yield opened
     opened.store.close()

@@ -27,7 +27,7 @@ from headgate.health.signal_values import Metrics, Producer, Signal, SignalUpdat
 from headgate.health.vocabulary import Confidence, EntityType, SignalState, Tier
 from headgate.ids import IdMaker
 from headgate.serve.graphql_limits import Limits
-from headgate.serve.graphql_view import graphql_routes
+from headgate.serve.graphql_routes import graphql_routes
 from headgate.serve.health import Health, Phase
 from headgate.serve.http import build_http
 from headgate.serve.pool import WorkPool

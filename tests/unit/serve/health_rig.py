@@ -20,6 +20,7 @@ from headgate.clock import VirtualClock
 from headgate.durable.app import App
 from headgate.durable.records import instant
 from headgate.health_wiring import open_health, open_keys
+from headgate.pipeline_wiring import open_pipelines
 from headgate.serve.api import api_routes
 from headgate.serve.health import Health, Phase
 from headgate.serve.health_routes import health_routes
@@ -28,6 +29,7 @@ from headgate.serve.pool import WorkPool
 from headgate.settings import Settings
 from headgate.telemetry import Metrics, Tracing
 from headgate.wiring import join_fanouts, open_cache, open_fanouts, open_service, open_store
+from tests.stores import lay_database
 
 ORDERS = "urn:dp:orders:created:v1"
 PAYMENTS = "urn:dp:payments:settled:v1"
@@ -47,11 +49,13 @@ class HealthApi:
         """Open everything; `is_whole`: with the routes of executions, fan-outs and the rest besides those of health."""
         self.clock = VirtualClock(START_SECONDS)
         self.settings = settings if settings is not None else Settings(home=home)
+        lay_database(self.settings.home)
         self.opened = open_store(self.settings, self.clock)
         self.cache = open_cache(self.settings, self.clock)
         self.service = open_service(App("headgate"), self.opened, self.clock)
         self.fanouts = open_fanouts(self.opened, self.clock, self.service.ids)
         join_fanouts(self.service, self.opened, self.fanouts)
+        self.pipelines = open_pipelines(self.service, self.opened, self.fanouts, self.clock, environ={})
         self.health = open_health(self.opened, self.cache, self.clock, self.service)
         self.keys = open_keys(self.opened, self.clock, self.health)
         self.pool = WorkPool(threads_max=8, waiting_max=200)
@@ -60,7 +64,17 @@ class HealthApi:
         )
         self.server_health.phase = Phase.SERVING
         self.routes = [
-            *(api_routes(self.service, self.pool, fanouts=self.fanouts) if is_whole else []),
+            *(
+                api_routes(
+                    self.service,
+                    self.pool,
+                    fanouts=self.fanouts,
+                    pipelines=self.pipelines.service,
+                    calendars=self.pipelines.calendars,
+                )
+                if is_whole
+                else []
+            ),
             *health_routes(self.health, self.keys, self.pool),
         ]
         self.app: ASGIApp = build_http(

@@ -17,8 +17,8 @@ from headgate.auth.principals import Principal
 from headgate.auth.roles import Role
 from headgate.durable.events import Event
 from headgate.health.vocabulary import SignalState, Tier
+from headgate.serve.followed_log import Followed
 from headgate.serve.graphql_limits import Limits
-from headgate.serve.graphql_subscriptions import Followed
 from headgate.store.port import Store
 from tests.unit.serve.graphql_board import ORDERS, STOCK, Board, open_board
 

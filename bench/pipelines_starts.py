@@ -1,0 +1,132 @@
+"""From what begins a run to its job: how long that takes for one, and how many are begun in a minute."""
+
+from __future__ import annotations
+
+import statistics
+from time import perf_counter, process_time
+
+from bench.measure import Figure
+from bench.pipelines_service import LANDED, ORDERS, Bench, dates, define, load, percentile, pipeline, running
+from headgate.pipelines.run_rows import Slot
+
+P50_MS = 20.0
+P99_MS = 100.0
+PER_MINUTE = 1_000
+_JOB_SECONDS_MAX = 60.0
+
+
+def figures() -> list[Figure]:
+    return [*_latencies(200), _crowd(300)]
+
+
+def trigger_to_start(count: int) -> list[float]:
+    """Return how many milliseconds it took from a sensor that is handed over to its job, one after the other."""
+    with running() as bench:
+        return _sensors(bench, count)[0]
+
+
+def _latencies(count: int) -> list[Figure]:
+    with running() as bench, raw() as bare:
+        starts, acks, commits = _sensors(bench, count, lambda: write_step(bare))
+        created = _created(bench, starts)
+        used = process_time()
+        markers = _markers(bench, count // 2)
+        each_ms = (process_time() - used) * 1000 / (count // 2)
+    note = f"{percentile(starts, 0.5) / bare.p50_ms:.0f} raw transactions of {bare.p50_ms:.2f} ms; accepted p50 {statistics.median(acks):.1f} ms, run created p50 {created:.1f} ms; {load()}"
+    counted = f"{commits:.0f} commits on the way"
+    return [
+        _within("sensor accepted to job started, p50", starts, 0.50, P50_MS, counted, note),
+        _within("sensor accepted to job started, p99", starts, 0.99, P99_MS, f"{count} starts", load()),
+        _within(
+            "marker accepted to job started, p50", markers, 0.50, P50_MS, f"{each_ms:.1f} ms of a core a run", load()
+        ),
+        _within("marker accepted to job started, p99", markers, 0.99, P99_MS, f"{count // 2} starts", load()),
+    ]
+
+
+def _within(name: str, samples: list[float], share: float, goal_ms: float, counted: str, notes: str) -> Figure:
+    value = percentile(samples, share)
+    return Figure(name, f"{value:.1f} ms", f"<= {goal_ms:g} ms", value <= goal_ms, counted, notes, samples)
+
+
+def _sensors(bench: Bench, count: int) -> tuple[list[float], list[float], float]:
+    """Push sensors one after the other; return milliseconds to the job and to the answer, and commits on the way."""
+    _ready(bench, "silver")
+    starts, acks, commits = [], [], []
+    for number, date in enumerate(dates(count + 10)):
+        before = bench.store.stats.commits
+        pushed = perf_counter()
+        bench.pipelines.sensors.push("silver", LANDED, {"date": date})
+        accepted = perf_counter()
+        bench.jobs.wait_for(number + 1, _JOB_SECONDS_MAX)
+        if number >= 10:  # The first ones warm up.
+            commits.append(bench.store.stats.commits - before)
+            starts.append((bench.jobs.started_at["silver", date] - pushed) * 1000)
+            acks.append((accepted - pushed) * 1000)
+        _rest(bench, "silver", date)
+    return starts, acks, statistics.median(commits)
+
+
+def _markers(bench: Bench, count: int) -> list[float]:
+    _ready(bench, "gold")
+    known, starts = len(bench.jobs.started_at), []
+    for number, date in enumerate(dates(count)):
+        put = perf_counter()
+        bench.pipelines.parts.markers.put(Slot("gold", "stream", date), source="bench")
+        bench.jobs.wait_for(known + number + 1, _JOB_SECONDS_MAX)
+        starts.append((bench.jobs.started_at["gold", date] - put) * 1000)
+        _rest(bench, "gold", date)
+    return starts
+
+
+def _ready(bench: Bench, name: str) -> None:
+    bench.pipelines.definitions.put(pipeline(name), "", "bench")
+    bench.pipelines.sensors.push(name, ORDERS, {"count": 12})
+    bench.at_rest()
+
+
+def _rest(bench: Bench, name: str, date: str) -> None:
+    """Wait until the run is over, so that the next finds nothing in its way."""
+    slot = Slot(name, "stream", date)
+    until = perf_counter() + _JOB_SECONDS_MAX
+    while perf_counter() < until:
+        seen = bench.store.generation()
+        log = bench.pipelines.parts.runs.log(slot)
+        is_over = log is not None and log.status.is_done
+        if is_over and bench.pipelines.parts.locks.find(f"eval:{name}:stream:{date}") is None:
+            return
+        bench.store.wait(seen, 1.0)
+    raise TimeoutError(f"{slot} is not over")
+
+
+def _created(bench: Bench, starts: list[float]) -> float:
+    """Return how many milliseconds after its sensor a run was created, by the clock of the rows, at the median."""
+    runs = bench.pipelines.parts.runs.ls("silver", limit=len(starts)).runs
+    spans = [run.created_at_ms - run.sensor_arrival_at_ms for run in runs if run.sensor_arrival_at_ms is not None]
+    return statistics.median(spans)
+
+
+def _crowd(count: int) -> Figure:
+    """All become ready at once: the last job says how long the crowd took."""
+    names = [f"crowd-{number:04d}" for number in range(count)]
+    with running() as bench:
+        define(bench.store, [pipeline(name) for name in names])
+        for name in names:
+            bench.pipelines.sensors.push(name, ORDERS, {"count": 12})
+        bench.at_rest()
+        used, started = process_time(), perf_counter()
+        for name in names:
+            bench.pipelines.sensors.push(name, LANDED, {"date": "2026-03-03"})
+        bench.jobs.wait_for(count, 600.0)
+        seconds = max(bench.jobs.started_at.values()) - started
+        share = (process_time() - used) / seconds
+    per_minute = 60 * count / seconds
+    notes = f"{count} took {seconds:.1f} s with {share:.2f} of a core; {load()}"
+    return Figure(
+        "pipelines that become ready at once and start, in a minute",
+        f"{per_minute:,.0f}",
+        f">= {PER_MINUTE:,}",
+        per_minute >= PER_MINUTE,
+        f"{count} pipelines",
+        notes,
+    )

@@ -1,0 +1,56 @@
+"""Triggers of definitions, checked without a server: their type, their config, and what its texts refer to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from headgate.errors import DefinitionError
+from headgate.triggers import templates
+from headgate.triggers.airflow import AirflowKind
+from headgate.triggers.command import CommandKind
+from headgate.triggers.config import read
+from headgate.triggers.databricks import DatabricksKind
+from headgate.triggers.emr import EmrKind
+from headgate.triggers.emr_serverless import EmrServerlessKind
+from headgate.triggers.fanout import FanoutKind
+from headgate.triggers.glue import GlueKind
+from headgate.triggers.http import HttpKind
+from headgate.triggers.lambda_function import LambdaKind
+from headgate.triggers.secret_sources import SecretSources
+from headgate.triggers.step_function import StepFunctionKind
+from headgate.triggers.workflow import WorkflowKind
+
+_KINDS: Final = {
+    kind.name: kind
+    for kind in (
+        AirflowKind,
+        CommandKind,
+        DatabricksKind,
+        EmrKind,
+        EmrServerlessKind,
+        FanoutKind,
+        GlueKind,
+        HttpKind,
+        LambdaKind,
+        StepFunctionKind,
+        WorkflowKind,
+    )
+}
+# Whether a secret is there is for the server to find out: here it is only whether it may be referred to.
+_SECRETS: Final = SecretSources({}, folder=Path())
+
+
+def check_trigger(type: str, config: dict[str, Any], *, date_example: str | None = None) -> None:
+    """Raise `DefinitionError` for a trigger that no server could start, naming the field and what is allowed.
+
+    `date_example` is a date as runs of the pipeline have it.
+    """
+    kind: Any = _KINDS.get(type)
+    if kind is None:
+        raise DefinitionError(f"trigger type {type[:40]!r}: there is none; use one of {', '.join(sorted(_KINDS))}")
+    read(kind.name, kind.config_type, config)
+    try:
+        templates.check(config, kind.secret_fields, _SECRETS, date_example=date_example)
+    except DefinitionError as exc:
+        raise DefinitionError(f"trigger {type}: {exc}") from exc

@@ -1,0 +1,1 @@
+"""The loop between health and pipelines."""

@@ -1,0 +1,221 @@
+"""Alert rows: an alert with what became of it on each channel, and the small rows that keep one from being two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from headgate.errors import CorruptionError
+from headgate.notify.vocabulary import Action, AlertStatus, DeliveryState, Severity
+from headgate.store.conditions import Condition, absent, version_is
+from headgate.store.schema import Key
+from headgate.store.tables import ALERT, CONTROL, PIPELINES
+from headgate.store.values import Item
+from headgate.store.writes import Put
+
+S = TypeVar("S", bound=Struct)
+
+PREFIX: Final = "alert"
+RETENTION_SECONDS: Final = 90 * 86_400
+# How long an event that was taken once is known to have been: longer than its deliveries are tried.
+SEEN_SECONDS: Final = 7 * 86_400
+ESCALATIONS_DUE: Final = "ALERT#ESCALATION"
+GROUPS_DUE: Final = "ALERT#GROUP"
+# How many of a group are named in its message.
+NAMED_MAX: Final = 20
+
+
+class Delivery(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of telling one channel one thing."""
+
+    state: DeliveryState = DeliveryState.PENDING
+    attempts: int = 0
+    at_ms: int = 0
+    error: str = ""
+    # What the channel calls the message: a thread, an id.
+    reference: str = ""
+
+
+class Alert(Struct, frozen=True, kw_only=True):
+    """One trouble that people are, or were to be, told of. Every change of it moves `version`."""
+
+    alert_id: str
+    pipeline_id: str
+    event: str
+    event_id: str
+    severity: Severity
+    text: str
+    dedup_key: str
+    at_ms: int
+    last_at_ms: int
+    status: AlertStatus = AlertStatus.OPEN
+    count: int = 1
+    schedule_id: str = ""
+    date: str = ""
+    run_id: str = ""
+    message: str = ""
+    hint: str = ""
+    owner: str = ""
+    labels: dict[str, str] = {}
+    detail: dict[str, Any] = {}
+    channels: tuple[str, ...] = ()
+    deliveries: dict[str, Delivery] = {}
+    # Held back, to be told in one message with others of its kind.
+    group: str = ""
+    muted_by: str = ""
+    acknowledged_by: str = ""
+    acknowledged_at_ms: int = 0
+    note: str = ""
+    resolved_by: str = ""
+    resolved_at_ms: int = 0
+    # How many steps of the escalation were taken.
+    escalated: int = 0
+    # What a digest stands for.
+    held_count: int = 0
+    version: int = 1
+
+    def delivery(self, channel: str, action: Action) -> Delivery | None:
+        """Return what became of telling a channel this, or None if it was never to."""
+        return self.deliveries.get(delivery_name(channel, action))
+
+    def told(self, action: Action = Action.TRIGGER) -> tuple[str, ...]:
+        """Return the channels that were told this, in order of their names."""
+        suffix = f"#{action}"
+        return tuple(
+            sorted(
+                name.removesuffix(suffix)
+                for name, delivery in self.deliveries.items()
+                if name.endswith(suffix) and delivery.state is DeliveryState.SENT
+            )
+        )
+
+
+class Twin(Struct, frozen=True, kw_only=True):
+    """The latest alert of one trouble. Until `until_ms`, what happens again counts up instead of being told again."""
+
+    dedup_key: str
+    alert_id: str
+    pipeline_id: str
+    until_ms: int
+    version: int = 1
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """Alerts of one kind for the same channels within a window."""
+
+    group_key: str
+    event: str
+    severity: Severity
+    channels: tuple[str, ...]
+    opened_at_ms: int
+    closes_at_ms: int
+    count: int = 0
+    held_count: int = 0
+    # As many as are named: pipelines with their dates.
+    held: tuple[str, ...] = ()
+    version: int = 1
+
+
+class Escalation(Struct, frozen=True, kw_only=True):
+    """When an alert that nobody has acknowledged is told to others. `step` is the one that is due."""
+
+    alert_id: str
+    pipeline_id: str
+    at_ms: int
+    step: int
+    due_at_ms: int
+    version: int = 1
+
+
+def delivery_name(channel: str, action: Action) -> str:
+    """Return what a delivery is called within its alert."""
+    return f"{channel}#{action}"
+
+
+def alert_key(pipeline_id: str, at_ms: int, alert_id: str) -> Key:
+    return ALERT.key(pipeline_id=pipeline_id, at_ms=at_ms, alert_id=alert_id)
+
+
+def twin_key(dedup_key: str) -> Key:
+    return Key(f"DEDUP#alert#{dedup_key}", "DEDUP")
+
+
+def seen_key(event_id: str) -> Key:
+    return Key(f"DEDUP#notice#{event_id}", "DEDUP")
+
+
+def group_key(group: str) -> Key:
+    return Key(f"ALERT-GROUP#{group}", "STATE")
+
+
+def escalation_key(alert_id: str) -> Key:
+    return Key(f"ESCALATION#{alert_id}", "STATE")
+
+
+def alert_put(alert: Alert, *, replaces: int = 0) -> Put:
+    """Return the write of an alert: a new one, or one in place of the version that was read."""
+    item: Item = {
+        **msgspec.to_builtins(alert),
+        **PIPELINES.key_attributes(alert_key(alert.pipeline_id, alert.at_ms, alert.alert_id)),
+        **ALERT.index_attributes(at_ms=alert.at_ms, alert_id=alert.alert_id),
+        "ttl": alert.at_ms // 1000 + RETENTION_SECONDS,
+    }
+    return Put(PIPELINES, item, _replacing(replaces))
+
+
+def alert_of(item: Mapping[str, Any]) -> Alert:
+    return _struct(item, Alert)
+
+
+def seen_put(event_id: str, now_ms: int) -> Put:
+    item = {**CONTROL.key_attributes(seen_key(event_id)), "ttl": now_ms // 1000 + SEEN_SECONDS}
+    return Put(CONTROL, item, absent())
+
+
+def twin_put(twin: Twin, now_ms: int, *, replaces: int = 0) -> Put:
+    kept = {"ttl": now_ms // 1000 + RETENTION_SECONDS}
+    item = {**msgspec.to_builtins(twin), **CONTROL.key_attributes(twin_key(twin.dedup_key)), **kept}
+    return Put(CONTROL, item, _replacing(replaces))
+
+
+def twin_of(item: Mapping[str, Any]) -> Twin:
+    return _struct(item, Twin)
+
+
+def group_put(group: Group, *, replaces: int = 0) -> Put:
+    """Return the write of a group. One that holds nothing back is not due: nothing is left to be told."""
+    due = {"due_pk": GROUPS_DUE, "due_at_ms": group.closes_at_ms} if group.held_count else {}
+    # What is held is told even if everything stood still for a while; the rest may be forgotten.
+    ttl = {} if group.held_count else {"ttl": group.closes_at_ms // 1000 + 3600}
+    item = {**msgspec.to_builtins(group), **CONTROL.key_attributes(group_key(group.group_key)), **due, **ttl}
+    return Put(CONTROL, item, _replacing(replaces))
+
+
+def group_of(item: Mapping[str, Any]) -> Group:
+    return _struct(item, Group)
+
+
+def escalation_put(escalation: Escalation, *, replaces: int = 0) -> Put:
+    due = {"due_pk": ESCALATIONS_DUE}
+    key = CONTROL.key_attributes(escalation_key(escalation.alert_id))
+    return Put(CONTROL, {**msgspec.to_builtins(escalation), **key, **due}, _replacing(replaces))
+
+
+def escalation_of(item: Mapping[str, Any]) -> Escalation:
+    return _struct(item, Escalation)
+
+
+def _replacing(version: int) -> Condition:
+    return version_is(version) if version else absent()
+
+
+def _struct(item: Mapping[str, Any], kind: type[S]) -> S:
+    names = [field.encode_name for field in msgspec.structs.fields(kind)]
+    try:
+        return msgspec.convert({name: item[name] for name in names if name in item}, kind)
+    except msgspec.ValidationError as exc:
+        where = (item.get("PK"), item.get("SK"))
+        raise CorruptionError(f"row {where}: it is not a {kind.__name__}, {exc}; look at who else writes it") from exc

@@ -1,0 +1,134 @@
+"""Channels: built from their specifications, with every secret found and every form checked before the first alert."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.durable.destinations import Destinations, Resolve, system_resolve
+from headgate.durable.forwarding import Forwarder
+from headgate.ids import IdMaker
+from headgate.notify.alert_file import FileChannel
+from headgate.notify.configuration import (
+    ChannelSpec,
+    ConsoleSpec,
+    EmailSpec,
+    FileSpec,
+    NotifyConfig,
+    PagerDutySpec,
+    SlackSpec,
+    SnsSpec,
+    WebhookSpec,
+)
+from headgate.notify.console import ConsoleChannel
+from headgate.notify.credentials import Credential
+from headgate.notify.messages import Channel
+from headgate.notify.pagerduty import ROUTING_KEY, PagerDutyChannel
+from headgate.notify.posting import Poster
+from headgate.notify.slack import TOKEN, SlackChannel
+from headgate.notify.slack_threads import Threads
+from headgate.notify.smtp import PASSWORD, EmailChannel, MailServer
+from headgate.notify.sns import SnsChannel, aws_client, secret_fetch
+from headgate.notify.webhook import SECRET, WebhookChannel, signing_key
+from headgate.store.port import Store
+
+
+class Surroundings(Struct, frozen=True, kw_only=True):
+    """What channels are built with. `home` is what relative paths of files are in."""
+
+    store: Store
+    clock: Clock
+    ids: IdMaker
+    home: Path
+    destinations: Destinations = Destinations()
+    aws_region: str | None = None
+    aws_endpoint_url: str | None = None
+    resolve: Resolve = system_resolve
+    tls: ssl.SSLContext | None = None
+
+
+def open_channels(config: NotifyConfig, around: Surroundings) -> dict[str, Channel]:
+    """Return every channel by name. Raises `SettingsError` for one that could not tell anyone anything."""
+    return {name: _Opening(name, around).opened(spec) for name, spec in config.channels.items()}
+
+
+class _Opening:
+    """The opening of one channel."""
+
+    def __init__(self, name: str, around: Surroundings) -> None:
+        self._name = name
+        self._around = around
+
+    def opened(self, spec: ChannelSpec) -> Channel:
+        match spec:
+            case ConsoleSpec():
+                return ConsoleChannel(self._name)
+            case FileSpec():
+                path = self._around.home / Path(spec.path).expanduser()
+                return FileChannel(self._name, path, bytes_max=spec.bytes_max, kept=spec.kept)
+            case WebhookSpec():
+                return self._webhook(spec)
+            case SlackSpec():
+                threads = Threads(self._around.store, self._around.clock, self._around.ids)
+                token = self._credential("token", spec.token, TOKEN)
+                return SlackChannel(
+                    self._name, spec.channel, token, self._poster(spec.timeout_seconds), threads, spec.api_url
+                )
+            case PagerDutySpec():
+                key = self._credential("routing_key", spec.routing_key, ROUTING_KEY)
+                return PagerDutyChannel(self._name, key, self._poster(spec.timeout_seconds), spec.api_url)
+            case EmailSpec():
+                return self._email(spec)
+            case SnsSpec():
+                client = aws_client(
+                    "sns", region=spec.topic_arn.split(":")[3], endpoint_url=self._around.aws_endpoint_url
+                )
+                return SnsChannel(self._name, spec.topic_arn, client)
+
+    def _webhook(self, spec: WebhookSpec) -> WebhookChannel:
+        secret = self._credential("secret", spec.secret, SECRET)
+        signing_key(secret.read())
+        forwarder = Forwarder(
+            self._around.clock,
+            destinations=self._around.destinations,
+            secret_for=lambda _url: signing_key(secret.read()),
+            timeout_seconds=spec.timeout_seconds,
+            resolve=self._around.resolve,
+            tls=self._around.tls,
+        )
+        return WebhookChannel(self._name, spec.url, forwarder)
+
+    def _email(self, spec: EmailSpec) -> EmailChannel:
+        server = MailServer(
+            host=spec.host,
+            port=spec.port,
+            security=spec.security,
+            username=spec.username,
+            timeout_seconds=spec.timeout_seconds,
+        )
+        password = self._credential("password", spec.password, PASSWORD) if spec.username else None
+        return EmailChannel(self._name, server, spec.sender, spec.recipients, password=password, tls=self._around.tls)
+
+    def _credential(self, field: str, reference: str, form: re.Pattern[str]) -> Credential:
+        what = f"notify.channels.{self._name}.{field}"
+        credential = Credential(what, reference, form, self._around.clock, self._fetch())
+        credential.check()
+        return credential
+
+    def _fetch(self) -> Callable[[str], str]:
+        return secret_fetch(region=self._around.aws_region, endpoint_url=self._around.aws_endpoint_url)
+
+    def _poster(self, timeout_seconds: float) -> Poster:
+        around = self._around
+        return Poster(
+            around.clock,
+            destinations=around.destinations,
+            timeout_seconds=timeout_seconds,
+            resolve=around.resolve,
+            tls=around.tls,
+        )

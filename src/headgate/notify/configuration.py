@@ -1,0 +1,159 @@
+"""Configuration of alerts: channels, routes, defaults and policy, read and checked before anything runs.
+
+Whatever would keep an alert from being told later is refused here: a channel that no route can reach because its name
+is misspelt, a token that is empty, a secret that stands where a reference belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from headgate.errors import SettingsError
+from headgate.notify.decisions import DEDUP_SECONDS, GROUP_AFTER, GROUP_SECONDS, AlertPolicy, EscalationStep
+from headgate.notify.routes import CHANNELS_MAX, Route
+from headgate.notify.vocabulary import DefaultRoute, Severity
+
+CONSOLE: Final = "console"
+_Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
+_Port = Annotated[int, Meta(ge=1, le=65_535)]
+_Seconds = Annotated[float, Meta(ge=0.1, le=120)]
+_Url = Annotated[str, Meta(pattern=r"^https?://[^\s/?#@]+[^\s]*$")]
+
+
+class _Spec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """How one channel is set up. What it does not know it refuses."""
+
+    timeout_seconds: _Seconds = 10.0
+
+
+class ConsoleSpec(_Spec, frozen=True, kw_only=True, tag="console"):
+    """Lines on standard error."""
+
+
+class FileSpec(_Spec, frozen=True, kw_only=True, tag="file"):
+    """A JSON object a line."""
+
+    path: Annotated[str, Meta(min_length=1)]
+    bytes_max: Annotated[int, Meta(ge=1_000)] = 10_000_000
+    kept: Annotated[int, Meta(ge=0, le=100)] = 5
+
+
+class WebhookSpec(_Spec, frozen=True, kw_only=True, tag="webhook"):
+    """CloudEvents over HTTP. `secret` is the reference of what they are signed with."""
+
+    url: _Url
+    secret: str
+
+
+class SlackSpec(_Spec, frozen=True, kw_only=True, tag="slack"):
+    """A channel of a Slack workspace. `token` is a reference."""
+
+    channel: Annotated[str, Meta(pattern=r"^([CGD][A-Z0-9]{6,20}|#?[a-z0-9_-]{1,80})$")]
+    token: str
+    api_url: _Url = "https://slack.com/api"
+
+
+class PagerDutySpec(_Spec, frozen=True, kw_only=True, tag="pagerduty"):
+    """A service of PagerDuty. `routing_key` is a reference."""
+
+    routing_key: str
+    api_url: _Url = "https://events.pagerduty.com"
+
+
+class EmailSpec(_Spec, frozen=True, kw_only=True, tag="email"):
+    """A mail server and who is written to. `password` is a reference."""
+
+    host: Annotated[str, Meta(min_length=1)]
+    sender: Annotated[str, Meta(pattern=r"^[^\s@<>,;:\"\\]{1,64}@[A-Za-z0-9.-]{1,253}$")]
+    recipients: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[^\s@<>,;:\"\\]{1,64}@[A-Za-z0-9.-]{1,253}$")], ...], Meta(min_length=1)
+    ]
+    port: _Port = 587
+    security: Annotated[str, Meta(pattern=r"^(starttls|tls|none)$")] = "starttls"
+    username: str = ""
+    password: str = ""
+
+
+class SnsSpec(_Spec, frozen=True, kw_only=True, tag="sns"):
+    """A topic of SNS."""
+
+    topic_arn: Annotated[str, Meta(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?$")]
+
+
+ChannelSpec = ConsoleSpec | FileSpec | WebhookSpec | SlackSpec | PagerDutySpec | EmailSpec | SnsSpec
+
+
+class NotifyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that can be said about alerts. Without any of it, everything is told on the console."""
+
+    channels: dict[_Name, ChannelSpec] = field(default_factory=lambda: {CONSOLE: ConsoleSpec()})
+    routes: tuple[Route, ...] = ()
+    # Where events go that no route takes, by the default route of their type. What is missing goes to all channels.
+    defaults: dict[DefaultRoute, tuple[str, ...]] = {}
+    dedup_seconds: Annotated[float, Meta(ge=0, le=604_800)] = DEDUP_SECONDS
+    group_after: Annotated[int, Meta(ge=0, le=10_000)] = GROUP_AFTER
+    group_seconds: Annotated[float, Meta(ge=1, le=86_400)] = GROUP_SECONDS
+    escalation: tuple[EscalationStep, ...] = ()
+    escalates_from: Severity = Severity.CRITICAL
+    # Where people see alerts; the id of one follows.
+    link_prefix: str = ""
+
+    @property
+    def policy(self) -> AlertPolicy:
+        return AlertPolicy(
+            dedup_seconds=self.dedup_seconds,
+            group_after=self.group_after,
+            group_seconds=self.group_seconds,
+            escalation=self.escalation,
+            escalates_from=self.escalates_from,
+        )
+
+    def default_channels(self) -> dict[DefaultRoute, tuple[str, ...]]:
+        """Return the channels of each default route: those that are named, or all."""
+        everyone = tuple(self.channels)[:CHANNELS_MAX]
+        return {route: self.defaults.get(route, everyone) for route in DefaultRoute}
+
+
+def parse_config(given: Mapping[str, Any]) -> NotifyConfig:
+    """Return the configuration of a settings table. Raises `SettingsError` with the place and what is allowed there."""
+    try:
+        config = msgspec.convert(given, NotifyConfig)
+    except msgspec.ValidationError as exc:
+        raise SettingsError(f"notify: {_placed(exc)}") from exc
+    if not config.channels:
+        raise SettingsError("notify.channels: there is none, so nobody would ever be told; leave it out, or name one")
+    for place, names in _named(config):
+        _check_known(place, names, config.channels)
+    times = [step.after_seconds for step in config.escalation]
+    if times != sorted(times) or any(seconds <= 0 for seconds in times):
+        raise SettingsError("notify.escalation: after_seconds must be more than 0 and grow from step to step")
+    for name, spec in config.channels.items():
+        if isinstance(spec, EmailSpec) and spec.security == "none" and (spec.username or spec.password):
+            raise SettingsError(f"notify.channels.{name}: a password is not sent without TLS; use starttls or tls")
+    return config
+
+
+def _named(config: NotifyConfig) -> list[tuple[str, Sequence[str]]]:
+    named: list[tuple[str, Sequence[str]]] = [(f"routes[{n}]", each.channels) for n, each in enumerate(config.routes)]
+    named += [(f"defaults.{route}", names) for route, names in config.defaults.items()]
+    named += [(f"escalation[{n}]", step.channels) for n, step in enumerate(config.escalation)]
+    return named
+
+
+def _check_known(place: str, names: Sequence[str], channels: Mapping[str, ChannelSpec]) -> None:
+    unknown = [name for name in names if name not in channels]
+    if unknown:
+        raise SettingsError(f"notify.{place}: no channel {unknown}; there are {sorted(channels)}")
+    if len(names) > CHANNELS_MAX:
+        raise SettingsError(f"notify.{place}: {len(names)} channels; at most {CHANNELS_MAX}")
+    if not names and not place.startswith("defaults."):
+        raise SettingsError(f"notify.{place}: it names no channel; name one, or mute what nobody wants to hear of")
+
+
+def _placed(exc: msgspec.ValidationError) -> str:
+    fact, _, place = str(exc).partition(" - at `$")
+    return f"{place.rstrip('`').lstrip('.')}: {fact}" if place else fact

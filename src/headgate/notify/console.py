@@ -1,0 +1,39 @@
+"""The console channel: a line for each alert on standard error, where whoever started the server sees it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, TextIO
+
+from headgate.durable.records import instant
+from headgate.errors import TransientError
+from headgate.notify.messages import Message
+from headgate.notify.vocabulary import Action, Severity
+
+_COLOURS: Final = {Severity.CRITICAL: "\x1b[31m", Severity.WARNING: "\x1b[33m", Severity.INFO: "\x1b[36m"}
+_PLAIN: Final = "\x1b[0m"
+
+
+class ConsoleChannel:
+    """Writes to a stream, in colour if that is a terminal."""
+
+    actions = frozenset(Action)
+
+    def __init__(self, name: str, stream: TextIO | None = None) -> None:
+        self.name = name
+        self._stream = stream
+
+    def send(self, message: Message) -> str:
+        """Write it. Raises `TransientError` if the stream is closed or its reader has gone."""
+        stream = self._stream if self._stream is not None else sys.stderr
+        counted = f" (x{message.count})" if message.count > 1 else ""
+        lines = [f"    {line}" for line in message.lines]
+        lines += [f"    -> {message.hint}"] if message.hint else []
+        try:
+            colour, plain = (_COLOURS[message.severity], _PLAIN) if stream.isatty() else ("", "")
+            first = f"{instant(message.at_ms)} {colour}{message.severity.upper()}{plain} {message.title}{counted}"
+            stream.write("\n".join([first, *lines]) + "\n")
+            stream.flush()
+        except (OSError, ValueError) as exc:
+            raise TransientError(f"channel {self.name}: the console cannot be written: {exc}") from exc
+        return ""

@@ -1,0 +1,83 @@
+"""The PagerDuty channel: Events API v2, which opens, acknowledges and resolves one incident for each trouble."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, Final
+
+import msgspec
+
+from headgate.durable.failures import NonRetryable
+from headgate.durable.records import instant
+from headgate.errors import TransientError
+from headgate.notify.credentials import Credential
+from headgate.notify.messages import Message, line
+from headgate.notify.posting import Poster
+from headgate.notify.vocabulary import Action
+
+API_URL: Final = "https://events.pagerduty.com"
+ROUTING_KEY: Final = re.compile(r"[A-Za-z0-9]{32}")
+_SUMMARY_MAX: Final = 1_024
+_KEY_MAX: Final = 255
+_DETAILS_BYTES_MAX: Final = 32_768
+
+
+class PagerDutyChannel:
+    """Sends events to one service. PagerDuty itself takes the same key twice for one incident."""
+
+    actions = frozenset(Action)
+
+    def __init__(self, name: str, routing_key: Credential, poster: Poster, api_url: str = API_URL) -> None:
+        self.name = name
+        self._routing_key = routing_key
+        self._poster = poster
+        self._url = f"{api_url.rstrip('/')}/v2/enqueue"
+
+    def send(self, message: Message) -> str:
+        """Send it, and return the key of the incident. Raises `NonRetryable` for what PagerDuty says is no event."""
+        key = incident_key(message.dedup_key)
+        body: dict[str, Any] = {
+            "routing_key": self._routing_key.read().reveal(),
+            "event_action": message.action.value,
+            "dedup_key": key,
+        }
+        if message.action is Action.TRIGGER:
+            body["payload"] = _payload(message)
+            body["client"] = "Headgate"
+            if message.link:
+                body["client_url"] = message.link
+                body["links"] = [{"href": message.link, "text": "Open in Headgate"}]
+        answer = self._poster.post(self._url, body, headers={})
+        if answer.status == 202:
+            return str(answer.body.get("dedup_key", key))
+        said = line([answer.body.get("message", ""), *(answer.body.get("errors") or [])], 300)
+        if 400 <= answer.status < 500:
+            raise NonRetryable(
+                f"channel {self.name}: PagerDuty refused the event with {answer.status}: {said}; check the routing key"
+            )
+        raise TransientError(f"channel {self.name}: PagerDuty answered {answer.status}: {said}")
+
+
+def incident_key(dedup_key: str) -> str:
+    """Return the key of an incident: ours, or a digest of one that is longer than PagerDuty takes."""
+    if len(dedup_key) <= _KEY_MAX:
+        return dedup_key
+    digest = hashlib.blake2b(dedup_key.encode(), digest_size=16).hexdigest()
+    return f"{dedup_key[: _KEY_MAX - 33]}#{digest}"
+
+
+def _payload(message: Message) -> dict[str, Any]:
+    details: dict[str, Any] = {"hint": message.hint, "lines": list(message.lines), "count": message.count}
+    if len(msgspec.json.encode(message.detail)) <= _DETAILS_BYTES_MAX:
+        details["detail"] = message.detail
+    return {
+        "summary": line(message.title, _SUMMARY_MAX),
+        "source": message.pipeline_id,
+        "severity": message.severity.value,
+        "timestamp": instant(message.at_ms),
+        "component": message.schedule_id or message.pipeline_id,
+        "group": message.date or message.pipeline_id,
+        "class": message.event,
+        "custom_details": details,
+    }

@@ -1,0 +1,125 @@
+"""The e-mail channel: SMTP with STARTTLS or TLS, one message for each alert, those about one trouble in one thread."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import smtplib
+import ssl
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.utils import format_datetime
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.durable.failures import NonRetryable
+from headgate.durable.records import instant
+from headgate.errors import TransientError
+from headgate.notify.credentials import Credential
+from headgate.notify.messages import Message, line
+from headgate.notify.vocabulary import Action
+
+TIMEOUT_SECONDS: Final = 15.0
+PASSWORD: Final = re.compile(r"[ -~]{1,512}")
+_SUBJECT_MAX: Final = 150
+
+
+class MailServer(Struct, frozen=True, kw_only=True):
+    """Where messages are handed in. `security` is starttls, tls or none; none takes no password."""
+
+    host: str
+    port: int = 587
+    security: str = "starttls"
+    username: str = ""
+    timeout_seconds: float = TIMEOUT_SECONDS
+
+
+class EmailChannel:
+    """Hands messages to one server, with a connection for each."""
+
+    actions = frozenset(Action)
+
+    def __init__(
+        self,
+        name: str,
+        server: MailServer,
+        sender: str,
+        recipients: Sequence[str],
+        *,
+        password: Credential | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.name = name
+        self._server = server
+        self._sender = sender
+        self._recipients = tuple(recipients)
+        self._password = password
+        self._tls = tls if tls is not None else ssl.create_default_context()
+
+    def send(self, message: Message) -> str:
+        """Hand it in, and return its id. Raises `TransientError` unless the server says that it never takes it.
+
+        A server that takes it for some of the recipients has taken it: to hand it in again would tell those twice. If
+        it takes it for none, that is a refusal.
+        """
+        mail = self._mail(message)
+        try:
+            with self._connected() as smtp:
+                smtp.send_message(mail, self._sender, list(self._recipients))
+        except smtplib.SMTPRecipientsRefused as exc:
+            self._refuse(next(iter(exc.recipients.values()))[0], "none of the recipients is taken", exc)
+        except smtplib.SMTPResponseException as exc:
+            self._refuse(exc.smtp_code, line(exc.smtp_error, 200), exc)
+        except smtplib.SMTPNotSupportedError as exc:
+            raise NonRetryable(f"channel {self.name}: {self._server.host} does not offer it: {exc}") from exc
+        except (smtplib.SMTPException, OSError) as exc:
+            raise TransientError(f"channel {self.name}: {self._server.host}: {type(exc).__name__} {exc}") from exc
+        return str(mail["Message-ID"])
+
+    def _connected(self) -> smtplib.SMTP:
+        server = self._server
+        if server.security == "tls":
+            smtp: smtplib.SMTP = smtplib.SMTP_SSL(
+                server.host, server.port, timeout=server.timeout_seconds, context=self._tls
+            )
+        else:
+            smtp = smtplib.SMTP(server.host, server.port, timeout=server.timeout_seconds)
+        try:
+            if server.security == "starttls":
+                # Raises if the server does not offer it: nothing goes over a line that others can read.
+                smtp.starttls(context=self._tls)
+            if server.username and self._password is not None:
+                smtp.login(server.username, self._password.read().reveal())
+        except BaseException:
+            smtp.close()
+            raise
+        return smtp
+
+    def _mail(self, message: Message) -> EmailMessage:
+        mail = EmailMessage()
+        domain = self._sender.rpartition("@")[2]
+        thread = f"<{hashlib.blake2b(message.dedup_key.encode(), digest_size=16).hexdigest()}@{domain}>"
+        mail["From"] = self._sender
+        mail["To"] = ", ".join(self._recipients)
+        mail["Subject"] = line(f"[{message.severity.upper()}] {message.title}", _SUBJECT_MAX)
+        mail["Date"] = format_datetime(datetime.fromtimestamp(message.at_ms / 1000, UTC))
+        mail["Message-ID"] = f"<{message.message_id}@{domain}>"
+        mail["References"] = thread
+        mail["In-Reply-To"] = thread
+        # Nobody's holiday notice is an answer to an alert.
+        mail["Auto-Submitted"] = "auto-generated"
+        about = [message.pipeline_id, message.schedule_id, message.date]
+        parts = [f"{message.event}: {' | '.join(filter(None, about))}", message.text]
+        parts += [f"What to do: {message.hint}"] if message.hint else []
+        parts += [message.link] if message.link else []
+        parts += [f"{message.alert_id}, {instant(message.at_ms)}"]
+        mail.set_content("\n\n".join(parts))
+        return mail
+
+    def _refuse(self, code: int, said: str, cause: BaseException) -> None:
+        text = f"channel {self.name}: {self._server.host} answered {code}: {said}"
+        if 400 <= code < 500:
+            raise TransientError(text) from cause
+        raise NonRetryable(f"{text}; check user, sender and recipients") from cause

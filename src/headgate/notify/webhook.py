@@ -1,0 +1,62 @@
+"""The webhook channel: alerts as CloudEvents over HTTP, signed and timed as Standard Webhooks describes it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from headgate.durable.events import Event
+from headgate.durable.forwarding import Forwarder
+from headgate.errors import TransientError
+from headgate.notify.messages import Message
+from headgate.notify.vocabulary import Action
+from headgate.settings import Secret
+
+TYPE_PREFIX: Final = "headgate.alert"
+SOURCE: Final = "/headgate/notify"
+SECRET: Final = re.compile(r"[!-~]{24,512}")
+_ENCODED: Final = "whsec_"
+
+
+class WebhookChannel:
+    """Posts to one address. The same message has the same `webhook-id` at every attempt."""
+
+    actions = frozenset(Action)
+
+    def __init__(self, name: str, url: str, forwarder: Forwarder) -> None:
+        self.name = name
+        self._url = url
+        self._forwarder = forwarder
+
+    def send(self, message: Message) -> str:
+        """Post it. Raises `NonRetryable` and `TransientError` as the forwarder does."""
+        event = Event(
+            id=message.message_id,
+            type=f"{TYPE_PREFIX}.{message.action}",
+            source=SOURCE,
+            subject=message.pipeline_id,
+            time=datetime.fromtimestamp(message.at_ms / 1000, UTC),
+            data=msgspec.to_builtins(message),
+        )
+        self._forwarder.send(self._url, event, message_id=message.message_id)
+        return message.message_id
+
+
+def signing_key(secret: Secret) -> bytes:
+    """Return the key of a webhook's secret: what follows `whsec_` in base 64, or the text itself.
+
+    Raises `TransientError` if it is not base 64.
+    """
+    text = secret.reveal()
+    if not text.startswith(_ENCODED):
+        return text.encode()
+    try:
+        return base64.b64decode(text.removeprefix(_ENCODED), validate=True)
+    except binascii.Error:
+        # Without the cause, which would quote it.
+        raise TransientError("webhook secret: what follows whsec_ is not base 64; put the right one there") from None

@@ -1,0 +1,298 @@
+"""Builds pipelines from settings: their functions, triggers, evaluators, alerts, loops and watchdog."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from msgspec import Struct
+
+from headgate.auth.audit_entry import AuditEntry
+from headgate.clock import Clock
+from headgate.durable.destinations import Destinations
+from headgate.errors import NotFoundError, SettingsError, TransientError
+from headgate.fanout.service import FanoutService
+from headgate.notify.alerts import Alerts
+from headgate.notify.channels import Surroundings, open_channels
+from headgate.notify.configuration import NotifyConfig, parse_config
+from headgate.notify.delivering import Deliverer, register
+from headgate.notify.mutes import Change, Commit, Mutes
+from headgate.notify.notices import NOBODY, Audience
+from headgate.notify.notifier import Notifier
+from headgate.pipelines.backfilling import Backfilling
+from headgate.pipelines.backfills import Backfills
+from headgate.pipelines.calendar_store import CalendarStore
+from headgate.pipelines.calls import Answer
+from headgate.pipelines.evaluator_breaker import EvaluatorBreakers
+from headgate.pipelines.evaluator_builtin import BuiltinEvaluator
+from headgate.pipelines.evaluator_http import HttpEvaluator
+from headgate.pipelines.evaluator_probes import probes
+from headgate.pipelines.evaluator_process import ProcessEvaluator
+from headgate.pipelines.evaluators import Evaluators, TraitOrder
+from headgate.pipelines.event_names import EventName
+from headgate.pipelines.facts import Gate
+from headgate.pipelines.heartbeats import Heartbeats
+from headgate.pipelines.loading import Known, load_folder
+from headgate.pipelines.pipeline_events import PipelineEvent
+from headgate.pipelines.problems import errors_of
+from headgate.pipelines.pursuit_check import Lifecycle
+from headgate.pipelines.run_rows import Slot
+from headgate.pipelines.service import PipelineService
+from headgate.pipelines.sla_timers import SlaMonitor
+from headgate.pipelines.starting import MACHINE
+from headgate.pipelines.trait_rows import TraitResult
+from headgate.pipelines.verdicts import Verdicts
+from headgate.pipelines.watchdog import Watchdog, build_watchdog
+from headgate.settings import Settings
+from headgate.store.breaker import BreakerChange, BreakerState
+from headgate.store.writes import Write
+from headgate.triggers.aws_clients import AwsClients
+from headgate.triggers.registry import TriggerKinds, trigger_kinds
+from headgate.triggers.secret_sources import SecretSources
+from headgate.wiring import AppService, OpenedStore
+
+NOTIFY_FILE: Final = "notify.toml"
+_log = structlog.get_logger(__name__)
+
+
+class OpenPipelines(Struct, frozen=True, kw_only=True):
+    """Pipelines at work on an open store."""
+
+    service: PipelineService
+    triggers: TriggerKinds
+    evaluators: Evaluators
+    verdicts: Verdicts
+    backfills: Backfills
+    backfilling: Backfilling
+    calendars: CalendarStore
+    alerts: Alerts
+    mutes: Mutes
+    notifier: Notifier
+    deliverer: Deliverer
+    channels: tuple[str, ...]
+    watchdog: Watchdog
+    heartbeats: Heartbeats
+
+
+def open_pipelines(
+    service: AppService,
+    opened: OpenedStore,
+    fanouts: FanoutService,
+    clock: Clock,
+    *,
+    environ: Mapping[str, str],
+    gate: Gate | None = None,
+    commit: Commit | None = None,
+) -> OpenPipelines:
+    """Return the pipelines of an open store, their functions registered with the app. Raises `SettingsError`.
+
+    To be called before the worker of the service starts. `commit` writes down what people do about alerts.
+    """
+    settings, store = opened.settings, opened.store
+    calendars = CalendarStore(store, clock)
+    triggers = _open_triggers(settings, service, fanouts, clock, environ)
+    pipelines = PipelineService(
+        store, clock, service.ids, service.bus, service.asl, triggers, calendars=calendars.all, gate=gate
+    )
+    verdicts = Verdicts(store, clock, pipelines.parts.tells)
+    evaluators = _open_evaluators(settings, pipelines, clock, environ)
+    functions = {
+        "EvaluatorFunctionArn": _evaluator(evaluators, pipelines),
+        "sla_monitor_arn": SlaMonitor(pipelines.parts, verdicts),
+    }
+    pipelines.register(service.app, functions)
+    alerts, mutes, notifier, deliverer = _open_alerts(opened, service, pipelines, clock, commit)
+    backfills = Backfills(store, clock, service.ids)
+    lifecycle = Lifecycle(
+        is_open=lambda name: _is_open(service, name),
+        orchestrate=pipelines.orchestrator,
+        end_job=pipelines.triggering.end_job,
+    )
+    return OpenPipelines(
+        service=pipelines,
+        triggers=triggers,
+        evaluators=evaluators,
+        verdicts=verdicts,
+        backfills=backfills,
+        backfilling=Backfilling(pipelines.parts, pipelines.starter, backfills),
+        calendars=calendars,
+        alerts=alerts,
+        mutes=mutes,
+        notifier=notifier,
+        deliverer=deliverer,
+        channels=tuple(_notify_config(settings).channels),
+        watchdog=build_watchdog(pipelines.parts, pipelines.definitions, pipelines.starter, lifecycle),
+        heartbeats=Heartbeats(store, clock, pipelines.parts.tells),
+    )
+
+
+def _open_triggers(
+    settings: Settings, service: AppService, fanouts: FanoutService, clock: Clock, environ: Mapping[str, str]
+) -> TriggerKinds:
+    store = settings.store
+    return trigger_kinds(
+        clock=clock,
+        environ=environ,
+        secrets=SecretSources(environ, folder=settings.home / "secrets"),
+        commands_folder=settings.home / "commands",
+        destinations=_destinations(settings),
+        aws=AwsClients(region=store.aws_region, endpoint_url=store.aws_endpoint_url),
+        client=service.client,
+        fanouts=fanouts,
+    )
+
+
+def _open_evaluators(
+    settings: Settings, pipelines: PipelineService, clock: Clock, environ: Mapping[str, str]
+) -> Evaluators:
+    store = settings.store
+
+    def aws() -> AwsClients:
+        return AwsClients(region=store.aws_region, endpoint_url=store.aws_endpoint_url)
+
+    builtin = BuiltinEvaluator(pipelines.sensors, pipelines.parts.runs, probes(aws=aws))
+
+    def changed(change: BreakerChange) -> None:
+        if change.after is BreakerState.OPEN:
+            told = PipelineEvent(name=EventName.EVALUATOR_BREAKER_OPENED, detail={"evaluator": change.name})
+            pipelines.events.tell(told)
+
+    def also(result: TraitResult, before: TraitResult | None) -> list[Write]:
+        # Told when it is news: a trait that stays what it was is in its own history.
+        if before is not None and before.status is result.status:
+            return []
+        slot = Slot(result.pipeline_id, result.schedule_id, result.date)
+        detail = {"trait": result.trait_type, "status": result.status.value}
+        return pipelines.parts.tells(EventName.TRAIT_EVALUATED, slot, detail)
+
+    return Evaluators(
+        clock,
+        pipelines.traits,
+        breakers=EvaluatorBreakers(clock, changed=changed),
+        also=also,
+        builtin=builtin,
+        http=HttpEvaluator(clock, _destinations(settings)),
+        process=ProcessEvaluator(environ),
+    )
+
+
+def _destinations(settings: Settings) -> Destinations:
+    forward = settings.forward
+    return Destinations(forward.private_hosts, forward.private_networks, forward.plain_http)
+
+
+def _evaluator(evaluators: Evaluators, pipelines: PipelineService) -> Any:  # noqa: ANN401 - a function of JSON
+    """Return the function behind EvaluateSingleTrait."""
+
+    def evaluate(event: dict[str, Any]) -> Answer:
+        run = pipelines.parts.runs.get(str(event["runId"]))
+        pipeline = pipelines.parts.pipeline_of(run)
+        name = str(event["trait"]["type"])
+        order = TraitOrder(
+            pipeline_id=run.pipeline_id,
+            trait_type=name,
+            trait=pipeline.readiness.traits[name],
+            schedule_id=run.schedule_id,
+            date=run.date,
+            run_id=run.run_id,
+        )
+        result = evaluators.evaluate_trait(order, pipelines.parts.now())
+        return _told(result, pipelines.parts.now())
+
+    return evaluate
+
+
+def _told(result: TraitResult, now: datetime) -> Answer:
+    at_ms = round(now.timestamp() * 1000)
+    return {"type": result.trait_type, "status": result.status_at(at_ms).value, "reason": result.reason_at(at_ms)}
+
+
+def _is_open(service: AppService, name: str) -> bool:
+    try:
+        return not service.client.get(f"{MACHINE}:{name}").status.is_closed
+    except NotFoundError:
+        return False
+
+
+# Alerts.
+
+
+def _open_alerts(
+    opened: OpenedStore, service: AppService, pipelines: PipelineService, clock: Clock, commit: Commit | None
+) -> tuple[Alerts, Mutes, Notifier, Deliverer]:
+    settings, store = opened.settings, opened.store
+    config = _notify_config(settings)
+    around = Surroundings(
+        store=store,
+        clock=clock,
+        ids=service.ids,
+        home=settings.home,
+        destinations=_destinations(settings),
+        aws_region=settings.store.aws_region,
+        aws_endpoint_url=settings.store.aws_endpoint_url,
+    )
+    channels = open_channels(config, around)
+    commits: Commit = commit if commit is not None else (lambda writes, _change: store.transact(list(writes)))
+    alerts = Alerts(store, clock, service.bus, commits)
+    mutes = Mutes(store, clock, service.ids, commits)
+
+    def audience_of(pipeline_id: str) -> Audience:
+        try:
+            pipeline = pipelines.known.find(pipeline_id)
+        except TransientError:
+            return NOBODY
+        if pipeline is None:
+            return NOBODY
+        said = pipeline.alerts
+        return Audience(owner=pipeline.owner, labels=pipeline.labels, channels=said.channels, mute=said.mute)
+
+    notifier = Notifier(store, clock, service.ids, service.bus, config, alerts, mutes, audience_of=audience_of)
+    deliverer = Deliverer(clock, service.ids, service.bus, alerts, channels, link_prefix=config.link_prefix)
+    register(service.app, notifier, deliverer, list(channels), config.routes)
+    return alerts, mutes, notifier, deliverer
+
+
+def _notify_config(settings: Settings) -> NotifyConfig:
+    """Return how alerts go out: as notify.toml in the home says, or to the console."""
+    file = settings.home / NOTIFY_FILE
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        return NotifyConfig()
+    except OSError as exc:
+        raise SettingsError(f"{file}: cannot be read: {exc.strerror}; make it readable") from exc
+    try:
+        return parse_config(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as exc:
+        raise SettingsError(f"{file}: it is not TOML: {exc}; mend it there") from exc
+
+
+def audited(change: Change) -> AuditEntry:
+    """Return what is written down of something that was done about alerts."""
+    return AuditEntry(change.actor, change.action, change.entity, None, None, reason=change.reason)
+
+
+def apply_folder(pipelines: OpenPipelines, folder: Path) -> None:
+    """Make the definitions in a folder the current ones. What is wrong with one is told, and stops no other.
+
+    Raises `SettingsError` if there is no such folder.
+    """
+    if not folder.is_dir():
+        raise SettingsError(f"pipelines.folder {folder}: there is no such folder; name one with YAML files")
+    service = pipelines.service
+    known = Known(
+        calendars=pipelines.calendars.all(),
+        check_trigger=pipelines.triggers.check,
+        check_trait=pipelines.evaluators.check,
+    )
+    loaded = load_folder(folder, known)
+    for each in loaded.pipelines:
+        service.definitions.put(each.pipeline, each.text, "folder", source=each.source)
+    for problem in errors_of(loaded.problems):
+        _log.error("pipeline not defined", file=problem.source, error=problem.text())
+        told = PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": problem.text()})
+        service.events.tell(told)

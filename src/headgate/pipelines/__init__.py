@@ -1,0 +1,1 @@
+"""Pipelines: when a job may run, on what conditions, and what is expected of it."""

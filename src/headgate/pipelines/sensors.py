@@ -1,0 +1,330 @@
+"""Sensors: what producers say about data, kept as rows `SENSOR#key` and `SENSOR#key#period`.
+
+What is said of a period is found by that period, whatever is said later of another: the row of the period beats the
+row without one, and a row that names another period in its fields is not for this one. Rows may also be written by
+others, with their fields in `data` or beside the keys; both are read alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.errors import ConflictError, InvalidPayloadError
+from headgate.pipelines.definition import Json
+from headgate.pipelines.rule_operators import moment_ms
+from headgate.pipelines.sensor_periods import (
+    DELIMITER,
+    forms_of,
+    may_speak_of,
+    period_of_fields,
+    period_text,
+    split_key,
+)
+from headgate.store.conditions import Condition, absent, equals, has, lacks
+from headgate.store.port import Store
+from headgate.store.schema import Key
+from headgate.store.tables import PIPELINES, SENSOR
+from headgate.store.values import Item
+from headgate.store.writes import Put, Query, Range, Sort, Write
+
+# How long what was said of one period is kept: enough to compare with, and not for ever.
+RETENTION_SECONDS: Final = 90 * 86_400
+KEY_LENGTH_MAX: Final = 256
+_PREFIX: Final = "SENSOR#"
+_RACES_MAX: Final = 8
+_PAGE: Final = 200
+# What a row of ours has beside its data.
+_OURS: Final = frozenset(
+    {"PK", "SK", "ttl", "data", "version", "changed_at_ms", "pushed_at_ms", "pushed_by", "is_copy"}
+)
+_KEYS: Final = frozenset({"PK", "SK", "ttl"})
+_CLAIMS: Final = ("updatedAt", "updated_at")
+
+
+class Sensor(Struct, frozen=True, kw_only=True):
+    """What was last said under a key, of one period or of none in particular."""
+
+    key: str
+    data: Mapping[str, Json]
+    # The period that the key or the fields name.
+    period: str | None = None
+    # Whether it is the key that names it.
+    is_of_period: bool = False
+    # Moves with every push.
+    version: int = 0
+    # When the data last became different; when it was last said. 0: a row of someone else's, which does not say.
+    changed_at_ms: int = 0
+    pushed_at_ms: int = 0
+    by: str = ""
+    # Kept beside the row without a period, so that it stays known when that is overwritten. No news of its own.
+    is_copy: bool = False
+
+    @property
+    def full_key(self) -> str:
+        """The key as the row has it."""
+        return f"{self.key}{DELIMITER}{self.period}" if self.is_of_period else self.key
+
+    @property
+    def updated_at_ms(self) -> int:
+        """When the data is from: by its own field `updatedAt` (seconds, milliseconds or ISO), else when it was said."""
+        for name in _CLAIMS:
+            claimed_ms = moment_ms(self.data.get(name))
+            if claimed_ms is not None:
+                return int(claimed_ms)
+        return self.pushed_at_ms
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """What holds for a run, by key. `strays` has the period of each that is known only of another."""
+
+    sensors: Mapping[str, Sensor]
+    strays: Mapping[str, str] = {}
+
+
+Also = Callable[[Sensor], Sequence[Write]]
+
+
+def _nothing(_: Sensor) -> Sequence[Write]:
+    return ()
+
+
+def sensor_of(item: Mapping[str, Any]) -> Sensor:
+    """Return the sensor that a row stands for, whoever wrote it and in which form."""
+    key, period = split_key(str(item["SK"]).removeprefix(_PREFIX))
+    data = data_of(item)
+    return Sensor(
+        key=key,
+        data=data,
+        period=period if period is not None else period_of_fields(data),
+        is_of_period=period is not None,
+        version=_whole(item.get("version")),
+        changed_at_ms=_whole(item.get("changed_at_ms")),
+        pushed_at_ms=_whole(item.get("pushed_at_ms")),
+        by=str(item.get("pushed_by", "")),
+        is_copy=item.get("is_copy") is True,
+    )
+
+
+def data_of(item: Mapping[str, Any]) -> dict[str, Json]:
+    """Return the fields of a sensor's row: those in `data`, and those of other writers beside the keys."""
+    data = item.get("data")
+    if not isinstance(data, dict):
+        return {name: value for name, value in item.items() if name not in _KEYS}
+    beside = {name: value for name, value in item.items() if name not in _OURS}
+    return {**beside, **data}
+
+
+def sensor_key(pipeline_id: str, key: str, period: str | None = None) -> Key:
+    """Return where a sensor is kept."""
+    full = key if period is None else f"{key}{DELIMITER}{period}"
+    return SENSOR.key(pipeline_id=pipeline_id, sensor_key=full)
+
+
+class Sensors:
+    """The sensors of one store. Safe to use from many threads."""
+
+    def __init__(self, store: Store, clock: Clock, *, retention_seconds: int = RETENTION_SECONDS) -> None:
+        self._store = store
+        self._clock = clock
+        self._retention_seconds = retention_seconds
+
+    def push(
+        self,
+        pipeline_id: str,
+        key: str,
+        data: Mapping[str, Json],
+        *,
+        period: str | None = None,
+        by: str = "",
+        also: Also = _nothing,
+    ) -> Sensor:
+        """Say something under a key, of one period if it is given, and return the sensor as it then is.
+
+        Without a period the data may name one (`date`, `hour`); it is then kept for that period as well, and what is
+        said of an older period does not replace what is known without one. `also` gives further writes, from the
+        sensor as it will be, that are made together with it. Saying the same again is a new version, not a change.
+        Raises `InvalidPayloadError` for a key, a period or data that cannot be, and `ConflictError` for what refused
+        a write of `also`.
+        """
+        base, named = _checked_key(key, period)
+        _check_data(base, data)
+        claimed = None if named is not None else period_of_fields(data)
+        for race in range(_RACES_MAX):
+            told, writes = self._writes(pipeline_id, base, named or claimed, data, by, with_base=named is None)
+            try:
+                self._store.transact([*writes, *also(told)])
+                return told
+            except ConflictError as exc:
+                if exc.write_index >= len(writes) or race == _RACES_MAX - 1:
+                    raise
+        raise AssertionError("the last race returns or raises")
+
+    def get(self, pipeline_id: str, key: str, *, period: str | None = None) -> Sensor | None:
+        """Return what was last said under exactly this key and period."""
+        base, named = _checked_key(key, period)
+        item = self._store.get(PIPELINES, sensor_key(pipeline_id, base, named), consistent=True)
+        return None if item is None else sensor_of(item)
+
+    def read(self, pipeline_id: str, keys: Iterable[str], date: str) -> Reading:
+        """Return what holds for a run of `date` under each of `keys`.
+
+        Costs a read for each form of a key, however many periods are kept.
+        """
+        wanted = sorted(set(keys))
+        places = [place for key in wanted for place in _places(pipeline_id, key, date)]
+        items = self._store.get_many(PIPELINES, places, consistent=True)
+        found = {place: sensor_of(item) for place, item in zip(places, items, strict=True) if item is not None}
+        sensors: dict[str, Sensor] = {}
+        strays: dict[str, str] = {}
+        for key in wanted:
+            for sensor in (found[place] for place in _places(pipeline_id, key, date) if place in found):
+                if sensor.is_of_period or sensor.period is None or may_speak_of(sensor.period, date):
+                    sensors[key] = sensor
+                    break
+                strays[key] = sensor.period
+        return Reading(sensors=sensors, strays=strays)
+
+    def read_periods(self, pipeline_id: str, wanted: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Sensor]]:
+        """Return for each key what is kept of each of its periods, in one go."""
+        asked = [
+            (key, period, form) for key, periods in wanted.items() for period in periods for form in forms_of(period)
+        ]
+        places = [sensor_key(pipeline_id, key, form) for key, _, form in asked]
+        found: dict[str, dict[str, Sensor]] = {key: {} for key in wanted}
+        for (key, date, _), item in zip(asked, self._store.get_many(PIPELINES, places), strict=True):
+            if item is not None:
+                found[key].setdefault(date, sensor_of(item))
+        return found
+
+    def ls(self, pipeline_id: str, *, key: str | None = None) -> Iterator[Sensor]:
+        """Return all sensors of a pipeline, or those of one key and its periods and parts, in the order of keys."""
+        prefix = _PREFIX if key is None else f"{_PREFIX}{key}"
+        cursor = None
+        while True:
+            page = self._store.query(
+                Query(
+                    table=PIPELINES,
+                    partition=SENSOR.key(pipeline_id=pipeline_id, sensor_key="-").partition,
+                    sort=Sort(Range.BEGINS_WITH, prefix),
+                    limit=_PAGE,
+                    cursor=cursor,
+                )
+            )
+            for item in page.items:
+                full = str(item["SK"])
+                if key is None or full == prefix or full.startswith(prefix + DELIMITER):
+                    yield sensor_of(item)
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def delete(self, pipeline_id: str, key: str, *, period: str | None = None) -> bool:
+        """Forget what was said under exactly this key and period. Returns whether there was anything."""
+        base, named = _checked_key(key, period)
+        return self._store.delete(PIPELINES, sensor_key(pipeline_id, base, named)) is not None
+
+    def _writes(
+        self, pipeline_id: str, key: str, period: str | None, data: Mapping[str, Json], by: str, *, with_base: bool
+    ) -> tuple[Sensor, list[Write]]:
+        """Return the sensor that is being told of, and the writes that tell it: without a period, with one, or both."""
+        rows: list[tuple[Sensor, Put]] = []
+        if with_base:
+            base = self._put(pipeline_id, key, None, data, by, is_copy=False)
+            if base is not None:
+                rows.append(base)
+        if period is not None:
+            # Beside a row without a period it is a copy; what only a period's row says is news by itself.
+            of_period = self._put(pipeline_id, key, period, data, by, is_copy=bool(rows))
+            if of_period is not None:
+                rows.append(of_period)
+        return rows[0][0], [put for _, put in rows]
+
+    def _put(
+        self, pipeline_id: str, key: str, period: str | None, data: Mapping[str, Json], by: str, *, is_copy: bool
+    ) -> tuple[Sensor, Put] | None:
+        place = sensor_key(pipeline_id, key, period)
+        current = self._store.get(PIPELINES, place, consistent=True)
+        now_ms = int(self._clock.seconds() * 1000)
+        claimed = period_of_fields(data)
+        if period is None and current is not None and _is_older(claimed, sensor_of(current).period):
+            return None
+        is_same = current is not None and data_of(current) == dict(data)
+        told = Sensor(
+            key=key,
+            data=dict(data),
+            period=period or claimed,
+            is_of_period=period is not None,
+            version=1 if current is None else _whole(current.get("version")) + 1,
+            changed_at_ms=_whole(current.get("changed_at_ms")) or now_ms if is_same and current else now_ms,
+            pushed_at_ms=now_ms,
+            by=by,
+            is_copy=is_copy,
+        )
+        return told, Put(PIPELINES, self._item(place, told), _unchanged(current))
+
+    def _item(self, place: Key, sensor: Sensor) -> Item:
+        item: Item = {
+            **PIPELINES.key_attributes(place),
+            "data": sensor.data,
+            "version": sensor.version,
+            "changed_at_ms": sensor.changed_at_ms,
+            "pushed_at_ms": sensor.pushed_at_ms,
+            "pushed_by": sensor.by,
+        }
+        if sensor.is_of_period:
+            item["ttl"] = sensor.pushed_at_ms // 1000 + self._retention_seconds
+        if sensor.is_copy:
+            item["is_copy"] = True
+        return item
+
+
+def _places(pipeline_id: str, key: str, date: str) -> list[Key]:
+    """Return where to look for a key, the first that is there being right."""
+    of_period = [sensor_key(pipeline_id, key, form) for form in forms_of(date)]
+    return [*of_period, sensor_key(pipeline_id, key)]
+
+
+def _checked_key(key: str, period: str | None) -> tuple[str, str | None]:
+    base, named = split_key(key)
+    if not base or len(base) > KEY_LENGTH_MAX or not base.isprintable() or base != base.strip():
+        raise InvalidPayloadError(
+            f"sensor key {key[:40]!r}: 1 to {KEY_LENGTH_MAX} printable characters without space around them, please"
+        )
+    if period is None:
+        return base, named
+    given = period_text(period)
+    if given is None:
+        raise InvalidPayloadError(
+            f"sensor {base}: period {period[:40]!r} is none; write 2026-03-03, 2026-03-03T07, 2026-W10 or 2026-03"
+        )
+    if named is not None and named != given:
+        raise InvalidPayloadError(f"sensor {key}: the key names the period {named}, and the call {given}; give one")
+    return base, given
+
+
+def _check_data(key: str, data: object) -> None:
+    if not isinstance(data, Mapping) or not all(isinstance(name, str) and name for name in data):
+        raise InvalidPayloadError(f"sensor {key}: data is a JSON object with named fields, such as {{'count': 1}}")
+
+
+def _is_older(claimed: str | None, known: str | None) -> bool:
+    """Whether a period is before the one that is known, as far as the two can be compared by their texts."""
+    return claimed is not None and known is not None and len(claimed) == len(known) and claimed < known
+
+
+def _unchanged(current: Item | None) -> Condition:
+    if current is None:
+        return absent()
+    version = current.get("version")
+    if "version" not in current:
+        return lacks("version")
+    # Another writer may have a field of this name, of any kind.
+    return equals("version", version) if isinstance(version, str | int | float) else has("version")
+
+
+def _whole(value: object) -> int:
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0

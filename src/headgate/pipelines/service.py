@@ -1,0 +1,161 @@
+"""The service: pipelines around one store: their functions, what begins them, and what listens to their changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headgate.asl.service import AslService
+from headgate.asl.task_tokens import Callback, Told
+from headgate.clock import Clock
+from headgate.durable.app import App
+from headgate.durable.bus import Bus
+from headgate.durable.definitions import Activity
+from headgate.durable.history import ActivityOptions
+from headgate.durable.retry import Retry
+from headgate.errors import AlreadyStartedError, InvalidPayloadError, UserError
+from headgate.ids import IdMaker
+from headgate.pipelines.calendars import Calendars
+from headgate.pipelines.calls import Answer
+from headgate.pipelines.cascading import Downstream
+from headgate.pipelines.clockwork import Clockwork
+from headgate.pipelines.controls import Controls
+from headgate.pipelines.definition import Json
+from headgate.pipelines.directives import Directives
+from headgate.pipelines.endings import RunEndings
+from headgate.pipelines.evaluations import Evaluations
+from headgate.pipelines.event_names import EventName
+from headgate.pipelines.facts import FactReader, Gate
+from headgate.pipelines.job_log import JobLog
+from headgate.pipelines.known_pipelines import KnownPipelines
+from headgate.pipelines.late_data import LateData
+from headgate.pipelines.locks import Locks
+from headgate.pipelines.markers import Markers
+from headgate.pipelines.orchestrating import Orchestrator
+from headgate.pipelines.parts import Parts
+from headgate.pipelines.pipeline_events import PipelineEvent, PipelineEvents
+from headgate.pipelines.pipeline_store import PipelineStore
+from headgate.pipelines.related_periods import RelatedPeriods
+from headgate.pipelines.reruns import Reruns
+from headgate.pipelines.routing import Router
+from headgate.pipelines.run_rows import Slot
+from headgate.pipelines.runs import Runs
+from headgate.pipelines.sensors import Sensors
+from headgate.pipelines.starting import FUNCTIONS, MACHINE, Starter, lifecycle_definition
+from headgate.pipelines.traits import Traits
+from headgate.pipelines.triggering import Triggering
+from headgate.pipelines.waiting import Waiters
+from headgate.store.port import Store
+from headgate.store.writes import Write
+from headgate.triggers.contract import Trigger, TriggerFailedError
+
+
+class PipelineService:
+    """Everything about the pipelines of one store. It begins nothing by itself: `loops` do."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        bus: Bus,
+        asl: AslService,
+        trigger: Trigger,
+        *,
+        calendars: Callable[[], Calendars] = dict,
+        gate: Gate | None = None,
+    ) -> None:
+        self.definitions = PipelineStore(store, clock)
+        self.known = KnownPipelines(self.definitions)
+        self.events = PipelineEvents(store, clock, ids, bus)
+        self.sensors = Sensors(store, clock)
+        self.traits = Traits(store, clock)
+        self.evaluations = Evaluations(store, clock, ids)
+        periods = RelatedPeriods(self.known.find)
+        reader = FactReader(store, self.sensors, periods, traits=self.traits.facts, **({"gate": gate} if gate else {}))
+        self.parts = Parts(
+            store=store,
+            clock=clock,
+            ids=ids,
+            definitions=self.known,
+            calendars=calendars,
+            runs=Runs(store, clock, ids),
+            locks=Locks(store, clock, ids),
+            reruns=Reruns(store, clock, ids),
+            markers=Markers(store, clock),
+            controls=Controls(store, clock),
+            directives=Directives(store, clock),
+            job_log=JobLog(store),
+            late_data=LateData(store),
+            sensors=self.sensors,
+            evaluations=self.evaluations,
+            facts=reader,
+            trigger=trigger,
+            tells=self._told,
+        )
+        self._asl = asl
+        self._bus = bus
+        self.waiters = Waiters(store, self.parts.now_ms, self._answer)
+        self.downstream = Downstream(self.parts, self.waiters, periods, self.known.dependents)
+        endings = RunEndings(self.parts)
+        self.triggering = Triggering(self.parts, self.waiters, endings)
+        self.starter = Starter(self.parts, self._start)
+        self.orchestrator = Orchestrator(
+            self.parts, self.waiters, self.downstream, self.triggering, endings, self.starter.pursue_rerun
+        )
+        self.router = Router(self.parts, self.starter, self.waiters, self.downstream)
+        self.clockwork = Clockwork(self.parts, self.starter)
+
+    def register(self, app: App, functions: Mapping[str, Callable[[dict[str, Any]], Answer]]) -> None:
+        """Give an app the functions of the lifecycle, and the store its machine.
+
+        `functions` are the evaluator and the SLA monitor, by the variables of the definition.
+        """
+        own: dict[str, Callable[[dict[str, Any]], Answer]] = {
+            "orchestrator_arn": self.orchestrator,
+            "TriggerFunctionArn": self.orchestrator,
+            "RunCheckerFunctionArn": self.orchestrator,
+            **functions,
+        }
+        for variable, function in own.items():
+            name = FUNCTIONS[variable]
+            app.activities[name] = _activity(name, function, self._bus)
+
+    def put_machine(self) -> None:
+        """Keep the lifecycle as it is shipped, for executions that begin from now on."""
+        self._asl.machines.put(MACHINE, lifecycle_definition(), variables=dict(FUNCTIONS), created_by="headgate")
+
+    def _start(self, name: str, given: Json, delay_seconds: float) -> bool:
+        try:
+            _, is_new = self._asl.executions.start(MACHINE, given, name=name, delay_seconds=delay_seconds or None)
+        except AlreadyStartedError:
+            # The same wish, told again after the definition has changed: it was heard.
+            return False
+        return is_new
+
+    def _answer(self, token: str, output: dict[str, str]) -> None:
+        self._asl.executions.answer(token, Told(Callback.SUCCESS, output=output))
+
+    def _told(self, name: EventName, slot: Slot, detail: Mapping[str, Json], *, once: str = "") -> list[Write]:
+        event = PipelineEvent(
+            name=name,
+            pipeline_id=slot.pipeline_id,
+            schedule_id=slot.schedule_id,
+            date=slot.date,
+            run_id=str(detail.get("run_id", "")),
+            detail=dict(detail),
+            once=once,
+        )
+        return self.events.event_writes(event, self.parts.now_ms())
+
+
+def _activity(name: str, function: Callable[[dict[str, Any]], Answer], bus: Bus) -> Activity[..., Any]:
+    def call(event: dict[str, Any]) -> dict[str, Any]:
+        answer = function(event)
+        # What it told is delivered now and not with the next look at what waits.
+        bus.told()
+        return answer
+
+    # A busy store is tried again here; what the lifecycle retries is what it was told of.
+    retry = Retry(attempts=10, deaths=20, first=0.2, never=(UserError, InvalidPayloadError, TriggerFailedError))
+    return Activity(call, name=name, options=ActivityOptions(retry=retry))

@@ -1,0 +1,120 @@
+"""Records of commands: which one runs for a run, and how it ended, in files that outlive the process that wrote them.
+
+A command's lock is held by the command itself and all it has started, besides whoever waits for it. So a server that
+was killed leaves a lock that says truly whether the command still runs, and frees it when that has ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from headgate.triggers.contract import FailureCategory
+
+T = TypeVar("T")
+
+# Longer than a command may run.
+KEPT_SECONDS: Final = 14 * 86_400.0
+
+
+class Ended(Struct, frozen=True, omit_defaults=True):
+    """How a command ended; without a category it ended well."""
+
+    exit_code: int
+    output: str = ""
+    category: FailureCategory | None = None
+    reason: str = ""
+
+
+class Begun(Struct, frozen=True):
+    """Which processes a command is, and until when it may run, by the wall clock."""
+
+    group: int
+    ends_by_seconds: float
+
+
+class CommandRecord:
+    """The files of one command."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        # A hash, because a key may be whatever a caller chose as the id of a run.
+        name = hashlib.sha256(key.encode()).hexdigest()[:32]
+        self._lock = folder / f"{name}.lock"
+        self._begun = folder / f"{name}.begun"
+        self._ended = folder / f"{name}.ended"
+        self._cancelled = folder / f"{name}.cancelled"
+
+    @contextmanager
+    def try_lock(self) -> Iterator[int | None]:
+        """Give the lock as a file descriptor to be handed on to the command, or None if someone has it."""
+        lock = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield None
+            else:
+                yield lock
+        finally:
+            # Closed, not unlocked: what the command has started may still hold it.
+            os.close(lock)
+
+    def begin(self, begun: Begun) -> None:
+        """Record the processes of the command."""
+        # Of no use after a power cut, which ends the command too.
+        _write(self._begun, begun, is_synced=False)
+
+    def begun(self) -> Begun | None:
+        """Return the processes of the command that was begun last."""
+        return _read(self._begun, Begun)
+
+    def end(self, ended: Ended) -> None:
+        """Record how the command ended."""
+        _write(self._ended, ended, is_synced=True)
+
+    def ended(self) -> Ended | None:
+        """Return how the command ended, if it has."""
+        return _read(self._ended, Ended)
+
+    def cancel(self) -> None:
+        """Record that nobody wants the command any more."""
+        self._cancelled.touch(mode=0o600)
+
+    def is_cancelled(self) -> bool:
+        """Whether nobody wants the command any more."""
+        return self._cancelled.exists()
+
+
+def sweep(folder: Path, now_seconds: float) -> None:
+    """Remove the records that nobody can ask for any more."""
+    for path in folder.iterdir():
+        # Another process sweeps too.
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < now_seconds - KEPT_SECONDS:
+                path.unlink()
+
+
+def _write(path: Path, value: Struct, *, is_synced: bool) -> None:
+    beside = path.with_suffix(f"{path.suffix}.{os.getpid()}.part")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(value))
+        if is_synced:
+            file.flush()
+            os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,140 @@
+"""The fan-out trigger: work split into chunks that our workers run, under the key of the run as its id."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from headgate.errors import (
+    ConflictError,
+    DefinitionError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TransientError,
+    UserError,
+)
+from headgate.fanout.mapping import CHUNKS_USUAL
+from headgate.fanout.rows import Policy
+from headgate.fanout.service import FanoutService
+from headgate.fanout.sources import LinesSource, ListSource, RangeSource, Source
+from headgate.fanout.splitting import Order
+from headgate.fanout.states import FanoutStatus
+from headgate.triggers.config import Config, check_name, exactly_one
+from headgate.triggers.contract import (
+    FailureCategory,
+    Job,
+    JobState,
+    Polled,
+    Started,
+    TriggerFailedError,
+    external_id_of,
+    failed,
+    running,
+)
+
+_CHUNK_LINES: Final = 1000
+
+
+class FanoutConfig(Config, frozen=True):
+    """A handler, `module:function`, and the items it is given: listed, a range of numbers, or the lines of a file."""
+
+    handler: str
+    items: list[Any] | None = None
+    # From, and up to before.
+    range: tuple[int, int] | None = None
+    lines: str | None = None
+    chunk_size: int | None = None
+    group: str | None = None
+    params: dict[str, Any] = {}
+    policy: Policy = Policy()
+    # Whether the run counts as done although some chunks failed.
+    allow_partial: bool = False
+
+    def __post_init__(self) -> None:
+        check_name("handler", self.handler)
+        module, colon, function = self.handler.partition(":")
+        if not (module and colon and function):
+            raise ValueError(f"handler {self.handler[:80]!r}: write module:function, such as prices:update")
+        exactly_one(items=self.items, range=self.range, lines=self.lines)
+        if self.range is not None and self.range[1] < self.range[0]:
+            raise ValueError("range: the end must not be before the beginning")
+        if self.chunk_size is not None and self.chunk_size < 1:
+            raise ValueError("chunk_size: use a whole number from 1 on")
+
+
+class FanoutKind:
+    """Fan-outs."""
+
+    name: ClassVar[str] = "fan-out"
+    config_type: ClassVar[type[FanoutConfig]] = FanoutConfig
+    secret_fields: ClassVar[frozenset[str]] = frozenset()
+    is_local: ClassVar[bool] = False
+
+    def __init__(self, fanouts: FanoutService) -> None:
+        self._fanouts = fanouts
+
+    def start(self, job: Job[FanoutConfig]) -> Started:
+        config, order = job.config, job.order
+        try:
+            source = _source(config)
+            asked = Order(
+                group=config.group or order.pipeline,
+                chunk_size=config.chunk_size or _usual_size(source),
+                handler=config.handler,
+                params=config.params,
+                policy=config.policy,
+                submitted_by=f"pipeline {order.pipeline}",
+            )
+            fanout = self._fanouts.splitter.split(asked, source, run_id=job.key)
+        except (TransientError, OutcomeUnknownError) as exc:
+            raise TriggerFailedError(str(exc), FailureCategory.TRANSIENT) from exc
+        except (UserError, ConflictError) as exc:
+            raise TriggerFailedError(str(exc), FailureCategory.PERMANENT) from exc
+        return running(fanout.run_id)
+
+    def poll(self, job: Job[FanoutConfig], metadata: Mapping[str, str]) -> Polled:
+        fanout = self._fanouts.library.find(external_id_of(job.order, metadata))
+        if fanout is None:
+            return failed(FailureCategory.PERMANENT, f"fan-out {job.key}: there is none")
+        if not fanout.is_finished:
+            return Polled(JobState.RUNNING, reason=fanout.status.value)
+        if fanout.status is FanoutStatus.SUCCEEDED:
+            return Polled(JobState.SUCCEEDED)
+        if fanout.status is FanoutStatus.PARTIAL and job.config.allow_partial:
+            return Polled(JobState.SUCCEEDED, reason="some chunks failed")
+        # Its chunks have had all their tries, so that running everything again is not what helps.
+        is_cancelled = fanout.status is FanoutStatus.CANCELLED
+        category = FailureCategory.TRANSIENT if is_cancelled else FailureCategory.PERMANENT
+        return failed(
+            category, f"fan-out {job.key} ended as {fanout.status.value}; 'headgate fanout failures' says why"
+        )
+
+    def cancel(self, job: Job[FanoutConfig], metadata: Mapping[str, str]) -> None:
+        try:
+            self._fanouts.steering.cancel(
+                external_id_of(job.order, metadata), by=f"pipeline {job.order.pipeline}", reason="its run was cancelled"
+            )
+        except OutcomeUnknownError as exc:
+            raise TriggerFailedError(str(exc), FailureCategory.TRANSIENT) from exc
+        except (ConflictError, NotFoundError):
+            # It has ended by itself.
+            return
+
+
+def _source(config: FanoutConfig) -> Source:
+    if config.items is not None:
+        return ListSource(config.items)
+    if config.range is not None:
+        return RangeSource(*config.range)
+    assert config.lines is not None, "one of them is given"
+    path = Path(config.lines)
+    if not path.is_absolute():
+        raise DefinitionError(f"lines {config.lines[:120]!r}: give the whole path; workers may run in other folders")
+    return LinesSource(path)
+
+
+def _usual_size(source: Source) -> int:
+    total = source.total()
+    return _CHUNK_LINES if total is None else max(1, math.ceil(total / CHUNKS_USUAL))

@@ -1,0 +1,130 @@
+"""The glue trigger: a run of a Glue job.
+
+Starting one takes no token, so our key is one of the run's arguments, and is looked for before a run is started. Glue
+says SUCCEEDED of runs whose Spark application failed, so the logs of a run are looked at before it is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Literal
+
+from headgate.triggers.aws_clients import AwsClients, answered, aws_call
+from headgate.triggers.config import Config, between, check_name
+from headgate.triggers.contract import (
+    FailureCategory,
+    Job,
+    JobState,
+    Polled,
+    Started,
+    external_id_of,
+    failed,
+    running,
+)
+from headgate.triggers.failure_texts import category_of
+from headgate.triggers.glue_logs import GlueLogs
+
+RUN_ARGUMENT: Final = "--headgate_run_id"
+_RUNS_LOOKED_AT: Final = 200
+_FAILED: Final = frozenset({"FAILED", "ERROR", "STOPPED"})
+_OUT_OF_TIME: Final = frozenset({"TIMEOUT", "EXPIRED"})
+
+
+class GlueConfig(Config, frozen=True):
+    """A Glue job, and what is different for this run of it."""
+
+    job_name: str
+    arguments: dict[str, str] = {}
+    region: str | None = None
+    timeout_minutes: int | None = None
+    worker_type: str | None = None
+    number_of_workers: int | None = None
+    execution_class: Literal["STANDARD", "FLEX"] | None = None
+    # Whether the logs are looked at before a success is believed, and where they are if not where Glue says.
+    verify_logs: bool = True
+    log_group: str | None = None
+
+    def __post_init__(self) -> None:
+        check_name("job_name", self.job_name)
+        for name in self.arguments:
+            if not name.startswith("--") or name == RUN_ARGUMENT:
+                raise ValueError(f"arguments: {name[:60]!r}: names begin with --, and {RUN_ARGUMENT} is set for you")
+        if self.timeout_minutes is not None:
+            between("timeout_minutes", self.timeout_minutes, 1, 10_080)
+
+
+class GlueKind:
+    """Runs of Glue jobs."""
+
+    name: ClassVar[str] = "glue"
+    config_type: ClassVar[type[GlueConfig]] = GlueConfig
+    secret_fields: ClassVar[frozenset[str]] = frozenset()
+    is_local: ClassVar[bool] = False
+
+    def __init__(self, clients: AwsClients) -> None:
+        self._clients = clients
+
+    def start(self, job: Job[GlueConfig]) -> Started:
+        config = job.config
+        glue = self._clients.client("glue", region=config.region)
+        what = f"Glue job {config.job_name}"
+        # Tried once: the client would try again without looking whether the first try has started a run.
+        starter = self._clients.client("glue", region=config.region, tries=1)
+        with aws_call(what):
+            found = _found(glue, config.job_name, job.key)
+            if found is not None:
+                return running(found)
+            answer = starter.start_job_run(
+                JobName=config.job_name, Arguments={**config.arguments, RUN_ARGUMENT: job.key}, **_options(config)
+            )
+        return running(answered(answer.get("JobRunId"), what))
+
+    def poll(self, job: Job[GlueConfig], metadata: Mapping[str, str]) -> Polled:
+        config, run_id = job.config, external_id_of(job.order, metadata)
+        glue = self._clients.client("glue", region=config.region)
+        with aws_call(f"Glue job {config.job_name}, run {run_id}"):
+            run: dict[str, Any] = glue.get_job_run(JobName=config.job_name, RunId=run_id).get("JobRun") or {}
+        state, said = str(run.get("JobRunState") or ""), str(run.get("ErrorMessage") or "")
+        if state in _OUT_OF_TIME:
+            return failed(FailureCategory.TIMEOUT, said or f"Glue says {state}")
+        if state in _FAILED:
+            return failed(category_of(said), f"{state}: {said}" if said else f"Glue says {state}")
+        if state != "SUCCEEDED":
+            return Polled(JobState.RUNNING, reason=state or "Glue has not said how it is")
+        if not config.verify_logs:
+            return Polled(JobState.SUCCEEDED)
+        logs = GlueLogs(self._clients.client("logs", region=config.region))
+        return logs.verdict(run_id, _log_group(config, run))
+
+    def cancel(self, job: Job[GlueConfig], metadata: Mapping[str, str]) -> None:
+        config, run_id = job.config, external_id_of(job.order, metadata)
+        glue = self._clients.client("glue", region=config.region)
+        with aws_call(f"Glue job {config.job_name}, run {run_id}"):
+            # Runs that have ended are answered as errors of theirs, and that is as good.
+            glue.batch_stop_job_run(JobName=config.job_name, JobRunIds=[run_id])
+
+
+def _found(glue: Any, job_name: str, key: str) -> str | None:  # noqa: ANN401 - a client of boto3
+    """Return the run that was started for this key, if there is one among the latest."""
+    answer = glue.get_job_runs(JobName=job_name, MaxResults=_RUNS_LOOKED_AT)
+    runs = answer.get("JobRuns") or []
+    return next((run["Id"] for run in runs if (run.get("Arguments") or {}).get(RUN_ARGUMENT) == key), None)
+
+
+def _options(config: GlueConfig) -> dict[str, Any]:
+    options = {
+        "Timeout": config.timeout_minutes,
+        "WorkerType": config.worker_type,
+        "NumberOfWorkers": config.number_of_workers,
+        "ExecutionClass": config.execution_class,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _log_group(config: GlueConfig, run: Mapping[str, Any]) -> str:
+    """Return where the driver of a run logs."""
+    named = (run.get("Arguments") or {}).get("--continuous-log-logGroup")
+    said = str(run.get("LogGroupName") or "")
+    # The usual one is said without the part that continuous logs are in.
+    usual = "" if said in ("", "/aws-glue/jobs") else said
+    return config.log_group or named or usual or "/aws-glue/jobs/logs-v2"

@@ -1,0 +1,114 @@
+"""The lambda trigger: one invocation of a function, which is the job itself, or only begins it (Event).
+
+An invocation takes no token: the function is told our key in the client context, and by whatever its payload says, and
+must tell repetitions itself. None is made by the client: it would not know whether the first one ran.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Literal
+
+import msgspec
+
+from headgate.triggers.aws_clients import AwsClients, aws_call
+from headgate.triggers.config import Config, Seconds, between, check_name
+from headgate.triggers.contract import (
+    Job,
+    JobState,
+    Polled,
+    Started,
+    TriggerFailedError,
+    completed,
+    running,
+    shown,
+)
+from headgate.triggers.failure_texts import category_of
+
+# The longest that a function may take, and a little for the way.
+_TIMEOUT_SECONDS: Final = 905.0
+_PAYLOAD_CHARS_MAX: Final = 65_536
+
+
+class LambdaConfig(Config, frozen=True):
+    """A function, by name or ARN. `payload` is any JSON; without one, the run is told what it is for."""
+
+    function: str
+    payload: Any = None
+    invocation: Literal["RequestResponse", "Event"] = "RequestResponse"
+    qualifier: str | None = None
+    region: str | None = None
+    timeout: Seconds = Seconds(_TIMEOUT_SECONDS)
+
+    def __post_init__(self) -> None:
+        check_name("function", self.function)
+        between("timeout", self.timeout, 1, _TIMEOUT_SECONDS)
+
+
+class LambdaKind:
+    """Invocations of Lambda functions."""
+
+    name: ClassVar[str] = "lambda"
+    config_type: ClassVar[type[LambdaConfig]] = LambdaConfig
+    secret_fields: ClassVar[frozenset[str]] = frozenset({"payload"})
+    is_local: ClassVar[bool] = False
+
+    def __init__(self, clients: AwsClients) -> None:
+        self._clients = clients
+
+    def start(self, job: Job[LambdaConfig]) -> Started:
+        config = job.config
+        what = f"function {config.function}"
+        client = self._clients.client("lambda", region=config.region, read_seconds=config.timeout, tries=1)
+        options: dict[str, str] = {} if config.qualifier is None else {"Qualifier": config.qualifier}
+        if config.invocation == "RequestResponse":
+            # Functions that are sent an event never see it.
+            options["ClientContext"] = _context(job)
+        with aws_call(what):
+            answer = client.invoke(
+                FunctionName=config.function, InvocationType=config.invocation, Payload=_payload(job), **options
+            )
+            said = answer["Payload"].read(_PAYLOAD_CHARS_MAX).decode(errors="replace")
+        if answer.get("FunctionError"):
+            raise failure_of(what, said)
+        request_id = str(answer.get("ResponseMetadata", {}).get("RequestId") or "")
+        if job.order.callback_url is not None:
+            return running(job.key, request_id=request_id)
+        return completed(job.key, request_id=request_id)
+
+    def poll(self, job: Job[LambdaConfig], metadata: Mapping[str, str]) -> Polled:
+        del metadata
+        if job.order.callback_url is not None:
+            return Polled(JobState.RUNNING, reason="it says itself when it has ended")
+        return Polled(JobState.SUCCEEDED, reason="it was over when the invocation was answered")
+
+    def cancel(self, job: Job[LambdaConfig], metadata: Mapping[str, str]) -> None:
+        """Do nothing: AWS cannot end an invocation."""
+        del job, metadata
+
+
+def _payload(job: Job[LambdaConfig]) -> bytes:
+    order = job.order
+    payload = job.config.payload
+    if payload is None:
+        payload = {"pipeline": order.pipeline, "schedule": order.schedule, "date": order.date, "run_id": order.run_id}
+        if order.callback_url is not None:
+            payload["callback_url"] = order.callback_url
+    return msgspec.json.encode(payload)
+
+
+def _context(job: Job[LambdaConfig]) -> str:
+    context = {"custom": {"headgate_run_id": job.order.run_id, "headgate_key": job.key}}
+    return base64.b64encode(msgspec.json.encode(context)).decode()
+
+
+def failure_of(what: str, said: str) -> TriggerFailedError:
+    """Return the error that a function which failed comes to, by the payload it was answered with."""
+    try:
+        answer = msgspec.json.decode(said.encode(), type=dict[str, Any])
+    except msgspec.DecodeError:
+        answer = {}
+    error, message = str(answer.get("errorType") or ""), str(answer.get("errorMessage") or "")
+    text = ": ".join(part for part in (error, message) if part) or said
+    return TriggerFailedError(f"{what}: it failed: {shown(text)}", category_of(text), was_started=True)

@@ -1,0 +1,172 @@
+"""The registry of triggers: every kind there is, behind the one contract that pipelines know.
+
+Whoever asks gives an order with the config as it was defined; the registry fills in templates and secrets, hands it to
+the kind, and takes secrets out of everything that comes back.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.durable.client import Client
+from headgate.durable.destinations import Destinations, Resolve, system_resolve
+from headgate.errors import DefinitionError, SettingsError
+from headgate.fanout.service import FanoutService
+from headgate.triggers import templates
+from headgate.triggers.airflow import AirflowKind
+from headgate.triggers.aws_clients import AwsClients
+from headgate.triggers.command import CommandKind
+from headgate.triggers.config import read
+from headgate.triggers.contract import (
+    FailureCategory,
+    Job,
+    Kind,
+    Polled,
+    Started,
+    TriggerFailedError,
+    TriggerOrder,
+    scrubbed,
+)
+from headgate.triggers.databricks import DatabricksKind
+from headgate.triggers.emr import EmrKind
+from headgate.triggers.emr_serverless import EmrServerlessKind
+from headgate.triggers.fanout import FanoutKind
+from headgate.triggers.glue import GlueKind
+from headgate.triggers.http import HttpKind
+from headgate.triggers.lambda_function import LambdaKind
+from headgate.triggers.outbound import Outbound
+from headgate.triggers.secret_sources import SecretSources
+from headgate.triggers.step_function import StepFunctionKind
+from headgate.triggers.workflow import WorkflowKind
+
+
+class TriggerKinds:
+    """All kinds of triggers by name. It is itself what `contract.Trigger` says. Safe to use from many threads."""
+
+    def __init__(self, kinds: Iterable[Kind[Any]], secrets: SecretSources) -> None:
+        self._kinds = {kind.name: kind for kind in kinds}
+        self._secrets = secrets
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The types that a definition may name."""
+        return tuple(sorted(self._kinds))
+
+    def is_local(self, type: str) -> bool:
+        """Whether triggers of a type may come from the project folder only. Raises `DefinitionError`."""
+        return self._kind(type).is_local
+
+    def check(self, type: str, config: dict[str, Any], *, date_example: str | None = None) -> None:
+        """Raise `DefinitionError` for a trigger that could never be started, naming the field and what is allowed.
+
+        `date_example` is a date as runs of the pipeline have it; with it, parts that such dates lack are refused.
+        """
+        kind = self._kind(type)
+        read(kind.name, kind.config_type, config)
+        try:
+            templates.check(config, kind.secret_fields, self._secrets, date_example=date_example)
+        except DefinitionError as exc:
+            raise DefinitionError(f"trigger {type}: {exc}") from exc
+
+    def start(self, order: TriggerOrder) -> Started:
+        """Start a job, or find the one that was started for this key. Raises `TriggerFailedError`."""
+        job = self._job(order)
+        with _without(job.secrets):
+            started = self._kinds[order.type].start(job)
+        clean = {name: scrubbed(value, job.secrets) for name, value in started.metadata.items()}
+        return replace(started, metadata=clean)
+
+    def poll(self, order: TriggerOrder, metadata: Mapping[str, str]) -> Polled:
+        """Return how a job is. Raises `TriggerFailedError` if that cannot be found out: the job may be well."""
+        job = self._job(order)
+        with _without(job.secrets):
+            polled = self._kinds[order.type].poll(job, metadata)
+        return replace(polled, reason=scrubbed(polled.reason, job.secrets))
+
+    def cancel(self, order: TriggerOrder, metadata: Mapping[str, str]) -> None:
+        """Have a job end; one that has ended stays as it is. Raises `TriggerFailedError`."""
+        job = self._job(order)
+        with _without(job.secrets):
+            self._kinds[order.type].cancel(job, metadata)
+
+    def _kind(self, type: str) -> Kind[Any]:
+        kind = self._kinds.get(type)
+        if kind is None:
+            raise DefinitionError(f"trigger type {type[:40]!r}: there is none; use one of {', '.join(self.names)}")
+        return kind
+
+    def _job(self, order: TriggerOrder) -> Job[Any]:
+        """Return the order with its config filled in. Every error is the definition's, so it is PERMANENT."""
+        try:
+            kind = self._kind(order.type)
+            templates.check(order.config, kind.secret_fields, self._secrets)
+            filled, secrets = templates.render(order.config, templates.order_values(order), self._secrets.read)
+        except DefinitionError as exc:
+            raise TriggerFailedError(f"run {order.key}: {exc}", FailureCategory.PERMANENT) from exc
+        try:
+            config = read(kind.name, kind.config_type, filled)
+        except DefinitionError as exc:
+            # Not chained: it may quote a secret.
+            reason = scrubbed(f"run {order.key}: {exc}", secrets)
+            raise TriggerFailedError(reason, FailureCategory.PERMANENT) from None
+        return Job(order, config, secrets)
+
+
+def trigger_kinds(
+    *,
+    clock: Clock,
+    environ: Mapping[str, str],
+    secrets: SecretSources,
+    commands_folder: Path,
+    destinations: Destinations,
+    aws: AwsClients,
+    client: Client | None = None,
+    fanouts: FanoutService | None = None,
+    outbound: Outbound | None = None,
+) -> TriggerKinds:
+    """Return every kind, on what it needs. Without `client` or `fanouts` there are no workflows or fan-outs."""
+    requests = outbound if outbound is not None else open_outbound(clock, destinations)
+    kinds: list[Kind[Any]] = [
+        CommandKind(clock, commands_folder, environ),
+        HttpKind(requests),
+        AirflowKind(requests),
+        DatabricksKind(requests),
+        GlueKind(aws),
+        EmrKind(aws),
+        EmrServerlessKind(aws),
+        StepFunctionKind(aws),
+        LambdaKind(aws),
+    ]
+    if client is not None:
+        kinds.append(WorkflowKind(client))
+    if fanouts is not None:
+        kinds.append(FanoutKind(fanouts))
+    return TriggerKinds(kinds, secrets)
+
+
+def open_outbound(
+    clock: Clock, destinations: Destinations, *, resolve: Resolve = system_resolve, tls: ssl.SSLContext | None = None
+) -> Outbound:
+    """Return what sends requests to where it is allowed."""
+    return Outbound(clock, destinations, resolve=resolve, tls=tls)
+
+
+@contextmanager
+def _without(secrets: tuple[str, ...]) -> Iterator[None]:
+    """Take secrets out of the error that the block raises; what caused it may quote them, and is dropped then."""
+    try:
+        yield
+    except TriggerFailedError as exc:
+        clean = scrubbed(str(exc), secrets)
+        if not secrets:
+            raise
+        raise TriggerFailedError(clean, exc.category, was_started=exc.was_started) from None
+    except SettingsError as exc:
+        raise TriggerFailedError(scrubbed(str(exc), secrets), FailureCategory.PERMANENT) from exc

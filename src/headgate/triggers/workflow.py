@@ -1,0 +1,100 @@
+"""The workflow trigger: an execution of a durable workflow of ours, whose id is the key of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from headgate.durable import payload
+from headgate.durable.client import Client
+from headgate.durable.handle import failure_of
+from headgate.durable.history import Status
+from headgate.errors import (
+    ConflictError,
+    ExecutionClosedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TransientError,
+    UserError,
+)
+from headgate.triggers.config import Config, Seconds, check_name
+from headgate.triggers.contract import (
+    FailureCategory,
+    Job,
+    JobState,
+    Polled,
+    Started,
+    TriggerFailedError,
+    external_id_of,
+    failed,
+    running,
+)
+
+_RUNNING: Final = {Status.RUNNING: "", Status.STUCK: "it is stuck until its code is mended and it is redriven"}
+
+
+class WorkflowConfig(Config, frozen=True):
+    """A workflow by name. `input` is what its function is given; without one, what the run is for."""
+
+    workflow: str
+    input: Any = None
+    tags: dict[str, str] = {}
+    timeout: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        check_name("workflow", self.workflow)
+
+
+class WorkflowKind:
+    """Executions of workflows."""
+
+    name: ClassVar[str] = "workflow"
+    config_type: ClassVar[type[WorkflowConfig]] = WorkflowConfig
+    secret_fields: ClassVar[frozenset[str]] = frozenset()
+    is_local: ClassVar[bool] = False
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def start(self, job: Job[WorkflowConfig]) -> Started:
+        config, order = job.config, job.order
+        given = config.input
+        if given is None:
+            given = {"pipeline": order.pipeline, "schedule": order.schedule, "date": order.date, "run_id": order.run_id}
+        tags = {"pipeline": order.pipeline, "schedule": order.schedule, "date": order.date, **config.tags}
+        try:
+            handle = self._client.start(
+                config.workflow,
+                payload.encode(given, what=f"input of workflow {config.workflow}"),
+                execution_id=job.key,
+                tags=tags,
+                timeout_seconds=config.timeout,
+            )
+        except (TransientError, OutcomeUnknownError) as exc:
+            raise TriggerFailedError(str(exc), FailureCategory.TRANSIENT) from exc
+        except (UserError, ConflictError) as exc:
+            raise TriggerFailedError(str(exc), FailureCategory.PERMANENT) from exc
+        return running(handle.id)
+
+    def poll(self, job: Job[WorkflowConfig], metadata: Mapping[str, str]) -> Polled:
+        execution_id = external_id_of(job.order, metadata)
+        try:
+            row = self._client.get(execution_id)
+        except NotFoundError as exc:
+            return failed(FailureCategory.PERMANENT, str(exc))
+        if row.status in _RUNNING:
+            return Polled(JobState.RUNNING, reason=_RUNNING[row.status])
+        if row.status is Status.SUCCEEDED:
+            return Polled(JobState.SUCCEEDED)
+        failure = failure_of(row)
+        category = FailureCategory.TRANSIENT if failure.info.retryable else FailureCategory.PERMANENT
+        if row.status is Status.TIMED_OUT:
+            category = FailureCategory.TIMEOUT
+        return failed(category, f"{row.status.value}: {failure}")
+
+    def cancel(self, job: Job[WorkflowConfig], metadata: Mapping[str, str]) -> None:
+        try:
+            self._client.cancel(external_id_of(job.order, metadata), f"run {job.key} was cancelled")
+        except (ExecutionClosedError, NotFoundError):
+            # It has ended by itself.
+            return

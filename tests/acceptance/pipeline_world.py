@@ -1,0 +1,174 @@
+"""A whole server in virtual time: definitions from a folder, real triggers, the stream, the clock, watchdog and alerts.
+
+It is wired as `headgate up` wires it; only its threads are one, and its time is the test's.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Self, cast
+
+from headgate.durable.app import App
+from headgate.durable.duration import Duration, seconds
+from headgate.notify.alert_rows import Alert
+from headgate.pipeline_wiring import OpenPipelines, apply_folder, open_pipelines
+from headgate.pipelines.clockwork import Defined
+from headgate.pipelines.due_slots import timetables
+from headgate.pipelines.heartbeats import Heartbeats, Who
+from headgate.pipelines.manual import ManualActions
+from headgate.pipelines.pipeline_events import StoredPipelineEvent
+from headgate.pipelines.run_rows import Run
+from headgate.pipelines.verdicts import StoredVerdict
+from headgate.pipelines.watchdog import TICK_SECONDS
+from headgate.settings import Settings
+from headgate.store.tables import PIPELINES
+from headgate.store.writes import Change
+from headgate.testing import Environment
+from headgate.wiring import OpenedStore, open_fanouts
+from tests.pipeline_rig import CONSUMER, Rig
+
+_PAGE: Final = 500
+_ROUNDS_MAX: Final = 200
+
+
+class World(Rig):
+    """One server with its watchdog. Who uses it lets time pass; everything happens at its time."""
+
+    open: OpenPipelines
+
+    def __init__(self, start: str, app: App, home: Path) -> None:
+        super().__init__(start)
+        self.app = app
+        self.env = Environment(app, replay_always=False, start_seconds=datetime.fromisoformat(start).timestamp())
+        self._home = home
+        self._watchdog_at = self._looked_at = 0.0
+
+    def __enter__(self) -> Self:
+        self.env.__enter__()
+        service = self.env.service
+        # Of what was opened, pipelines use the store and the settings alone.
+        nothing = cast("Any", None)
+        opened = OpenedStore(cast("Any", service.store), nothing, nothing, nothing, Settings(home=self._home))
+        fanouts = open_fanouts(opened, service.clock, service.ids)
+        self.open = open_pipelines(service, opened, fanouts, service.clock, environ={})
+        self.store = service.store
+        self.pipelines = self.open.service
+        self.parts = self.pipelines.parts
+        self.pipelines.put_machine()
+        # Again: the subscriptions of alerts are new.
+        self.env.worker.join()
+        self.heartbeats = Heartbeats(self.store, service.clock, self.parts.tells)
+        self.manual = ManualActions(
+            self.parts, self.pipelines.starter, self.pipelines.waiters, self.pipelines.triggering
+        )
+        return self
+
+    def apply(self, folder: Path) -> None:
+        """Take over the definitions of a folder, as the server does when it starts."""
+        apply_folder(self.open, folder)
+        self.learn()
+
+    def learn(self) -> None:
+        """Have the clockwork know the definitions as they are stored."""
+        calendars = self.parts.calendars()
+        defined = [
+            Defined(stored.pipeline, stored.version, datetime.fromisoformat(stored.at))
+            for stored in self.pipelines.definitions.all().pipelines
+        ]
+        self.pipelines.clockwork.know(defined, lambda pipeline: timetables(pipeline, calendars))
+
+    # Time.
+
+    def advance(self, duration: Duration) -> None:
+        until = self.env.clock.seconds() + seconds(duration, name="advance")
+        self.pump()
+        while True:
+            due = min(self.env.worker.agenda.next_due_ms / 1000, self._next_tick(), self._watchdog_at)
+            moment = min(max(due, self.env.clock.seconds()), until)
+            self.env.clock.advance(moment - self.env.clock.seconds())
+            self.pipelines.clockwork.tick()
+            self.pump()
+            if moment >= self._watchdog_at:
+                self._look()
+            if moment >= until:
+                return
+
+    def sleep_until(self, text: str) -> None:
+        """Let time pass with nobody there: no server, no watchdog, only the clock."""
+        self.env.clock.advance(datetime.fromisoformat(text).timestamp() - self.env.clock.seconds())
+
+    def pump(self) -> None:
+        for _ in range(_ROUNDS_MAX):
+            self.env.run()
+            changes = self.read_stream()
+            if not changes:
+                return
+            for change in changes:
+                self.pipelines.router.hear(change)
+        raise AssertionError("no rest: something asks for itself again and again")
+
+    def read_stream(self) -> list[Change]:
+        batch = self.store.changes(PIPELINES, CONSUMER, limit=_PAGE)
+        if batch.changes:
+            self.store.checkpoint(PIPELINES, CONSUMER, batch.position)
+        return batch.changes
+
+    def _look(self) -> None:
+        """Have the watchdog look; if nothing is due, as it does when it is asked to rest twice as long."""
+        now_seconds = self.env.clock.seconds()
+        rests = self.open.watchdog.seconds_until_next()
+        if rests >= TICK_SECONDS and now_seconds < self._looked_at + 2 * TICK_SECONDS:
+            self._watchdog_at = now_seconds + TICK_SECONDS
+            return
+        self._looked_at = now_seconds
+        self.heartbeats.beat(Who.SERVER)
+        report = self.open.watchdog.tick()
+        assert not report.failed, report.failed
+        self.open.notifier.tick()
+        self.pump()
+        self._watchdog_at = self.env.clock.seconds() + self.open.watchdog.seconds_until_next()
+
+    # Looking.
+
+    def all_runs(self, pipeline_id: str) -> list[Run]:
+        """Return the runs of a pipeline, the first first."""
+        found: list[Run] = []
+        cursor: str | None = None
+        while True:
+            page = self.parts.runs.ls(pipeline_id, limit=_PAGE, cursor=cursor)
+            found += page.runs
+            cursor = page.cursor
+            if cursor is None:
+                return sorted(found, key=lambda run: run.created_at_ms)
+
+    def all_events(self, pipeline_id: str) -> list[StoredPipelineEvent]:
+        """Return what was told of a pipeline, in order."""
+        found: list[StoredPipelineEvent] = []
+        cursor: str | None = None
+        while True:
+            page = self.pipelines.events.ls(pipeline_id, limit=_PAGE, cursor=cursor, descending=False)
+            found += page.events
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
+    def all_verdicts(self, pipeline_id: str) -> list[StoredVerdict]:
+        found: list[StoredVerdict] = []
+        cursor: str | None = None
+        while True:
+            page = self.open.verdicts.ls(pipeline_id, limit=_PAGE, cursor=cursor)
+            found += page.verdicts
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
+    def all_alerts(self) -> list[Alert]:
+        found: list[Alert] = []
+        cursor: str | None = None
+        while True:
+            page = self.open.alerts.ls(limit=_PAGE, cursor=cursor)
+            found += page.alerts
+            cursor = page.cursor
+            if cursor is None:
+                return sorted(found, key=lambda alert: alert.at_ms)

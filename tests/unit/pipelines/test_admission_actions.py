@@ -1,0 +1,241 @@
+"""What lets a period in: call by call, and what is done by others between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headgate.pipelines.definition import Budgets, Exclusions, Json, Schedule, SensorTrigger
+from headgate.pipelines.event_names import EventName
+from headgate.pipelines.locks import lifetime_seconds
+from headgate.pipelines.rerun_rows import RerunStatus
+from headgate.pipelines.vocabulary import Cause, FailureCategory, RerunReason, RunStatus
+from tests.pipeline_rig import DATE, Rig, pipeline, slot_of
+
+SLOT = slot_of()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with Rig() as opened:
+        opened.define(pipeline())
+        yield opened
+
+
+def acquire(rig: Rig, execution: str = "e1") -> str:
+    answer = rig.call(SLOT, action="acquireLock", executionName=execution)
+    return str(answer["lockToken"])
+
+
+def check(rig: Rig, token: str, execution: str = "e1", cause: Cause = Cause.SENSOR, **more: Json) -> dict[str, Any]:
+    return rig.call(SLOT, action="checkRunLog", executionName=execution, lockToken=token, cause=cause.value, **more)
+
+
+def resolve(rig: Rig, token: str, execution: str = "e1", cause: Cause = Cause.SENSOR, **more: Json) -> dict[str, Any]:
+    return rig.call(SLOT, action="resolvePipeline", executionName=execution, lockToken=token, cause=cause.value, **more)
+
+
+def failed(rig: Rig, execution: str = "e1", category: FailureCategory = FailureCategory.TRANSIENT) -> None:
+    """Have the period fail once."""
+    token = acquire(rig, execution)
+    run_id = resolve(rig, token, execution)["runId"]
+    fields = {"status": "FAILED", "failureCategory": category.value}
+    rig.call(SLOT, action="logResult", runId=run_id, lockToken=token, **fields)
+    rig.call(SLOT, action="releaseLock", lockToken=token)
+
+
+# Exclusion.
+
+
+@pytest.mark.parametrize(
+    ("cause", "result"),
+    [
+        (Cause.SENSOR, "skip"),
+        (Cause.CRON, "skip"),
+        (Cause.MARKER, "skip"),
+        (Cause.UPSTREAM, "skip"),
+        (Cause.BACKFILL, "skip"),
+        (Cause.MANUAL, "proceed"),
+        (Cause.REPLAY, "proceed"),
+    ],
+)
+def test_exclusion__excluded_date__only_who_wants_this_very_period(rig: Rig, cause: Cause, result: str) -> None:
+    schedule = Schedule(sensor=SensorTrigger(key="landed"), exclude=Exclusions(dates=(DATE,)))
+    rig.define(pipeline(schedules=(schedule,)))
+    assert rig.call(SLOT, action="checkExclusion", cause=cause.value)["result"] == result
+
+
+@pytest.mark.parametrize(
+    ("cause", "result"), [(Cause.SENSOR, "skip"), (Cause.BACKFILL, "proceed"), (Cause.MANUAL, "proceed")]
+)
+def test_exclusion__paused__backfills_and_people_go_on(rig: Rig, cause: Cause, result: str) -> None:
+    rig.parts.controls.pause("silver", by="ana", reason="migration")
+    answer = rig.call(SLOT, action="checkExclusion", cause=cause.value)
+    assert answer["result"] == result
+    assert result == "proceed" or "ana" in answer["reason"]
+
+
+def test_exclusion__breaker_has_opened__is_told_with_the_reason(rig: Rig) -> None:
+    rig.define(pipeline(budgets=Budgets(breaker=1)))
+    failed(rig, category=FailureCategory.PERMANENT)
+    answer = rig.call(SLOT, action="checkExclusion", cause="sensor")
+    assert answer["result"] == "skip"
+    (told,) = rig.events("silver", EventName.PIPELINE_EXCLUDED)
+    assert "failures in a row" in told.detail["reason"]
+    assert rig.told("silver", EventName.CIRCUIT_BREAKER_TRIPPED) == ["CIRCUIT_BREAKER_TRIPPED"]
+
+
+def test_exclusion__pipeline_that_is_gone__skips(rig: Rig) -> None:
+    rig.forget("silver")
+    assert rig.call(SLOT, action="checkExclusion", cause="sensor")["result"] == "skip"
+
+
+# The lock.
+
+
+def test_lock__held_by_another__is_not_given(rig: Rig) -> None:
+    acquire(rig, "e1")
+    answer = rig.call(SLOT, action="acquireLock", executionName="e2")
+    assert (answer["result"], answer["lockToken"]) == ("skip", "")
+    assert "e1" in answer["reason"]
+
+
+def test_lock__asked_for_again_by_the_same__is_the_same_hold(rig: Rig) -> None:
+    assert acquire(rig) == acquire(rig)
+
+
+def test_lock__that_has_run_out__is_given_and_the_first_can_do_no_harm(rig: Rig) -> None:
+    # bugs 17 and 21: a process that never came back blocks nobody for ever; one that does, ends nobody's hold.
+    token = acquire(rig, "e1")
+    first = resolve(rig, token, "e1")["runId"]
+    rig.env.clock.advance(lifetime_seconds(pipeline()) + 1)
+
+    taken = acquire(rig, "e2")
+    second = resolve(rig, taken, "e2")["runId"]
+    released = rig.call(SLOT, action="releaseLock", lockToken=token)["released"]
+
+    assert released is False
+    assert rig.parts.runs.get(first).status is RunStatus.FAILED
+    assert rig.log(SLOT).run_id == second
+    assert rig.lock(SLOT) is not None
+
+
+def test_release__by_the_execution__frees_whatever_it_holds(rig: Rig) -> None:
+    acquire(rig, "e1")
+    assert rig.call(SLOT, action="releaseLock", executionName="e2")["released"] is False
+    assert rig.call(SLOT, action="releaseLock", executionName="e1")["released"] is True
+    assert rig.lock(SLOT) is None
+
+
+# The log.
+
+
+def test_run_log__nothing_begun__proceeds(rig: Rig) -> None:
+    assert check(rig, acquire(rig))["result"] == "proceed"
+
+
+def test_run_log__done__is_not_done_again_but_by_a_replay(rig: Rig) -> None:
+    token = acquire(rig)
+    run_id = resolve(rig, token)["runId"]
+    rig.call(SLOT, mode="trigger", runId=run_id, lockToken=token)
+    rig.call(SLOT, action="logResult", runId=run_id, lockToken=token, status="COMPLETED")
+
+    assert check(rig, token, "e1", Cause.MARKER)["result"] == "skip"
+    assert check(rig, token, "e1", Cause.MANUAL)["result"] == "skip"
+    assert check(rig, token, "e1", Cause.REPLAY, replay=True)["result"] == "proceed"
+
+
+def test_run_log__failure_that_may_be_tried_again__own_execution_and_news_proceed(rig: Rig) -> None:
+    failed(rig, "e1")
+    assert check(rig, acquire(rig, "e1"), "e1")["result"] == "proceed"
+    assert check(rig, acquire(rig, "e1"), "e2", Cause.MARKER)["result"] == "proceed"
+    assert check(rig, acquire(rig, "e1"), "e2", Cause.CRON)["result"] == "skip"
+
+
+def test_run_log__skipped_between_the_look_and_the_begin__does_not_begin(rig: Rig) -> None:
+    # bug 20: what is decided is decided again in the transaction that begins.
+    token = acquire(rig)
+    looked = check(rig, token)["result"]
+    rig.parts.directives.skip(SLOT, by="ana", reason="no data today")
+
+    assert looked == "proceed"
+    assert resolve(rig, token)["result"] != "proceed"
+    assert rig.log(SLOT).attempts == 0
+    assert rig.log(SLOT).status is RunStatus.CANCELLED
+
+
+def test_run_log__closed_by_its_deadline_between_the_look_and_the_begin__does_not_begin(rig: Rig) -> None:
+    token = acquire(rig)
+    assert check(rig, token)["result"] == "proceed"
+    rig.parts.runs.close(SLOT, "the deadline has passed")
+    assert resolve(rig, token)["result"] != "proceed"
+
+
+def test_run_log__lock_lost_between_the_look_and_the_begin__does_not_begin(rig: Rig) -> None:
+    token = acquire(rig, "e1")
+    rig.call(SLOT, action="releaseLock", lockToken=token)
+    acquire(rig, "e2")
+    assert resolve(rig, token, "e1")["result"] != "proceed"
+    assert rig.parts.runs.log(SLOT) is None
+
+
+def test_resolve__asked_again__is_the_same_run(rig: Rig) -> None:
+    # bug 39
+    token = acquire(rig)
+    assert resolve(rig, token)["runId"] == resolve(rig, token)["runId"]
+    assert rig.log(SLOT).attempts == 1
+
+
+# Reruns.
+
+
+def test_rerun__accepted_and_charged_together__once(rig: Rig) -> None:
+    # bugs 24 and 25, D25
+    failed(rig)
+    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    token = acquire(rig, "e2")
+
+    answers = [check(rig, token, "e2", Cause.RERUN, rerunId=rerun.rerun_id)["result"] for _ in range(2)]
+
+    assert answers == ["proceed", "proceed"]
+    assert rig.log(SLOT).reruns == {"manual": 1}
+    assert rig.told("silver", EventName.RERUN_ACCEPTED) == ["RERUN_ACCEPTED"]
+
+
+def test_rerun__taken_by_another_execution__does_not_proceed(rig: Rig) -> None:
+    failed(rig)
+    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    token = acquire(rig, "e2")
+    check(rig, token, "e2", Cause.RERUN, rerunId=rerun.rerun_id)
+    assert check(rig, token, "e3", Cause.RERUN, rerunId=rerun.rerun_id)["result"] == "skip"
+
+
+def test_rerun__lock_that_was_lost__costs_nothing(rig: Rig) -> None:
+    failed(rig)
+    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    token = acquire(rig, "e2")
+    rig.call(SLOT, action="releaseLock", lockToken=token)
+    acquire(rig, "e3")
+
+    with pytest.raises(Exception, match="no longer holds"):
+        check(rig, token, "e2", Cause.RERUN, rerunId=rerun.rerun_id)
+
+    assert rig.parts.reruns.get(rerun.rerun_id).status is RerunStatus.REQUESTED
+    assert rig.log(SLOT).reruns == {}
+
+
+def test_release__rerun_that_was_turned_away_by_one_who_began_no_run__is_pursued_again(rig: Rig) -> None:
+    # Someone looked at the period, found it done, and let go; the rerun came just then.
+    failed(rig, category=FailureCategory.PERMANENT)
+    token = acquire(rig, "e2")
+    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rig.pump()
+    turned_away = rig.parts.reruns.get(rerun.rerun_id).status
+
+    rig.call(SLOT, action="releaseLock", lockToken=token, runId="", executionName="e2")
+    rig.pump()
+
+    assert turned_away is RerunStatus.REQUESTED
+    assert rig.parts.reruns.get(rerun.rerun_id).status is RerunStatus.ACCEPTED

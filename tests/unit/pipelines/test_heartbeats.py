@@ -1,0 +1,142 @@
+"""Heartbeats: a silence is told once, its end once, and who was away itself accuses nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headgate.notify.vocabulary import INFRASTRUCTURE
+from headgate.pipelines.event_names import EventName
+from headgate.pipelines.heartbeats import Change, Heartbeat, Heartbeats, Who, decide
+from tests.unit.pipelines.parts_rig import WatchRig
+
+LIMIT = 900.0
+NOW_MS = 10_000_000
+LIMIT_MS = 900_000
+
+
+def heartbeat(ago_ms: int, *, silent: bool = False) -> Heartbeat:
+    at_ms = NOW_MS - ago_ms
+    return Heartbeat(name=Who.WATCHDOG, at_ms=at_ms, since_ms=0, silent_since_ms=at_ms if silent else None)
+
+
+@pytest.mark.parametrize(
+    ("other", "observed_ms_ago", "change"),
+    [
+        (heartbeat(0), 5_000_000, None),
+        (heartbeat(LIMIT_MS - 1), 5_000_000, None),
+        (heartbeat(LIMIT_MS), 5_000_000, Change.FELL_SILENT),
+        # Told before.
+        (heartbeat(LIMIT_MS + 1, silent=True), 5_000_000, None),
+        (heartbeat(10, silent=True), 5_000_000, Change.RECOVERED),
+        # The observer has just come back itself: the machine slept.
+        (heartbeat(4_000_000), 1_000, None),
+        (heartbeat(4_000_000), LIMIT_MS, Change.FELL_SILENT),
+        # A clock that is ahead of ours.
+        (heartbeat(-60_000), 5_000_000, None),
+    ],
+)
+def test_decide__when_the_other_was_heard__says_what_is_new(
+    other: Heartbeat, observed_ms_ago: int, change: Change | None
+) -> None:
+    assert decide(other, NOW_MS - observed_ms_ago, NOW_MS, LIMIT) is change
+
+
+@pytest.fixture
+def rig() -> Iterator[WatchRig]:
+    with WatchRig() as opened:
+        yield opened
+
+
+def heartbeats(rig: WatchRig) -> Heartbeats:
+    return Heartbeats(rig.store, rig.env.service.clock, rig.parts.tells, silent_seconds=LIMIT)
+
+
+def look(rig: WatchRig, who: Who, other: Who) -> Change | None:
+    beats = heartbeats(rig)
+    return beats.watch(beats.beat(who), other)
+
+
+def pass_minutes(rig: WatchRig, minutes: int, *alive: Who) -> list[Change]:
+    """Let time pass in which some beat and look at each other every minute."""
+    found: list[Change] = []
+    for _ in range(minutes):
+        rig.env.clock.advance(60)
+        for who in alive:
+            other = Who.SERVER if who is Who.WATCHDOG else Who.WATCHDOG
+            change = look(rig, who, other)
+            found += [] if change is None else [change]
+    return found
+
+
+def told(rig: WatchRig) -> list[str]:
+    return rig.told(INFRASTRUCTURE)
+
+
+def test_watch__watchdog_dies__server_tells_once_and_once_more_when_it_is_back(rig: WatchRig) -> None:
+    pass_minutes(rig, 5, Who.SERVER, Who.WATCHDOG)
+
+    silence = pass_minutes(rig, 60, Who.SERVER)
+    back = pass_minutes(rig, 10, Who.SERVER, Who.WATCHDOG)
+
+    assert (silence, back) == ([Change.FELL_SILENT], [Change.RECOVERED])
+    assert told(rig) == [EventName.WATCHDOG_SILENT, EventName.WATCHDOG_RECOVERED]
+
+
+def test_watch__server_dies_twice__each_silence_is_told_once(rig: WatchRig) -> None:
+    pass_minutes(rig, 5, Who.SERVER, Who.WATCHDOG)
+    for _ in range(2):
+        pass_minutes(rig, 30, Who.WATCHDOG)
+        pass_minutes(rig, 5, Who.SERVER, Who.WATCHDOG)
+
+    assert told(rig) == [EventName.SERVER_SILENT, EventName.SERVER_RECOVERED] * 2
+
+
+def test_watch__a_watchdog_that_never_came__is_missed_too(rig: WatchRig) -> None:
+    assert pass_minutes(rig, 20, Who.SERVER) == [Change.FELL_SILENT]
+
+
+def test_watch__both_slept_with_the_machine__nobody_is_accused(rig: WatchRig) -> None:
+    pass_minutes(rig, 5, Who.SERVER, Who.WATCHDOG)
+    rig.env.clock.advance(8 * 3_600)
+
+    pass_minutes(rig, 5, Who.SERVER, Who.WATCHDOG)
+
+    assert told(rig) == []
+
+
+def test_watch__an_observer_that_is_started_anew_for_every_look__still_sees_the_silence(rig: WatchRig) -> None:
+    # As a function on AWS is: it keeps nothing in memory, and every look is made by a new object here.
+    pass_minutes(rig, 1, Who.SERVER, Who.WATCHDOG)
+
+    assert pass_minutes(rig, 16, Who.WATCHDOG) == [Change.FELL_SILENT]
+
+
+def test_watch__two_servers_see_it_at_once__one_tells(rig: WatchRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    beats = heartbeats(rig)
+    beats.beat(Who.WATCHDOG)
+    own = beats.beat(Who.SERVER)
+    rig.env.clock.advance(LIMIT)
+    # What both have read before either tells.
+    seen = beats.find(Who.WATCHDOG)
+    monkeypatch.setattr(Heartbeats, "find", lambda *_: seen)
+
+    changes = [heartbeats(rig).watch(own, Who.WATCHDOG) for _ in range(2)]
+
+    assert changes == [Change.FELL_SILENT, None]
+    assert told(rig) == [EventName.WATCHDOG_SILENT]
+
+
+def test_degrade__the_same_checks_fail_for_an_hour__told_once_then_recovered(rig: WatchRig) -> None:
+    beats = heartbeats(rig)
+    outcomes = []
+    failures = [{"b": "x", "a": "y"}] * 3 + [{"a": "y"}, {"a": "y", "c": "z"}, {}, {}]
+    for failed in failures:
+        beats.beat(Who.WATCHDOG)
+        outcomes.append(beats.degrade(Who.WATCHDOG, failed))
+        rig.env.clock.advance(300)
+
+    assert outcomes == [True, False, False, False, True, True, False]
+    assert told(rig) == [EventName.WATCHDOG_DEGRADED, EventName.WATCHDOG_DEGRADED, EventName.WATCHDOG_RECOVERED]
+    assert [event.detail.get("checks") for event in rig.events(INFRASTRUCTURE)] == ["a, b", "a, c", None]
