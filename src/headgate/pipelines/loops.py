@@ -24,7 +24,7 @@ _WAIT_SECONDS: Final = 5.0
 _LOOK_SECONDS_MAX: Final = 5.0
 # Most changes ask for nothing, and to remember each by itself would be a commit in the way of those who work. So some
 # are remembered together; whoever comes after a crash hears them again, which does no harm.
-_UNMARKED_MAX: Final = 16
+_UNMARKED_MAX: Final = 8
 _UNMARKED_SECONDS_MAX: Final = 0.2
 _log = structlog.get_logger(__name__)
 
