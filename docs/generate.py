@@ -11,6 +11,8 @@ import typer.main
 
 from headgate import errors
 from headgate.cli.main import load
+from headgate.notify import messages as _messages
+from headgate.pipelines import problems as _problems
 from headgate.settings import describe
 from headgate.store.schema import Table
 from headgate.store.tables import ALL_TABLES
@@ -96,6 +98,9 @@ def errors_page() -> str:
         errors.TransientError: "retry with backoff",
         errors.FatalError: "stop, page a human",
     }
+    # Loaded for their errors: the page must not depend on what else a process has loaded.
+    assert _messages.__name__
+    assert _problems.__name__
     for family, remedy in families.items():
         for kind in (family, *family.__subclasses__()):
             meaning = (kind.__doc__ or "").splitlines()[0]

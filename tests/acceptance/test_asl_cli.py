@@ -140,7 +140,8 @@ def test_machine__kept_and_run_by_name__is_shown_in_the_words_of_step_functions(
     assert (ended.returncode, json.loads(ended.stdout)["count"]) == (0, 3), ended.stderr
     assert "✓ Summarize" in ended.stderr
     assert "check" in served.said("ls")
-    assert [each["name"] for each in served.json("ls")] == ["check"]
+    # The lifecycle of pipelines is a machine too.
+    assert [each["name"] for each in served.json("ls")] == ["check", "headgate-lifecycle"]
     assert served.json("show", "check")["definition"] == json.loads((served.folder / file).read_text())
     assert [each["id"] for each in served.json("executions", "check")] == ["check:one"]
     assert served.json("describe", "check:one")["status"] == "SUCCEEDED"

@@ -10,6 +10,7 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Raw, Struct
 
 from headgate.auth.roles import Permission
+from headgate.durable.client import OURS
 from headgate.durable.duration import optional_seconds
 from headgate.durable.fleet import list_members
 from headgate.durable.history import Status
@@ -177,7 +178,7 @@ class Executions:
                 served[name] = served.get(name, 0) + 1
         loaded = self._service.app.workflows
         views = []
-        for name in sorted({*loaded, *served}):
+        for name in sorted(each for each in {*loaded, *served} if not each.startswith(OURS)):
             if name in loaded:
                 one = loaded[name]
                 about = (one.function.__doc__ or "").strip().partition("\n")[0]
