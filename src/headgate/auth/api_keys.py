@@ -118,7 +118,7 @@ class ApiKeys:
         self._ids = ids
         self._audit = audit
         self._lock = threading.Lock()
-        # Also keys that are not there: guessing must not reach the store with every guess.
+        # Until when each is known. Also keys that are not there: guessing must not reach the store with every guess.
         self._known: OrderedDict[str, tuple[float, _Row | None]] = OrderedDict()
 
     def issue(
@@ -225,7 +225,7 @@ class ApiKeys:
         key_id, secret = _parts(text)
         with self._lock:
             known = self._known.get(key_id)
-        if known is None or self._clock.monotonic() - known[0] >= CACHE_SECONDS:
+        if known is None or self._clock.monotonic() >= known[0]:
             return None
         return self._recognised(known[1], key_id, secret)
 
@@ -246,7 +246,7 @@ class ApiKeys:
         now = self._clock.monotonic()
         with self._lock:
             known = self._known.get(key_id)
-        if known is not None and now - known[0] < CACHE_SECONDS:
+        if known is not None and now < known[0]:
             return known[1]
         item = self._store.get(API_KEYS, Key(key_id), consistent=True)
         row = None if item is None else _read(item)
@@ -260,7 +260,8 @@ class ApiKeys:
             # A read that began before this process changed the key must not undo what it knows.
             if known is not None and known[1] is not None and row is not None and row.version < known[1].version:
                 return
-            self._known[key_id] = (at, row)
+            # The sum, not the difference when it is looked at: that one can round to a hair less than has passed.
+            self._known[key_id] = (at + CACHE_SECONDS, row)
             self._known.move_to_end(key_id)
             while len(self._known) > CACHE_KEYS_MAX:
                 self._known.popitem(last=False)

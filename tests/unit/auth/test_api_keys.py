@@ -208,6 +208,23 @@ def test_revoke__given_key__is_known_here_at_once_and_elsewhere_within_seconds(r
     assert "revoked" not in refused(other, issued.key.reveal()[:-4] + "0000")
 
 
+@pytest.mark.parametrize("ticks", [0, 1, 6, 11, 16])
+def test_revoke__given_just_the_seconds_of_the_cache__is_known_elsewhere(rig: Rig, ticks: int) -> None:
+    """Sums of floats: 5.0125 + 5.0 - 5.0125 is less than 5.0."""
+    other = rig.process()
+    issued = rig.issue()
+    for _ in range(ticks):
+        rig.clock.advance(0.0125)
+    rig.clock.advance(CACHE_SECONDS)
+    other.principal(issued.key.reveal())
+
+    rig.keys.revoke(issued.about.key_id, issuer=LOCAL)
+    rig.clock.advance(CACHE_SECONDS)
+
+    assert other.remembered(issued.key.reveal()) is None
+    assert "revoked" in refused(other, issued)
+
+
 def test_revoke__given_twice__changes_nothing_more(rig: Rig) -> None:
     key_id = rig.issue().about.key_id
     first = rig.keys.revoke(key_id, issuer=LOCAL)
