@@ -45,6 +45,7 @@ from headgate.store.tables import (
 )
 from headgate.store.values import Item
 from headgate.store.writes import Change, Page, Query, StreamStart
+from tests.contract.first_use import TablesWhenUsed
 from tests.ministack import REGION, DynamoDBLocal, Ministack, fresh_account
 from tests.stores import lay_database
 
@@ -146,12 +147,11 @@ def open_store(
     aws: Aws | None = request.getfixturevalue("aws") if backend in DYNAMODB_BACKENDS else None
 
     def open_dynamodb(clients: Aws, cursors: Cursors) -> AnyStore:
-        store = DynamoStore(
+        if not opened:
+            TablesWhenUsed(clients.dynamodb, names, getattr(request.module, "TABLES", USUAL_TABLES))
+        return DynamoStore(
             client=clients.dynamodb, streams=clients.streams, names=names, clock=clock, cursors=cursors, spill=spill
         )
-        if not opened:
-            store.create_tables(getattr(request.module, "TABLES", USUAL_TABLES))
-        return store
 
     def open_sqlite(cursors: Cursors) -> AnyStore:
         lag_seconds = INDEX_LAG_SECONDS if backend == "sqlite-lagging" else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from typing import Final
@@ -59,15 +60,21 @@ def check_machine_name(name: str) -> str:
 
 def checked_definition(text: str, variables: dict[str, str] | None = None, *, what: str = "definition") -> str:
     """Return a definition as compact JSON, variables filled in. Raises `DefinitionError` with everything wrong."""
+    filled, _ = substitute(text, variables or {})
+    definition, found = _checked(filled)
+    if found:
+        raise DefinitionError(f"{what}: {told(found)}")
+    return definition
+
+
+# What is put is mostly what was put before, and to check a large machine takes longer than to keep it.
+@functools.lru_cache(maxsize=16)
+def _checked(filled: str) -> tuple[str, list[Problem]]:
     # As in `requests`: only who puts or runs a machine needs it.
     from headgate.asl.validation import load, problems
 
-    filled, _ = substitute(text, variables or {})
     definition = load(filled)
-    found = problems(definition)
-    if found:
-        raise DefinitionError(f"{what}: {told(found)}")
-    return msgspec.json.encode(definition).decode()
+    return msgspec.json.encode(definition).decode(), problems(definition)
 
 
 def told(found: list[Problem]) -> str:

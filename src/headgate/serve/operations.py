@@ -8,6 +8,7 @@ raw JSON.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -101,7 +102,7 @@ class Operation:
     # Whether it may be sent again under an Idempotency-Key, and is then answered as the first time.
     repeatable: bool = False
 
-    @property
+    @functools.cached_property
     def template(self) -> PathTemplate:
         """The whole path."""
         return PathTemplate.parse(PREFIX + self.path)

@@ -206,7 +206,7 @@ def test_due_slots__each_granularity__is_due_once_at_its_moment(
     st.sampled_from(["2026-03-28", "2026-10-24", "2026-11-01", "2026-12-31", "2028-02-28", "2026-04-04", "2026-09-05"]),
     st.lists(st.integers(0, 4 * 86_400), min_size=1, max_size=6),
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_slots__however_the_time_is_cut__are_the_same_each_once(
     schedule: Schedule, period: Period, zone: str, day: str, cuts: list[int]
 ) -> None:

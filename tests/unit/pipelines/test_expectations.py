@@ -300,7 +300,7 @@ DAYS = ["2026-03-27", "2026-10-23", "2026-10-31", "2026-12-29", "2028-02-27", "2
     st.lists(st.integers(0, 5 * 86_400), max_size=8),
     st.integers(0, 5 * 86_400),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_asked__however_often_and_late__gives_every_expectation_exactly_once(
     schedule: Schedule,
     period: Period,
