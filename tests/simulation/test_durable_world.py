@@ -11,7 +11,7 @@ from tests.simulation.durable_app import Journal, make_app
 from tests.simulation.durable_world import INPUTS, World
 
 # Read here, because tests themselves see no setting of the machine.
-SEEDS = int(os.environ.get("HEADGATE_TEST_SEEDS", "16"))
+SEEDS = int(os.environ.get("HEADGATE_TEST_SEEDS", "8"))
 STEPS = 250
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.fanout_world import World, shrink_limits
 
 # Read here, because tests themselves see no setting of the machine.
-SEEDS = int(os.environ.get("HEADGATE_TEST_SEEDS", "16"))
+SEEDS = int(os.environ.get("HEADGATE_TEST_SEEDS", "8"))
 STEPS = 250
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -27,7 +28,9 @@ from tests.simulation.durable_processes import Crash, Fault, ProcessStore, Seede
 from tests.stores import open_sqlite
 
 CALLS_MAX = 60
-SEEDS, STEPS = 6, 150
+# Read here, because tests themselves see no setting of the machine.
+SEEDS = int(os.environ.get("HEADGATE_TEST_SEEDS", "4"))
+STEPS = 150
 SUBSCRIBER = Subscription(name="listener", types=("headgate.*",))
 EVIDENCE = [evidence_id(number) for number in range(6)]
 

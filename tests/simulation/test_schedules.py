@@ -5,6 +5,7 @@ Whatever happens, every slot gets one verdict and at most one execution. A failu
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from tests.stores import open_sqlite
 
 WORKFLOW = "report"
 STEPS = 120
+SEEDS = int(os.environ.get("HEADGATE_TEST_SEEDS", "20"))
 # Berlin sets its clock back at 01:00Z, an hour and a half later.
 START = datetime(2026, 10, 24, 23, 30, 17, tzinfo=UTC)
 RECURRENCES = [
@@ -291,7 +293,7 @@ def _as_store(store: FlakyStore) -> Store:
     return wrapped  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_schedules__crashes_races_and_clock_jumps__every_slot_has_one_verdict(tmp_path: Path, seed: int) -> None:
     world = World(seed, tmp_path)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.stores import open_sqlite
 
 # In the future, because DynamoDB's emulator deletes by the machine's own clock.
 START_SECONDS = 2_200_000_000.0
+SEEDS = int(os.environ.get("HEADGATE_TEST_SEEDS", "20"))
 
 
 def run(seed: int, steps: int, clock: VirtualClock, reopen: Callable[[], Store]) -> None:
@@ -39,7 +41,7 @@ def run(seed: int, steps: int, clock: VirtualClock, reopen: Callable[[], Store])
     assert any(step.startswith("refused") for step in told)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_sqlite__seeded_history__agrees_with_the_model_after_every_step(tmp_path: Path, seed: int) -> None:
     clock = VirtualClock(START_SECONDS)
 

@@ -8,7 +8,6 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlsplit
@@ -28,10 +27,9 @@ from headgate.errors import (
 )
 
 if TYPE_CHECKING:
-    import ssl
-
-    import httpx
     from msgspec import Raw
+
+    from headgate.cli.connection import Connection, Reply
 
 Server = Annotated[
     str | None,
@@ -68,7 +66,6 @@ Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="NAME:VALUE", h
 ADDRESS_FILE: Final = "server.json"
 # What can stand for a key or a token in a header.
 _KEY: Final = re.compile(r"[!-~]+")
-_ANSWER_SECONDS: Final = 90.0
 _PAGE: Final = 100
 _FAMILIES: Final[Mapping[int, type[HeadgateError]]] = {
     404: NotFoundError,
@@ -116,15 +113,21 @@ class Api:
         headers = {"content-type": "application/json"} if content is not None else {}
         if content is not None and packed:
             content, headers["content-encoding"] = gzip.compress(content, compresslevel=5), "gzip"
-        with self._client() as client:
-            answer = client.request(
-                method,
-                path,
-                params=_without_none(query or {}),
-                content=content,
-                headers=headers,
-            )
-            return _answer(answer)
+        return self._asked(method, path, query or {}, content, headers)
+
+    def send(self, method: str, path: str, text: str, media: str, *, query: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Send a text as it is, and return the answer. Raises as `request` does."""
+        return self._asked(method, path, query, text.encode(), {"content-type": media})
+
+    def _asked(
+        self, method: str, path: str, query: Mapping[str, Any], content: bytes | None, headers: Mapping[str, str]
+    ) -> Any:  # noqa: ANN401 - JSON
+        import msgspec
+
+        reply = self._connection().ask(method, path, query=_without_none(query), content=content, headers=headers)
+        if reply.is_error:
+            raise _problem(reply)
+        return msgspec.json.decode(reply.content) if reply.content else None
 
     def pages(self, path: str, limit: int | None, **query: Any) -> Iterator[Any]:  # noqa: ANN401
         """Yield what is on the pages of a list, up to a limit. Raises as `request` does."""
@@ -140,26 +143,23 @@ class Api:
 
     def content(self, path: str) -> bytes:
         """Return what is at a path as it is, where that is not JSON. Raises as `request` does."""
-        with self._client() as client:
-            answer = client.get(path)
-            if answer.is_error:
-                _answer(answer)
-            return answer.content
+        reply = self._connection().ask("GET", path, query={})
+        if reply.is_error:
+            raise _problem(reply)
+        return reply.content
 
     def follow(self, path: str, *, after: str | None = None, **query: Any) -> Iterator[tuple[str, str, Any]]:  # noqa: ANN401
         """Yield the events of a stream until it ends: their names, ids and data."""
         import msgspec
 
         headers = {} if after is None else {"last-event-id": after}
-        with (
-            self._client() as client,
-            client.stream("GET", path, params=_without_none(query), headers=headers) as answer,
-        ):
-            if answer.is_error:
-                answer.read()
-                _answer(answer)
+        from headgate.cli.connection import Reply
+
+        with self._connection().lines(path, query=_without_none(query), headers=headers) as lines:
+            if isinstance(lines, Reply):
+                raise _problem(lines)
             fields: dict[str, str] = {}
-            for line in answer.iter_lines():
+            for line in lines:
                 name, _, value = line.partition(": ")
                 if line:
                     fields[name] = value
@@ -168,42 +168,10 @@ class Api:
                     yield fields.get("event", "message"), fields.get("id", ""), msgspec.json.decode(fields["data"])
                 fields = {}
 
-    @contextmanager
-    def _client(self) -> Iterator[httpx.Client]:
-        import httpx
+    def _connection(self) -> Connection:
+        from headgate.cli.connection import Connection
 
-        from headgate.settings import is_loopback
-
-        parts = urlsplit(self._url)
-        host = parts.hostname or ""
-        is_near = is_loopback(f"[{host}]" if ":" in host else host)
-        if self._key is not None and parts.scheme != "https" and not is_near:
-            raise SettingsError(
-                f"--server {self._url}: others could read the API key on the way; name the server with https://"
-            )
-        try:
-            with httpx.Client(
-                base_url=f"{self._url}/api/v1",
-                timeout=_ANSWER_SECONDS,
-                headers={} if self._key is None else {"authorization": f"Bearer {self._key}"},
-                # To read whom the machine trusts takes as long as the rest of most commands.
-                verify=parts.scheme == "https" if self._ca is None else _vouching(self._ca),
-                # A proxy is for what is elsewhere.
-                trust_env=not is_near,
-            ) as made:
-                yield made
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as exc:
-            raise SettingsError(f"--server {self._url}: not an address such as http://127.0.0.1:8400") from exc
-        except httpx.ConnectError as exc:
-            if "CERTIFICATE_VERIFY_FAILED" in str(exc):
-                raise SettingsError(
-                    f"{self._url}: its certificate is not trusted here; name the file that vouches for it with --ca"
-                ) from exc
-            raise TransientError(
-                f"{self._url}: no server answers; start one with 'headgate up', or name it with --server"
-            ) from exc
-        except httpx.TransportError as exc:
-            raise TransientError(f"{self._url}: the connection broke off ({type(exc).__name__}); try again") from exc
+        return Connection(self._url, key=self._key, ca=self._ca)
 
 
 def api_of(
@@ -239,16 +207,6 @@ def _key(key: str | None, file: Path | None) -> str | None:
     if key is not None and not _KEY.fullmatch(key):
         raise SettingsError(f"{source}: that is no API key; 'headgate api-key issue' makes one")
     return key
-
-
-def _vouching(ca: Path) -> ssl.SSLContext:
-    import ssl
-
-    try:
-        return ssl.create_default_context(cafile=ca)
-    except OSError as exc:
-        # An SSLError is one, too.
-        raise SettingsError(f"--ca {ca}: it holds no certificates in PEM that can be read") from exc
 
 
 def asks(command: Callable[..., None]) -> Callable[..., None]:
@@ -323,19 +281,16 @@ def _without_none(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _answer(answer: httpx.Response) -> Any:  # noqa: ANN401 - JSON
+def _problem(reply: Reply) -> HeadgateError:
+    """Return the error that an answer tells of."""
     import msgspec
 
-    if not answer.is_error:
-        return msgspec.json.decode(answer.content) if answer.content else None
     try:
-        problem = msgspec.json.decode(answer.content, type=dict[str, Any])
+        problem = msgspec.json.decode(reply.content, type=dict[str, Any])
         code, detail = str(problem["code"]), str(problem["detail"])
-    except (msgspec.DecodeError, KeyError) as exc:
-        raise UserError(
-            f"{answer.url}: answered {answer.status_code} as no server of ours does; check --server"
-        ) from exc
-    raise _error(answer.status_code, code, detail)
+    except (msgspec.DecodeError, KeyError):
+        return UserError(f"{reply.url}: answered {reply.status} as no server of ours does; check --server")
+    return _error(reply.status, code, detail)
 
 
 def _error(status: int, code: str, detail: str) -> HeadgateError:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from headgate.cli import api as api_module
 from headgate.cli.api import Api, at
 from headgate.cli.pipeline_views import pages
-from headgate.errors import DefinitionError
 
 if TYPE_CHECKING:
     from headgate.pipelines.loading import LoadedPipeline
@@ -31,22 +29,4 @@ def send(api: Api, method: str, path: str, text: str, **query: str | None) -> An
 
     Raises `DefinitionError` for one that the server finds wrong, and else as `Api.request` does.
     """
-    given = {name: value for name, value in query.items() if value is not None}
-    with api._client() as client:
-        answer = client.request(method, path, params=given, content=text.encode(), headers={"content-type": YAML})
-        refusal = _refusal(answer.content) if answer.is_error else None
-        if refusal is not None:
-            raise refusal
-        return api_module._answer(answer)
-
-
-def _refusal(content: bytes) -> DefinitionError | None:
-    """Return what a server that refuses a definition says of it."""
-    import msgspec
-
-    try:
-        problem = msgspec.json.decode(content, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return None
-    is_one = problem.get("code") == DefinitionError.code and "detail" in problem
-    return DefinitionError(str(problem["detail"])) if is_one else None
+    return api.send(method, path, text, YAML, query=query)

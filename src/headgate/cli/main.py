@@ -78,7 +78,8 @@ def load(words: Sequence[str] = ()) -> typer.Typer:
     """Return the program with the command that the words of a command line name, or with all if they name none."""
     first = next((word for word in words if not word.startswith("-")), None)
     names = [*_COMMANDS, *_GROUPS]
-    wanted = [] if first == version.__name__ else [first] if first in names else names
+    is_version = first == version.__name__ or (first is None and "--version" in words)
+    wanted = [] if is_version else [first] if first in names else names
     for name in wanted:
         if name in _LOADED:
             continue
