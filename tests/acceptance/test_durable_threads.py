@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import headgate as hg
+from headgate.durable.history import ActivityEnded
 from headgate.durable.service import Service
 from headgate.durable.worker_threads import WorkerThreads
 from tests.acceptance import isolated_app as mine
@@ -57,6 +58,25 @@ def test_async__many_that_wait__wait_at_the_same_time() -> None:
     assert mine.many_waits.start(50).result(30) == 50
     # One after the other they would take 15 seconds.
     assert time.monotonic() - started < 8
+
+
+def test_queue__behind_one_that_blocks__is_left_to_a_worker_that_comes_later(tmp_path: Path) -> None:
+    mine.release.clear()
+    with hg.connect(mine.app, home=tmp_path / "home", threads_max=1) as first:
+        try:
+            handle = mine.adding_behind_one_that_blocks.start(20)
+            until(lambda: first.client.get(handle.id).turn >= 1, "the first turn")
+            with hg.connect(mine.app, home=tmp_path / "home", threads_max=1) as second:
+
+                def ended() -> int:
+                    turns = second.client.history(handle.id)
+                    return sum(isinstance(event, ActivityEnded) for turn in turns for event in turn.events)
+
+                # One of them may be next in line where the other is held up.
+                until(lambda: ended() >= 19, "the others")
+        finally:
+            mine.release.set()
+        assert handle.result(30) == sum(range(20))
 
 
 @pytest.mark.usefixtures("service")

@@ -74,19 +74,20 @@ def _options(text: str) -> ActivityOptions:
 def deadline(activity: Activity, options: ActivityOptions) -> tuple[int, Timeout | None]:
     """Return when the present attempt, or the wait for it, runs out, and which limit that is."""
     limits: list[tuple[int, Timeout]] = []
-
-    def add(since_ms: int, seconds: float | None, kind: Timeout) -> None:
-        if seconds is not None:
-            limits.append((since_ms + round(1000 * seconds), kind))
-
-    add(activity.scheduled_at_ms, options.schedule_to_close, Timeout.SCHEDULE_TO_CLOSE)
+    if options.schedule_to_close is not None:
+        at_ms = activity.scheduled_at_ms + round(1000 * options.schedule_to_close)
+        limits.append((at_ms, Timeout.SCHEDULE_TO_CLOSE))
     if activity.queue_pk is not None:
         # Only the first wait counts against the limit for starting.
-        first_wait = options.schedule_to_start if activity.attempt == 0 else None
-        add(activity.scheduled_at_ms, first_wait, Timeout.SCHEDULE_TO_START)
-    else:
-        add(activity.started_at_ms, options.start_to_close, Timeout.START_TO_CLOSE)
-        add(max(activity.started_at_ms, activity.heartbeat_at_ms), options.heartbeat, Timeout.HEARTBEAT)
+        if options.schedule_to_start is not None and activity.attempt == 0:
+            at_ms = activity.scheduled_at_ms + round(1000 * options.schedule_to_start)
+            limits.append((at_ms, Timeout.SCHEDULE_TO_START))
+        return min(limits, default=(NEVER_MS, None))
+    if options.start_to_close is not None:
+        limits.append((activity.started_at_ms + round(1000 * options.start_to_close), Timeout.START_TO_CLOSE))
+    if options.heartbeat is not None:
+        since_ms = max(activity.started_at_ms, activity.heartbeat_at_ms)
+        limits.append((since_ms + round(1000 * options.heartbeat), Timeout.HEARTBEAT))
     return min(limits, default=(NEVER_MS, None))
 
 

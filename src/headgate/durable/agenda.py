@@ -170,7 +170,7 @@ class Agenda:
         if self._is_full:
             return NEVER_MS
         claimed = worker.activities.claim(worker.queues, worker.can_perform, room)
-        worker.queue.extend(claimed)
+        worker.take_on(claimed)
         if claimed:
             return 0
         next_ms = worker.activities.next_available_ms(worker.queues)

@@ -12,7 +12,8 @@ from msgspec import Raw
 from headgate.durable.activities import Ended
 from headgate.durable.performing import perform_async
 from headgate.durable.records import Activity
-from headgate.durable.worker import Running, Worker
+from headgate.durable.running import Running
+from headgate.durable.worker import Worker
 
 STOP_SECONDS: Final = 1.0
 

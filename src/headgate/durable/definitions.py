@@ -111,8 +111,11 @@ class Activity(Generic[P, R]):
         limit: Limit | None = None,
         isolate: bool = False,
         is_handler: bool = False,
+        look: Callable[[Any], Any] | None = None,
     ) -> None:
         self.name = check_name("activity", name)
+        # Answers a call of a state machine within its turn, if that is quick and changes nothing; None: it is not.
+        self.look = look
         # Nobody waits for what the handler of an event returns.
         self.is_handler = is_handler
         self.function = function

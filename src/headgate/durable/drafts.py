@@ -120,7 +120,7 @@ def draft_turn(
         row.turn + 1,
         row.run,
         outlook.now_ms,
-        tuple(source.event for source in sources),
+        tuple([source.event for source in sources]),
         tuple(commands),
         tuple(notes),
         outlook.worker,
@@ -137,7 +137,7 @@ def draft_turn(
     )
     writes = draft.writes
     writes.append(turn_put(row.execution_id, turn))
-    writes.extend(source.removal for source in sources if source.removal is not None)
+    writes.extend([source.removal for source in sources if source.removal is not None])
     first = sources[0].event if sources else None
     if isinstance(first, Started):
         _start_timeout(draft, first)
@@ -212,7 +212,7 @@ def _apply_to_row(draft: Draft, commands: Sequence[Command], dispatched: int, ou
             row = replace(row, tags={name: value for name, value in merged.items() if value})
     if dispatched < len(commands):
         row = replace(row, dispatched=dispatched, ready_pk=UNDISPATCHED, ready_at_ms=outlook.now_ms)
-    else:
+    elif row.dispatched is not None or row.ready_pk is not None:
         row = replace(row, dispatched=None, ready_pk=None, ready_at_ms=None)
     last = commands[-1] if commands else None
     if isinstance(last, Close):
@@ -334,10 +334,10 @@ def dump_error(error: ErrorInfo) -> str:
 def _payload_bytes(command: Command) -> int:
     match command:
         case StartActivity() | StartChild():
-            return len(bytes(command.input))
+            return len(memoryview(command.input))
         case SendSignal():
-            return len(bytes(command.payload))
+            return len(memoryview(command.payload))
         case EmitEvent():
-            return len(bytes(command.data))
+            return len(memoryview(command.data))
         case _:
             return 0

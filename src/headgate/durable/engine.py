@@ -195,7 +195,7 @@ class Engine:
     def _drafted(self, execution_id: str, work: Work) -> Draft | None:
         heard = work.sources
         # Whoever is woken after a failed turn is to hear what that turn would have.
-        if work.look or any(isinstance(source.event, Woken) for source in heard):
+        if work.look or _holds(heard, Woken):
             # Before the row: what was there before an execution was seen to have ended is nobody's any more.
             heard = in_order([*self._mail.read(execution_id), *heard])
         live = self._live.get(execution_id)
@@ -211,11 +211,11 @@ class Engine:
             except ConflictError:
                 self._again(execution_id, work)
                 return None
-        if any(is_ahead(source, row) for source in heard):
+        sorted_out = _sort_out(heard, row)
+        if sorted_out is None:
             self._again(execution_id, work)
             return None
-        stale = [source for source in heard if is_stale(source, row)]
-        current, later = _distinct([source for source in heard if source not in stale])
+        current, later, stale = sorted_out
         if row.status.is_closed:
             self._mail.discard([*stale, *current, *later])
             return None
@@ -246,9 +246,9 @@ class Engine:
             return self._set_back(row, sources, exc)
 
     def _advance(self, row: Execution, sources: list[Source]) -> Draft:
-        terminate = next((s.event for s in sources if isinstance(s.event, TerminateRequested)), None)
         now_ms = self._now_ms()
-        if terminate is not None:
+        if _holds(sources, TerminateRequested):
+            terminate = next(s.event for s in sources if isinstance(s.event, TerminateRequested))
             commands: Sequence[Command] = self._terminated(row, terminate)
             draft = draft_turn(row, sources, commands, (), self._outlook(now_ms))
             self._evict(row.execution_id)
@@ -289,12 +289,13 @@ class Engine:
         return None if item is None else execution_of(item)
 
     def _may_try(self, row: Execution, sources: Sequence[Source]) -> bool:
-        if any(isinstance(source.event, TerminateRequested) for source in sources):
+        if row.status is Status.RUNNING and row.retry_at_ms is None:
+            return True
+        if _holds(sources, TerminateRequested):
             return True
         if row.status is Status.STUCK:
             return False
-        woken = any(isinstance(source.event, Woken) for source in sources)
-        return woken or row.retry_at_ms is None or self._now_ms() >= row.retry_at_ms
+        return _holds(sources, Woken) or row.retry_at_ms is None or self._now_ms() >= row.retry_at_ms
 
     def _set_back(self, row: Execution, sources: Sequence[Source], error: Exception) -> Draft:
         self._evict(row.execution_id)
@@ -408,15 +409,35 @@ class Engine:
             live.interpreter.evict()
 
 
-def _distinct(sources: Sequence[Source]) -> tuple[list[Source], list[Source]]:
-    """Return the sources with one for each row, and the rest: of two claims to the same activity one is too late."""
+def _holds(sources: Sequence[Source], kind: type[Woken | TerminateRequested]) -> bool:
+    """Whether one of the sources is an event of this kind."""
+    # A loop rather than `any`: every turn asks this of one source or a few, and a generator costs more than they do.
+    for source in sources:  # noqa: SIM110 - as above
+        if type(source.event) is kind:
+            return True
+    return False
+
+
+def _sort_out(heard: Sequence[Source], row: Execution) -> tuple[list[Source], list[Source], list[Source]] | None:
+    """Return what is to be heard with one for each row, what comes after, and what is too late for this run.
+
+    Of two claims to the same activity one is too late, and is told so afterwards. None if one of them is meant for
+    a run that the row does not have yet.
+    """
     first: dict[Key, Source] = {}
-    rest: list[Source] = []
-    distinct: list[Source] = []
-    for source in sources:
-        is_first = source.removal is None or first.setdefault(source.removal.key, source) is source
-        (distinct if is_first else rest).append(source)
-    return distinct, rest
+    current: list[Source] = []
+    later: list[Source] = []
+    stale: list[Source] = []
+    for source in heard:
+        if is_ahead(source, row):
+            return None
+        if is_stale(source, row):
+            stale.append(source)
+        elif source.removal is None or first.setdefault(source.removal.key, source) is source:
+            current.append(source)
+        else:
+            later.append(source)
+    return current, later, stale
 
 
 def _is_the_stores(error: HeadgateError) -> bool:

@@ -64,7 +64,8 @@ class Mail:
 
     def discard(self, sources: Sequence[Source]) -> None:
         """Take away what nobody will hear."""
-        self._each([[source.removal] for source in sources if source.removal is not None])
+        if sources:
+            self._each([[source.removal] for source in sources if source.removal is not None])
 
     def _each(self, transactions: list[list[Write]]) -> None:
         if not transactions:

@@ -92,6 +92,8 @@ class Mailbox:
 
     def awaited(self) -> tuple[str, ...]:
         """Return the names of signals that the code waits for; for a condition, of those that it has handlers for."""
+        if not self._waiters and not self._conditions:
+            return ()
         names = [name for name, waiters in self._waiters.items() if _pending(waiters)]
         if any(not future.done() for _, future in self._conditions):
             names += [name for name, handlers in self._handlers.items() if handlers and name not in names]

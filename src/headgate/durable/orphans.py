@@ -6,14 +6,28 @@ claim is known from the moment it is made until its end is stored, wherever in t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headgate.durable.records import Activity
 
 if TYPE_CHECKING:
     from headgate.durable.worker import Worker
+
+
+class _InHand:
+    """The block in which someone is busy with a claim. A class, because every activity passes through one."""
+
+    __slots__ = ("_token", "_tokens")
+
+    def __init__(self, tokens: set[str], token: str) -> None:
+        self._tokens = tokens
+        self._token = token
+
+    def __enter__(self) -> None:
+        self._tokens.add(self._token)
+
+    def __exit__(self, *raised: object) -> None:
+        self._tokens.discard(self._token)
 
 
 class Orphans:
@@ -35,14 +49,9 @@ class Orphans:
         """What the turn claimed is in the queue, or was not committed."""
         self._in_turn.clear()
 
-    @contextmanager
-    def in_hand(self, activity: Activity) -> Iterator[None]:
-        """Say that someone is busy with a claim, however long the store takes."""
-        self._in_hand.add(activity.token)
-        try:
-            yield
-        finally:
-            self._in_hand.discard(activity.token)
+    def in_hand(self, activity: Activity) -> _InHand:
+        """Say that someone is busy with a claim within the block, however long the store takes."""
+        return _InHand(self._in_hand, activity.token)
 
     def found(self) -> list[Activity]:
         """Return what was unknown at two looks in a row: once could be a claim that is just being handed on."""

@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from headgate.durable.history import Event, Started, Status, TerminateRequested, Turn, Woken, dump_event, dump_turn
-from headgate.store.conditions import Condition, equals, exists, one_of, version_is
+from headgate.store.conditions import Compare, Comparison, Condition, exists, one_of, version_is
 from headgate.store.schema import Key
 from headgate.store.tables import ACTIVITIES, EXECUTIONS, INBOXES, TIMERS, TURNS
+from headgate.store.values import Item, vouched
 from headgate.store.writes import Delete, Put
 
 # Partitions of the sparse indexes that say what there is to do.
@@ -31,6 +32,7 @@ ANSWER: Final = "U#"
 OPEN: Final[Condition] = one_of("status", Status.RUNNING.value, Status.STUCK.value)
 # Activities without a limit of time sort after all that have one.
 NEVER_MS: Final = 2**53
+_encoder: Final = msgspec.json.Encoder()
 
 
 class Execution(Struct, frozen=True, omit_defaults=True):
@@ -75,11 +77,15 @@ class Execution(Struct, frozen=True, omit_defaults=True):
 
     def put(self, condition: Condition) -> Put:
         """Return the write that stores this row."""
-        return Put(EXECUTIONS, item_of(self), condition)
+        item = item_of(self)
+        # Seconds that happen to be whole, and a tuple, have another form in the store, which sees to that itself.
+        if self.retention_seconds is None and not self.awaits:
+            item = _own_row(self, item)
+        return Put(EXECUTIONS, item, condition)
 
     def replacing(self, version: int) -> Put:
         """Return the write that stores this row if the stored one is at `version`."""
-        return Put(EXECUTIONS, item_of(self), version_is(version))
+        return self.put(version_is(version))
 
 
 class Activity(Struct, frozen=True, omit_defaults=True):
@@ -117,11 +123,13 @@ class Activity(Struct, frozen=True, omit_defaults=True):
 
     def put(self, token: str | None = None) -> Put:
         """Return the write that stores this row; with `token`, only over the row that has it."""
-        return Put(ACTIVITIES, item_of(self), None if token is None else equals("token", token))
+        # The key of a delivery has in it what others call their events.
+        item = _own_row(self, item_of(self)) if self.subscription is None else item_of(self)
+        return Put(ACTIVITIES, item, None if token is None else _has_token(token))
 
     def ended(self) -> Delete:
         """Return the write that removes this row, if it is still this very claim."""
-        return Delete(ACTIVITIES, Key(self.activity_id), equals("token", self.token))
+        return Delete(ACTIVITIES, Key(self.activity_id), _has_token(self.token))
 
 
 class Timer(Struct, frozen=True, omit_defaults=True):
@@ -174,8 +182,23 @@ def message(execution_id: str, event: Event, at_ms: int, unique: str, *, run: in
 
 def turn_put(execution_id: str, turn: Turn) -> Put:
     """Return the write that adds a turn to the history."""
-    item = {"execution_id": execution_id, "turn": turn.turn, "run": turn.run, "at_ms": turn.at_ms}
-    return Put(TURNS, {**item, "body": dump_turn(turn)})
+    body = dump_turn(turn)
+    item = {"execution_id": execution_id, "turn": turn.turn, "run": turn.run, "at_ms": turn.at_ms, "body": body}
+    return Put(TURNS, _own_row(item, item))
+
+
+def _own_row(made: Struct | Item, item: Item) -> Item:
+    """Return the item of a row that is of our own making, so that the store need not look through its values again.
+
+    Its names, ids and numbers were checked when they came in. Only a store says which text beyond ASCII it can keep.
+    """
+    text = _encoder.encode(made).decode()
+    return vouched(item, text) if text.isascii() else item
+
+
+def _has_token(token: str) -> Compare:
+    # Not `equals`, which looks at what it is given: a token is of our own making.
+    return Compare("token", Comparison.EQUALS, token)
 
 
 def activity_id(execution_id: str, run: int, seq: int) -> str:

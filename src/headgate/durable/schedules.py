@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.durable import cron, payload
 from headgate.durable.definitions import check_execution_id, check_name, check_tags
-from headgate.durable.records import item_of
 from headgate.durable.schedule_rows import (
     DUE,
     PARKED,
@@ -48,6 +47,7 @@ from headgate.errors import (
     NotFoundError,
     PayloadTooLargeError,
     UserError,
+    VersionConflictError,
 )
 from headgate.ids import IdMaker
 from headgate.store.conditions import absent, version_is
@@ -388,9 +388,9 @@ def checked(spec: Spec) -> Spec:
 
 def _check_revision(schedule: Schedule, revision: int | None) -> None:
     if revision is not None and revision != schedule.revision:
-        raise ConflictError(
+        raise VersionConflictError(
             f"schedule {schedule.schedule_id}: it is at revision {schedule.revision}, not {revision}; read it again",
-            current=item_of(schedule),
+            current={"id": schedule.schedule_id, "revision": schedule.revision},
         )
 
 

@@ -10,6 +10,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -34,7 +35,9 @@ from headgate.durable.forwarding import Forwarder
 from headgate.durable.history import ActivityOptions, EmitEvent
 from headgate.durable.orphans import Orphans
 from headgate.durable.performing import failed, perform, perform_isolated
+from headgate.durable.prefetch import Prefetch
 from headgate.durable.records import NEVER_MS, Activity, Execution
+from headgate.durable.running import Running
 from headgate.durable.schedules import Schedules
 from headgate.durable.subscriptions import HandlerSignature
 from headgate.errors import NotFoundError, OutcomeUnknownError, StaleClaimError, TransientError
@@ -45,31 +48,9 @@ from headgate.store.schema import Key
 from headgate.store.tables import WORKERS
 from headgate.store.writes import Check, Write
 
-PREFETCH_MAX: Final = 256
 RUNNING_MAX: Final = 1_000
-# How long what is claimed may have to wait here before others should rather have it.
-PREFETCH_SECONDS: Final = 1.0
 HEARTBEATS_RECORDED_SHARE: Final = 0.3
 _log = structlog.get_logger(__name__)
-
-
-class Running(msgspec.Struct):
-    """An activity that is being performed here."""
-
-    activity: Activity
-    context: ActivityContext
-    deadline_ms: int
-    timeout: Timeout | None
-    is_abandoned: bool = False
-    # Ends it where that can be done: an async activity can be cancelled, a thread cannot.
-    cancel: Callable[[], object] | None = None
-
-    def abandon(self) -> None:
-        """Its result is no longer wanted."""
-        self.is_abandoned = True
-        self.context.cancelled = True
-        if self.cancel is not None:
-            self.cancel()
 
 
 class Worker:
@@ -123,7 +104,7 @@ class Worker:
         self._keyring = keyring
         self._mutex = threading.Lock()
         self._claiming = 0
-        self._mean_seconds = 0.0
+        self._prefetch = Prefetch(clock)
         self._forwarder = forwarder
         # How attempts ended that the store did not let us record yet.
         self.unfinished: deque[tuple[Activity, Ended | None]] = deque()
@@ -181,12 +162,14 @@ class Worker:
 
     def room(self) -> int:
         """Return how many more activities this worker should take on."""
-        waiting = len(self.queue) + self._claiming
-        room = PREFETCH_MAX - waiting
-        if self._mean_seconds > 0:
-            soon = int(PREFETCH_SECONDS * self.threads / self._mean_seconds) + self.threads
-            room = min(room, soon - waiting)
+        room = self._prefetch.room(len(self.queue) + self._claiming, self.threads)
         return max(0, min(room, RUNNING_MAX - len(self.running)))
+
+    def take_on(self, claims: Sequence[Activity]) -> None:
+        """Have claimed activities wait here for a thread."""
+        if not self.queue:
+            self._prefetch.moved()
+        self.queue.extend(claims)
 
     def hung(self) -> int:
         """Return how many activities were given up and have not returned yet."""
@@ -199,11 +182,11 @@ class Worker:
         self._claiming = 0
         try:
             claims = self.engine.cycle()
-            self.queue.extend(claims)
+            self.take_on(claims)
         finally:
             self._claiming = 0
             self._orphans.turn_is_over()
-        self._waiting_due_ms = min([self._waiting_due_ms, *(wait_deadline(activity)[0] for activity in claims)])
+        self._waiting_due_ms = min([self._waiting_due_ms, *[wait_deadline(activity)[0] for activity in claims]])
         return len(claims)
 
     @property
@@ -218,12 +201,14 @@ class Worker:
         self._expire_running()
         self.agenda.poll()
         self._expire_waiting()
+        self._give_back_surplus()
         return self.agenda.seconds_left()
 
     # Performing.
 
     def begin(self, activity: Activity) -> Running:
         """Note that an activity is being performed from now on."""
+        self._prefetch.moved()
         options = options_of(activity)
         # The limit of the attempt counts from here, not from when the activity was claimed.
         activity = msgspec.structs.replace(activity, started_at_ms=self.activities.now_ms())
@@ -282,7 +267,7 @@ class Worker:
             outcome: Ended | None = perform_isolated(definition, input, running.context, limit)
         else:
             outcome = perform(definition, input, running.context)
-        self._mean_seconds += 0.1 * (self._clock.monotonic() - started - self._mean_seconds)
+        self._prefetch.took(self._clock.monotonic() - started)
         self.finish(activity, outcome)
 
     def can_perform(self, activity: Activity) -> bool:
@@ -418,14 +403,22 @@ class Worker:
             error = ErrorInfo(type="TimeoutError", message=f"{kind.value} of {activity.name} has passed")
             self._record_or_keep(unbegun(activity), Ended(error=error, timeout=kind))
 
+    def _give_back_surplus(self) -> None:
+        """Let others have what waits behind threads that are all held up."""
+        with suppress(IndexError):  # Somebody has begun the last one in this moment.
+            for _ in range(self._prefetch.surplus(len(self.queue), self.threads)):
+                self._release(self.queue.pop())
+
     def time_out(self, activity: Activity, error: ErrorInfo, kind: Timeout) -> None:
         """End an activity that no worker has and whose limit has passed. Raises `StaleClaimError`."""
         self._record(activity, Ended(error=error, timeout=kind))
 
     def next_timeout_ms(self) -> int | None:
-        """Return when the first of the activities that run or wait here runs out of time."""
-        running_ms = (r.deadline_ms for r in list(self.running.values()) if r.timeout is not None)
-        due_ms = min(self._waiting_due_ms, min(running_ms, default=NEVER_MS))
+        """Return when the first of the activities that run or wait here runs out of time, or should be given back."""
+        running_ms = [r.deadline_ms for r in list(self.running.values()) if r.timeout is not None]
+        held_up = self._prefetch.seconds_left(len(self.queue), self.threads)
+        surplus_ms = NEVER_MS if held_up is None else self.activities.now_ms() + int(1000 * held_up)
+        due_ms = min([self._waiting_due_ms, surplus_ms, *running_ms])
         return None if due_ms >= NEVER_MS else due_ms
 
     def _release(self, activity: Activity) -> None:

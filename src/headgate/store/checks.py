@@ -111,6 +111,12 @@ def check_size(table: Table, item: Item) -> None:
 
 def check_transaction(writes: Sequence[Write], token: str | None) -> None:
     """Refuse a transaction that some backend could not take. Raises `TransactionLimitError`."""
+    check_length(writes, token)
+    check_distinct(writes)
+
+
+def check_length(writes: Sequence[Write], token: str | None) -> None:
+    """Refuse a transaction of more writes than a backend takes, or with too long a token."""
     # A token is a row of its own in the same transaction.
     writes_max = TRANSACTION_WRITES_MAX if token is None else TRANSACTION_WRITES_MAX - 1
     if not 1 <= len(writes) <= writes_max:
@@ -118,7 +124,6 @@ def check_transaction(writes: Sequence[Write], token: str | None) -> None:
         raise TransactionLimitError(f"{kind} has 1 to {writes_max} writes, not {len(writes)}; split it")
     if token is not None and not 1 <= len(token) <= TOKEN_LENGTH_MAX:
         raise TransactionLimitError(f"an idempotency token has 1 to {TOKEN_LENGTH_MAX} characters, not {len(token)}")
-    check_distinct(writes)
 
 
 def check_transaction_bytes(sizes: Iterable[int]) -> None:

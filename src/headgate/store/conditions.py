@@ -166,6 +166,8 @@ def holds(condition: Condition, item: Mapping[str, Any] | None) -> bool:
     match condition:
         case Compare():
             return _compare(condition, attributes)
+        case AllOf():
+            return all(holds(clause, item) for clause in condition.clauses)
         case Absent():
             return item is None
         case Exists():
@@ -178,8 +180,6 @@ def holds(condition: Condition, item: Mapping[str, Any] | None) -> bool:
             return any(same(attributes.get(condition.attribute, _MISSING), value) for value in condition.values)
         case AnyOf():
             return any(holds(clause, item) for clause in condition.clauses)
-        case AllOf():
-            return all(holds(clause, item) for clause in condition.clauses)
 
 
 def pins_version(condition: Condition | None) -> bool:

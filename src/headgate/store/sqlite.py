@@ -16,11 +16,12 @@ from headgate.clock import Clock
 from headgate.errors import ConflictError, HeadgateError, StoreClosedError
 from headgate.store.checks import (
     check_batch,
+    check_distinct,
     check_key,
+    check_length,
     check_query,
     check_size,
     check_stream,
-    check_transaction,
     check_transaction_bytes,
     checked_item,
     checked_update,
@@ -48,7 +49,7 @@ from headgate.store.sqlite_operations import (
     live_item,
     surely_within,
 )
-from headgate.store.sqlite_rows import TableRows
+from headgate.store.sqlite_rows import TableRows, parameters
 from headgate.store.stats import StoreStats
 from headgate.store.tables import ALL_TABLES
 from headgate.store.tokens import settle, token_row
@@ -59,6 +60,8 @@ from headgate.store.writes import ChangeBatch, Check, Delete, Page, Put, Query, 
 __all__ = ["SqliteStore", "Synchronous"]
 
 BATCH_ROWS_MAX: Final = 500
+# Text of this length fits into an item whatever its characters are.
+_CHARS_SURELY_FIT: Final = BODY_SURELY_FITS // 4
 # More keys than a few are read with one statement, and so many at a time.
 _FEW: Final = 4
 _MANY: Final = 100
@@ -86,7 +89,7 @@ class SqliteStore:
         self._readers: deque[sqlite3.Connection] = deque()
         self._index_reader = _LaggingReader(file, index_lag_seconds) if index_lag_seconds > 0 else None
         self._wakeups = Wakeups(file.path, file.connect)
-        self._commits = Commits(file, self._wakeups, self.stats)
+        self._commits = Commits(file, self._wakeups, self.stats, [each.recent for each in rows.values()])
         self._changes = Changes(rows, clock)
         self._closed: str | None = None
         _OPEN_STORES.add(self)
@@ -168,7 +171,7 @@ class SqliteStore:
         return [self.query(query) for query in queries]
 
     def put(self, table: Table, item: Mapping[str, Any], *, condition: Condition | None = None) -> None:
-        self._commit(self._put_row(Put(table, item, condition)))
+        self._commit(self._put_row(Put(table, item, condition), self._clock.seconds()))
 
     def update(
         self,
@@ -181,31 +184,27 @@ class SqliteStore:
         condition: Condition | None = None,
     ) -> Item:
         update = Update(table, key, set or {}, add or {}, tuple(remove), condition)
-        item = self._commit(self._update_row(update, cannot_repeat=False))
+        item = self._commit(self._update_row(update, self._clock.seconds(), cannot_repeat=False))
         assert item is not None, "an update that was not refused has a result"
         return item
 
     def delete(self, table: Table, key: Key, *, condition: Condition | None = None) -> Item | None:
-        return self._commit(self._operation(Delete(table, key, condition)))
+        return self._commit(self._operation(Delete(table, key, condition), self._clock.seconds()))
 
     def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
-        check_transaction(writes, token)
-        self.stats.transactions += 1
         operations = self._operations(writes, token)
+        self.stats.transactions += 1
         if token is None:
             self._commit_all(operations)
             return
         row = token_row(token, writes, self._clock.seconds())
         try:
-            self._commit_all([*operations, self._put_row(row)])
+            self._commit_all([*operations, self._put_row(row, self._clock.seconds())])
         except ConflictError as exc:
             settle(exc, row, len(operations))
 
     def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
-        pieces = []
-        for writes in transactions:
-            check_transaction(writes, None)
-            pieces.append(self._operations(writes, None))
+        pieces = [self._operations(writes, None) for writes in transactions]
         self._refuse_if_closed()
         self.stats.transactions += len(pieces)
         self.stats.writes += sum(len(operations) for operations in pieces)
@@ -213,11 +212,10 @@ class SqliteStore:
         return [self._with_whole_items(o) if isinstance(o, ConflictError) else o for o in outcomes]
 
     def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
-        check_transaction(writes, None)
+        operations = self._operations(writes, None)
         self._refuse_if_closed()
         self.stats.transactions += 1
         self.stats.writes += len(writes)
-        operations = self._operations(writes, None)
         work = operations[0].carry_out if len(operations) == 1 else lambda c: carry_out_all(c, operations)
 
         def settle(error: BaseException | None) -> None:
@@ -232,7 +230,8 @@ class SqliteStore:
     def batch_write(self, writes: Sequence[Put | Delete]) -> None:
         check_batch(writes)
         self.stats.batches += 1
-        operations = [self._operation(write) for write in writes]
+        now = self._clock.seconds()
+        operations = [self._operation(write, now) for write in writes]
         for start in range(0, len(operations), BATCH_ROWS_MAX):
             self._commit_all(operations[start : start + BATCH_ROWS_MAX])
 
@@ -304,44 +303,56 @@ class SqliteStore:
         return conflict
 
     def _operations(self, writes: Sequence[Write], token: str | None) -> list[Operation]:
-        if len(writes) == 1 and isinstance(writes[0], Put):
-            # Alone it counts nothing, and what fits into an item fits into a transaction.
-            return [self._put_row(writes[0])]
-        counts = may_count(writes, token)
-        operations = [self._operation(write, cannot_repeat=counts) for write in writes]
-        check_transaction_bytes(operation.bytes_written() for operation in operations)
+        """Return the writes of a transaction as they are carried out. Raises if some backend could not take it."""
+        check_length(writes, token)
+        now = self._clock.seconds()
+        counts: bool | None = None
+        are_small = True
+        operations: list[Operation] = []
+        for write in writes:
+            if counts is None and type(write) is Update:
+                counts = may_count(writes, token)
+            operation = self._operation(write, now, cannot_repeat=bool(counts))
+            are_small = are_small and operation.is_small
+            operations.append(operation)
+        # Looked at more closely only where there is a doubt: by far most transactions are small and in order.
+        if len(operations) > 1:
+            if len({(operation.rows.name, operation.key) for operation in operations}) < len(operations):
+                check_distinct(writes)
+            if not are_small:
+                check_transaction_bytes(operation.bytes_written() for operation in operations)
         return operations
 
-    def _operation(self, write: Write, *, cannot_repeat: bool = False) -> Operation:
+    def _operation(self, write: Write, now: float, *, cannot_repeat: bool = False) -> Operation:
         match write:
             case Put():
-                return self._put_row(write)
-            case Update():
-                return self._update_row(write, cannot_repeat=cannot_repeat)
+                return self._put_row(write, now)
             case Delete() | Check():
                 check_key(write.table, write.key)
-                kind = DeleteRow if isinstance(write, Delete) else CheckRow
-                return kind(self._rows[write.table.name], write.key, write.condition, self._clock.seconds())
+                kind = DeleteRow if type(write) is Delete else CheckRow
+                return kind(self._rows[write.table.name], parameters(write.key), write.condition, now)
+            case Update():
+                return self._update_row(write, now, cannot_repeat=cannot_repeat)
 
-    def _put_row(self, put: Put) -> PutRow:
+    def _put_row(self, put: Put, now: float) -> PutRow:
         item, special = checked_item(put.table, put.item)
         body = dump(item, special=special)
-        if not surely_within(body, BODY_SURELY_FITS):
+        if len(body) > _CHARS_SURELY_FIT and not surely_within(body, BODY_SURELY_FITS):
             item = self._spill.fit(put.table, item)
             check_size(put.table, item)
             body = dump(item, special=True)
-        return PutRow(self._rows[put.table.name], item, body, put.condition, self._clock.seconds(), quiet=put.quiet)
+        return PutRow(self._rows[put.table.name], item, body, put.condition, now, quiet=put.quiet)
 
-    def _update_row(self, update: Update, *, cannot_repeat: bool) -> UpdateRow:
+    def _update_row(self, update: Update, now: float, *, cannot_repeat: bool) -> UpdateRow:
         checked = checked_update(update, cannot_repeat=cannot_repeat)
         values = self._spill.fit_update(checked.table, checked.key, dict(checked.set))
         fitted = Update(checked.table, checked.key, values, checked.add, checked.remove, checked.condition)
-        return UpdateRow(self._rows[checked.table.name], fitted, self._clock.seconds())
+        return UpdateRow(self._rows[checked.table.name], fitted, now)
 
     def _body(self, table: Table, key: Key) -> str | None:
         check_key(table, key)
         self.stats.reads += 1
-        found = self._read(self._rows[table.name].select, key if key.sort is not None else key[:1])
+        found = self._read(self._rows[table.name].select, parameters(key))
         return found[0][0] if found else None
 
     def _read(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:

@@ -127,6 +127,7 @@ class Changes:
 def _delete_expired(connection: sqlite3.Connection, rows: TableRows, now: float, limit: int) -> int:
     expired: list[tuple[Any, ...]] = connection.execute(rows.select_expired, (now, limit)).fetchall()
     connection.executemany(rows.delete, [row[:-1] for row in expired])
+    rows.recent.forget()
     if rows.table.stream:
         removals = [(rows.table.name, ChangeKind.REMOVE, row[-1], None, now, 1) for row in expired]
         connection.executemany(APPEND_CHANGE, removals)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from time import monotonic
@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 from headgate.errors import HeadgateError, StoreClosedError
 from headgate.store.sqlite_errors import translated
 from headgate.store.sqlite_file import DatabaseFile
+from headgate.store.sqlite_recent import RecentRows
 from headgate.store.stats import StoreStats
 from headgate.store.wakeups import Wakeups
 
@@ -61,12 +62,17 @@ class Commits:
     that is gone would stop everyone. A committer thread leads for it, and for what was submitted.
     """
 
-    def __init__(self, file: DatabaseFile, wakeups: Wakeups, stats: StoreStats) -> None:
+    def __init__(
+        self, file: DatabaseFile, wakeups: Wakeups, stats: StoreStats, recent: Sequence[RecentRows] = ()
+    ) -> None:
         self._file = file
         self._wakeups = wakeups
         self._stats = stats
+        self._recent = recent
         self._connection = file.connect()
         self._schema = self._schema_version()
+        # Of what others had written when this connection last looked; the first transaction looks.
+        self._others_version: int | None = None
         self._queue: deque[Request[Any]] = deque()
         self._served: list[Request[Any]] = []  # Committed by the last leader, and not woken yet.
         self._leading = threading.Lock()
@@ -216,6 +222,8 @@ class Commits:
                 request.done = True
 
     def _wake_served(self) -> None:
+        if not self._served:
+            return
         served, self._served = self._served, []
         for request in served:
             if request.wake is not None:
@@ -304,6 +312,15 @@ class Commits:
     def _begin(self) -> None:
         self._file.check_in_place()
         self._connection.execute("BEGIN IMMEDIATE")
+        # SQLite's number for what other connections have committed, here or elsewhere. Nobody can add to it before
+        # this transaction ends, and while it stays the same they have changed no row, and the schema neither.
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if version != self._others_version:
+            self._forget_rows()
+            self._check_schema()
+            self._others_version = version
+
+    def _check_schema(self) -> None:
         if self._schema_version() != self._schema:
             self._roll_back()
             raise StoreClosedError(
@@ -315,5 +332,10 @@ class Commits:
         return version
 
     def _roll_back(self) -> None:
+        self._forget_rows()
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
+
+    def _forget_rows(self) -> None:
+        for rows in self._recent:
+            rows.forget()

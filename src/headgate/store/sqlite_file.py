@@ -45,6 +45,7 @@ class DatabaseFile:
         has changed the file.
         """
         self.path = path
+        self._path_text = str(path)
         self._synchronous = synchronous
         _check_owner(path)
         try:
@@ -61,7 +62,7 @@ class DatabaseFile:
             raise StoreIOError(f"{path}: cannot be opened: {exc.strerror}; name another home") from exc
         try:
             self._migrate(tables)
-            self._identity = _identity(path)
+            self._identity = _identity(self._path_text)
         except BaseException:
             self.lock.close()
             raise
@@ -80,7 +81,7 @@ class DatabaseFile:
 
     def check_in_place(self) -> None:
         """Refuse to go on writing to a file that has been deleted or replaced: nobody would ever find it again."""
-        if _identity(self.path) != self._identity:
+        if _identity(self._path_text) != self._identity:
             raise StoreClosedError(
                 f"{self.path}: the database was moved, deleted or replaced while it was open; restart this process"
             )
@@ -119,7 +120,7 @@ class DatabaseFile:
                 connection.close()
 
 
-def _identity(path: Path) -> tuple[int, int]:
+def _identity(path: str) -> tuple[int, int]:
     try:
         found = os.stat(path)  # noqa: PTH116 - on the path of every commit
     except OSError:

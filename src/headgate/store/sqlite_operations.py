@@ -13,9 +13,9 @@ from headgate.errors import ConflictError, CorruptionError, HeadgateError, Inval
 from headgate.store.checks import check_size, update_condition
 from headgate.store.conditions import VERSION, Compare, Comparison, Condition, holds
 from headgate.store.conflicts import refused
-from headgate.store.schema import Key
 from headgate.store.sqlite_file import CHANGES
-from headgate.store.sqlite_rows import TableRows
+from headgate.store.sqlite_recent import Parameters
+from headgate.store.sqlite_rows import TableRows, parameters
 from headgate.store.values import Item, add_numbers, dump, is_plain, load, stored_bytes
 from headgate.store.writes import ChangeKind, Update
 
@@ -23,6 +23,8 @@ from headgate.store.writes import ChangeKind, Update
 BODY_SURELY_FITS: Final = 200_000
 # A hundred of these are within the limit of a transaction whatever they hold.
 BODY_SURELY_SMALL: Final = 20_000
+# So are as many of this length, whatever their characters are.
+_CHARS_SURELY_SMALL: Final = BODY_SURELY_SMALL // 4
 
 APPEND_CHANGE: Final = f"INSERT INTO {CHANGES} (source, kind, old, new, at_seconds, expired) VALUES (?, ?, ?, ?, ?, ?)"
 
@@ -37,9 +39,12 @@ class Operation(ABC):
 
     __slots__ = ("_body", "_now", "condition", "current", "key", "rows")
 
-    def __init__(self, rows: TableRows, key: Key, condition: Condition | None, now: float) -> None:
+    # Whether a hundred such writes are surely within the limit of a transaction.
+    is_small = True
+
+    def __init__(self, rows: TableRows, key: Parameters, condition: Condition | None, now: float) -> None:
         self.rows = rows
-        self.key = key if key.sort is not None else key[:1]
+        self.key = key
         self.condition = condition
         self.current: Item | None = None
         self._body: str | None = None
@@ -56,8 +61,7 @@ class Operation(ABC):
         """Read the row as it stands and say whether the write may go ahead. Writes nothing."""
         if self.condition is None and not self.rows.table.stream and not self._needs_current():
             return True
-        row = connection.execute(self.rows.select, self.key).fetchone()
-        self._body = row[0] if row else None
+        self._body = self.rows.recent.body(connection, self.key)
         self.current = live_item(self.rows, self._body, self._now)
         return self.condition is None or holds(self.condition, self.current)
 
@@ -80,6 +84,7 @@ class Operation(ABC):
             connection.execute(self.rows.rewrite, (body, *self.key))
         else:
             connection.execute(self.rows.upsert, self.rows.row(item, body))
+        self.rows.recent.keep(self.key, body)
         if is_news and self.rows.table.stream:
             self._record(connection, body)
 
@@ -93,22 +98,24 @@ class Operation(ABC):
 class PutRow(Operation):
     """Replaces the whole row."""
 
-    __slots__ = ("_is_quiet", "_item", "_new_body")
+    __slots__ = ("_is_quiet", "_item", "_new_body", "is_small")
 
     def __init__(
         self, rows: TableRows, item: Item, body: str, condition: Condition | None, now: float, *, quiet: bool = False
     ) -> None:
-        super().__init__(rows, rows.table.key_of(item), condition, now)
+        super().__init__(rows, rows.key_of(item), condition, now)
         self._item = item
         self._new_body = body
         self._is_quiet = quiet
+        self.is_small = len(body) <= _CHARS_SURELY_SMALL
 
     def admits(self, connection: sqlite3.Connection) -> bool:
+        if self.condition is None and not self.rows.table.stream:
+            return True
         wanted = _version_of(self.condition)
         if wanted is None:
             return super().admits(connection)
-        row = connection.execute(self.rows.select, self.key).fetchone()
-        self._body = row[0] if row else None
+        self._body = self.rows.recent.body(connection, self.key)
         placed = None if self._body is None else self.rows.placed(self._body)
         if placed is not None and _is_at(placed, wanted) and is_live(self.rows, placed, self._now):
             self.current = placed
@@ -131,8 +138,11 @@ class UpdateRow(Operation):
 
     __slots__ = ("_new", "_new_body", "_update")
 
+    # Looked at with the rest of its transaction.
+    is_small = False
+
     def __init__(self, rows: TableRows, update: Update, now: float) -> None:
-        super().__init__(rows, update.key, update_condition(update), now)
+        super().__init__(rows, parameters(update.key), update_condition(update), now)
         self._update = update
         self._new: Item = {}
         self._new_body = ""
@@ -167,6 +177,7 @@ class DeleteRow(Operation):
 
     def apply(self, connection: sqlite3.Connection) -> Item | None:
         connection.execute(self.rows.delete, self.key)
+        self.rows.recent.keep(self.key, None)
         if self.rows.table.stream:
             self._record(connection, None)
         return self.current

@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from headgate.store.conditions import VERSION
-from headgate.store.schema import Table
+from headgate.store.schema import Key, Table
+from headgate.store.sqlite_recent import Parameters, RecentRows
 from headgate.store.values import Item
 from headgate.store.writes import Query, Range, Sort
 
@@ -36,6 +37,8 @@ class TableRows:
         self._columns = {table.partition.name: "pk"}
         if table.sort is not None:
             self._columns[table.sort.name] = "sk"
+        self._partition = table.partition.name
+        self._sort = None if table.sort is None else table.sort.name
         self._keys = list(self._columns.values())
         self._copies = list(table.index_attributes)
         self._columns |= {attribute: _quoted(f"i_{attribute}") for attribute in self._copies}
@@ -46,6 +49,11 @@ class TableRows:
         looked_at = dict.fromkeys((*self._copied, VERSION))
         shape = msgspec.defstruct("Placing", [(name, Any, None) for name in looked_at])
         self._placing = msgspec.json.Decoder(shape)
+        self.recent = RecentRows(self.select)
+
+    def key_of(self, item: Item) -> Parameters:
+        """Return the key of an item that has one."""
+        return (item[self._partition],) if self._sort is None else (item[self._partition], item[self._sort])
 
     def row(self, item: Item, body: str) -> tuple[Any, ...]:
         """Return the values of `upsert`'s parameters."""
@@ -198,6 +206,11 @@ def _bounds(sort: Sort) -> tuple[str, list[Any]]:
         end = _after_prefix(str(sort.low))
         return ("{column} >= ?", [sort.low]) if end is None else ("{column} >= ? AND {column} < ?", [sort.low, end])
     return f"{{column}} {_COMPARISONS[sort.range]} ?", [sort.low]
+
+
+def parameters(key: Key) -> Parameters:
+    """Return a key as the statements take it."""
+    return key if key.sort is not None else key[:1]
 
 
 def _after_prefix(prefix: str) -> str | None:

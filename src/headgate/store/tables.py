@@ -154,7 +154,10 @@ LATE_DATA: Final = _pipeline("late data", "LATE#{date}#{schedule_id}#{at_ms:013d
 REPLAY: Final = _pipeline("replay", "REPLAY#{date}#{schedule_id}")
 ALERT: Final = _pipeline("alert", "ALERT#{at_ms:013d}#{alert_id}", GSI1PK="ALERTS", GSI1SK="{at_ms:013d}#{alert_id}")
 THREAD: Final = _pipeline("alert thread", "THREAD#{schedule_id}#{date}")
-WAITER: Final = _pipeline("waiter", "WAIT#{schedule_id}#{date}#{kind}")
+# In the index are those alone in whose place someone is to look.
+WAITER: Final = _pipeline(
+    "waiter", "WAIT#{schedule_id}#{date}#{kind}", GSI1PK="WATCHED", GSI1SK="{pipeline_id}#{schedule_id}#{date}"
+)
 BASELINE: Final = _pipeline("post-run baseline", "BASELINE#{schedule_id}#{date}")
 CURSOR: Final = _pipeline("watchdog cursor", "CURSOR#{schedule_id}")
 HEARTBEAT: Final = Entity("heartbeat", "HEARTBEAT#{name}", "STATE")

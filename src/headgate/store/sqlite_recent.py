@@ -1,0 +1,56 @@
+"""Rows that the writing connection has just read or written, so that a condition on them needs no second look.
+
+Everything that a process writes goes through its one writing connection, and SQLite tells that connection whether
+anyone else has written to the file since. As long as nobody has, what it last saw of a row is what the row holds.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from headgate.store.schema import KeyPart
+
+# The key of a row as the statements take it: one value, or two.
+Parameters = tuple[KeyPart | None, ...]
+
+ROWS_MAX: Final = 512
+# Larger ones are rare, and reading one again costs little beside decoding it.
+_BODY_CHARS_MAX: Final = 4_000
+
+
+class RecentRows:
+    """The rows of one table, as transactions of the writing connection have left them. Only for that connection.
+
+    Whoever writes to the table tells `keep` about it, or calls `forget`.
+    """
+
+    __slots__ = ("_bodies", "_select")
+
+    def __init__(self, select: str) -> None:
+        self._select = select
+        # None: there is no such row.
+        self._bodies: dict[Parameters, str | None] = {}
+
+    def body(self, connection: sqlite3.Connection, key: Parameters) -> str | None:
+        """Return what a row holds at this point of the transaction, or None if there is no such row."""
+        try:
+            return self._bodies[key]
+        except KeyError:
+            row = connection.execute(self._select, key).fetchone()
+            return self.keep(key, row[0] if row else None)
+
+    def keep(self, key: Parameters, body: str | None) -> str | None:
+        """Note what a row holds from now on in this transaction, and return it."""
+        bodies = self._bodies
+        # Taken out first, so that what is written again and again is never the oldest.
+        bodies.pop(key, None)
+        if body is None or len(body) <= _BODY_CHARS_MAX:
+            if len(bodies) >= ROWS_MAX:
+                del bodies[next(iter(bodies))]
+            bodies[key] = body
+        return body
+
+    def forget(self) -> None:
+        """A transaction was undone, or someone else has written: the rows may hold anything."""
+        self._bodies.clear()

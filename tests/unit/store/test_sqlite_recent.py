@@ -1,0 +1,96 @@
+"""What the writing connection remembers of rows: never what is no longer so, and no second look at what is."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from headgate.clock import VirtualClock
+from headgate.errors import ConflictError
+from headgate.store.conditions import absent, version_is
+from headgate.store.schema import Key
+from headgate.store.sqlite import SqliteStore, Synchronous
+from headgate.store.sqlite_recent import ROWS_MAX
+from headgate.store.tables import SIGNAL_STATE
+from headgate.store.values import Item
+from headgate.store.writes import Put, Write
+from tests.stores import open_sqlite
+
+KEY = Key("urn:dp:a:b", "FRESHNESS")
+
+
+def item(version: int, **more: object) -> Item:
+    return {"PK": KEY.partition, "SK": KEY.sort, "version": version, **more}
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: VirtualClock) -> Iterator[SqliteStore]:
+    with closing(open_sqlite(tmp_path, clock=clock, synchronous=Synchronous.NORMAL)) as opened:
+        yield opened
+
+
+def test_condition__another_store_has_written_since__is_asked_of_what_is_there_now(
+    store: SqliteStore, tmp_path: Path, clock: VirtualClock
+) -> None:
+    store.put(SIGNAL_STATE, item(1))
+    with closing(open_sqlite(tmp_path, clock=clock, synchronous=Synchronous.NORMAL)) as other:
+        other.put(SIGNAL_STATE, item(2, by="other"), condition=version_is(1))
+        with pytest.raises(ConflictError) as refused:
+            store.put(SIGNAL_STATE, item(2, by="store"), condition=version_is(1))
+        assert refused.value.current == item(2, by="other")
+        store.put(SIGNAL_STATE, item(3, by="store"), condition=version_is(2))
+        other.delete(SIGNAL_STATE, KEY, condition=version_is(3))
+        store.put(SIGNAL_STATE, item(1), condition=absent())
+
+
+def test_condition__what_was_written_was_undone__is_asked_of_what_was_there_before(store: SqliteStore) -> None:
+    store.put(SIGNAL_STATE, item(1))
+    [second] = store._operations([Put(SIGNAL_STATE, item(2), version_is(1))], None)
+
+    def undone(connection: sqlite3.Connection) -> None:
+        second.carry_out(connection)
+        raise OverflowError("after the write")
+
+    with pytest.raises(OverflowError):
+        store._commits.run(undone)
+    store.put(SIGNAL_STATE, item(2, said="again"), condition=version_is(1))
+    assert store.get(SIGNAL_STATE, KEY) == item(2, said="again")
+
+
+def test_change__row_was_swept_since__is_told_as_a_new_one(store: SqliteStore, clock: VirtualClock) -> None:
+    store.put(SIGNAL_STATE, item(1, ttl=int(clock.seconds()) + 10))
+    clock.advance(11)
+    assert store.sweep() == 1
+    store.put(SIGNAL_STATE, item(1))
+    kinds = [change.kind for change in store.changes(SIGNAL_STATE, "test").changes]
+    assert kinds == ["INSERT", "REMOVE", "INSERT"]
+
+
+def test_condition__rows_written_a_moment_ago__are_not_read_again(store: SqliteStore) -> None:
+    statements: list[str] = []
+    store.put(SIGNAL_STATE, item(1))
+    store._commits._connection.set_trace_callback(statements.append)
+    for version in range(1, 4):
+        store.put(SIGNAL_STATE, item(version + 1), condition=version_is(version))
+    store.delete(SIGNAL_STATE, KEY, condition=version_is(4))
+    assert [each for each in statements if each.startswith("SELECT")] == []
+    assert sum(each.startswith("COMMIT") for each in statements) == 4
+
+
+def test_recent__many_rows__keeps_only_so_many_and_judges_all_of_them(store: SqliteStore) -> None:
+    places = range(ROWS_MAX + 50)
+    first: list[list[Write]] = [[Put(SIGNAL_STATE, {**item(1), "SK": f"S{place}"}, absent())] for place in places]
+    again: list[list[Write]] = [[Put(SIGNAL_STATE, {**item(2), "SK": f"S{place}"}, version_is(1))] for place in places]
+    assert store.transact_many(first) == [None] * len(places)
+    assert store.transact_many(again) == [None] * len(places)
+    assert all(isinstance(each, ConflictError) for each in store.transact_many(again))
+    assert len(store._rows[SIGNAL_STATE.name].recent._bodies) == ROWS_MAX
