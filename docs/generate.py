@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,6 +167,7 @@ def main() -> None:
     for name, page in PAGES.items():
         (FOLDER / name).write_text(page())
         print(f"wrote {FOLDER.name}/{name}", file=sys.stderr)
+    runpy.run_path(str(FOLDER.parent / "pipeline_cases.py"), run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -145,9 +145,13 @@ class Rig:
         self.pipelines = PipelineService(service.store, service.clock, service.ids, service.bus, service.asl, self.jobs)
         self.parts = self.pipelines.parts
         self.pipelines.register(
-            self.app, {"EvaluatorFunctionArn": self._evaluate, "sla_monitor_arn": self._sla, **self._functions}
+            self.app,
+            {"EvaluatorFunctionArn": self._evaluate, "sla_monitor_arn": self._sla, **self._functions},
+            is_store_near=True,
         )
         self.pipelines.put_machine()
+        # The lookout is at work from the start.
+        self.pipelines.tick()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -206,7 +210,7 @@ class Rig:
             self.env.run()
             changes = self.read_stream()
             for change in changes:
-                self.pipelines.router.hear(change)
+                self.pipelines.hear(change)
             self.env.run()
             if not changes:
                 return
@@ -221,7 +225,7 @@ class Rig:
     def hear_again(self, changes: Iterable[Change]) -> None:
         """Tell the router of changes that it was told of before."""
         for change in changes:
-            self.pipelines.router.hear(change)
+            self.pipelines.hear(change)
         self.pump()
 
     def all_changes(self) -> list[Change]:
@@ -243,7 +247,7 @@ class Rig:
             due = min(self.env.worker.agenda.next_due_ms / 1000, self._next_tick())
             moment = min(max(due, self.env.clock.seconds()), until)
             self.env.advance(moment - self.env.clock.seconds())
-            self.pipelines.clockwork.tick()
+            self.pipelines.tick()
             self.pump()
             if moment >= until:
                 return
@@ -252,7 +256,7 @@ class Rig:
         self.advance(datetime.fromisoformat(text).timestamp() - self.env.clock.seconds())
 
     def _next_tick(self) -> float:
-        return self.env.clock.seconds() + self.pipelines.clockwork.seconds_left()
+        return self.env.clock.seconds() + self.pipelines.seconds_left()
 
     def call(self, slot: Slot, **fields: Json) -> Answer:
         """Call the orchestrator, as a state of the lifecycle does."""

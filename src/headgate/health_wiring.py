@@ -8,17 +8,15 @@ from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 from msgspec.structs import replace
 
 from headgate.auth.api_keys import ApiKeys, IssuedKey
 from headgate.auth.authenticator import Authenticator
-from headgate.auth.key_sets import JwksFetcher, KeySet, from_file
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
-from headgate.auth.tokens import TokenPolicy, Tokens
 from headgate.clock import Clock
 from headgate.durable.app import App
 from headgate.durable.destinations import Destinations
@@ -66,6 +64,9 @@ from headgate.wiring import (
     open_store,
 )
 
+if TYPE_CHECKING:
+    from headgate.auth.tokens import Tokens
+
 _log = structlog.get_logger("statestore.regions")
 # What the regions share; the audit is one chain in each, and is not merged.
 MERGED: Final = (
@@ -104,8 +105,11 @@ def open_health(
         meters.watch_store(opened.store.stats)
     opened.store.stats.attempt_failed = alerts.record
     store: AnyStore = opened.store if fence is None else FencedStore(opened.store, fence)
+    guarded = GuardedStore(store, clock, watcher=alerts)
+    if meters is not None:
+        meters.watch_guards(guarded.breakers, guarded.limiters)
     return HealthService(
-        GuardedStore(store, clock, watcher=alerts),
+        guarded,
         clock,
         service.ids,
         cache,
@@ -350,6 +354,10 @@ def _open_tokens(settings: Settings, clock: Clock) -> Tokens | None:
     auth = settings.auth
     if auth.oidc_issuer is None:
         return None
+    # What fetches keys and checks signatures takes its time to load, and most servers have no issuer.
+    from headgate.auth.key_sets import JwksFetcher, KeySet, from_file
+    from headgate.auth.tokens import TokenPolicy, Tokens
+
     policy = TokenPolicy(
         issuer=auth.oidc_issuer,
         audience=auth.oidc_audience or "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -13,9 +13,14 @@ from msgspec import Struct
 
 from headgate.auth.audit_entry import AuditEntry
 from headgate.clock import Clock
+from headgate.durable.app import App
 from headgate.durable.destinations import Destinations
+from headgate.durable.retry import Retry
 from headgate.errors import NotFoundError, SettingsError, TransientError
 from headgate.fanout.service import FanoutService
+from headgate.health.service import HealthService
+from headgate.loop import health_news, outcomes
+from headgate.loop.dataset_gate import DatasetGate
 from headgate.notify.alerts import Alerts
 from headgate.notify.channels import Surroundings, open_channels
 from headgate.notify.configuration import NotifyConfig, parse_config
@@ -23,6 +28,8 @@ from headgate.notify.delivering import Deliverer, register
 from headgate.notify.mutes import Change, Commit, Mutes
 from headgate.notify.notices import NOBODY, Audience
 from headgate.notify.notifier import Notifier
+from headgate.pipelines import alarms
+from headgate.pipelines.archetypes import load_archetypes
 from headgate.pipelines.backfilling import Backfilling
 from headgate.pipelines.backfills import Backfills
 from headgate.pipelines.calendar_store import CalendarStore
@@ -34,14 +41,13 @@ from headgate.pipelines.evaluator_probes import probes
 from headgate.pipelines.evaluator_process import ProcessEvaluator
 from headgate.pipelines.evaluators import Evaluators, TraitOrder
 from headgate.pipelines.event_names import EventName
-from headgate.pipelines.facts import Gate
 from headgate.pipelines.heartbeats import Heartbeats
 from headgate.pipelines.loading import Known, load_folder
 from headgate.pipelines.pipeline_events import PipelineEvent
-from headgate.pipelines.problems import errors_of
+from headgate.pipelines.problems import InvalidPipelineError, Problem, errors_of
 from headgate.pipelines.pursuit_check import Lifecycle
 from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.service import PipelineService
+from headgate.pipelines.service import Engine, PipelineService
 from headgate.pipelines.sla_timers import SlaMonitor
 from headgate.pipelines.starting import MACHINE
 from headgate.pipelines.trait_rows import TraitResult
@@ -56,6 +62,9 @@ from headgate.triggers.secret_sources import SecretSources
 from headgate.wiring import AppService, OpenedStore
 
 NOTIFY_FILE: Final = "notify.toml"
+ARCHETYPES: Final = "archetypes"
+# Health that is away for a night is told what happened when it comes back: some twelve hours.
+_LOOP_RETRY: Final = Retry(attempts=60, first=1.0, factor=3.0, most=900.0)
 _log = structlog.get_logger(__name__)
 
 
@@ -85,18 +94,29 @@ def open_pipelines(
     clock: Clock,
     *,
     environ: Mapping[str, str],
-    gate: Gate | None = None,
+    health: HealthService | None = None,
     commit: Commit | None = None,
+    engine: Engine | None = None,
 ) -> OpenPipelines:
     """Return the pipelines of an open store, their functions registered with the app. Raises `SettingsError`.
 
-    To be called before the worker of the service starts. `commit` writes down what people do about alerts.
+    To be called before the worker of the service starts. `commit` writes down what people do about alerts. `engine`
+    runs the lifecycle, where that is not the service itself.
     """
     settings, store = opened.settings, opened.store
     calendars = CalendarStore(store, clock)
     triggers = _open_triggers(settings, service, fanouts, clock, environ)
+    gate = None if health is None else DatasetGate(health.gatekeeper)
     pipelines = PipelineService(
-        store, clock, service.ids, service.bus, service.asl, triggers, calendars=calendars.all, gate=gate
+        store,
+        clock,
+        service.ids,
+        service.bus,
+        service.asl,
+        triggers,
+        calendars=calendars.all,
+        gate=gate,
+        engine=engine,
     )
     verdicts = Verdicts(store, clock, pipelines.parts.tells)
     evaluators = _open_evaluators(settings, pipelines, clock, environ)
@@ -104,11 +124,14 @@ def open_pipelines(
         "EvaluatorFunctionArn": _evaluator(evaluators, pipelines),
         "sla_monitor_arn": SlaMonitor(pipelines.parts, verdicts),
     }
-    pipelines.register(service.app, functions)
+    pipelines.register(service.app, functions, is_store_near=settings.store.backend == "sqlite")
+    service.app.on_event(alarms.TYPE, name=alarms.SUBSCRIPTION)(alarms.Alarms(pipelines.events).handle)
+    if health is not None:
+        close_loop(service.app, pipelines, health)
     alerts, mutes, notifier, deliverer = _open_alerts(opened, service, pipelines, clock, commit)
     backfills = Backfills(store, clock, service.ids)
     lifecycle = Lifecycle(
-        is_open=lambda name: _is_open(service, name),
+        is_open=(lambda name: _is_open(service, name)) if engine is None else engine.is_open,
         orchestrate=pipelines.orchestrator,
         end_job=pipelines.triggering.end_job,
     )
@@ -218,6 +241,17 @@ def _is_open(service: AppService, name: str) -> bool:
         return False
 
 
+# Health.
+
+
+def close_loop(app: App, pipelines: PipelineService, health: HealthService) -> None:
+    """Have what becomes of runs change the health of datasets, and that wake whoever waits for them."""
+    told = outcomes.Outcomes(pipelines, health)
+    woken = health_news.HealthNews(pipelines)
+    app.on_event(*outcomes.TYPES, name="headgate.loop.outcomes", retry=_LOOP_RETRY)(told.handle)
+    app.on_event(*health_news.TYPES, name="headgate.loop.news", retry=_LOOP_RETRY)(woken.handle)
+
+
 # Alerts.
 
 
@@ -279,20 +313,35 @@ def audited(change: Change) -> AuditEntry:
 def apply_folder(pipelines: OpenPipelines, folder: Path) -> None:
     """Make the definitions in a folder the current ones. What is wrong with one is told, and stops no other.
 
+    The archetypes of the project are those in the folder 'archetypes' beside it, also for what is defined later.
     Raises `SettingsError` if there is no such folder.
     """
     if not folder.is_dir():
         raise SettingsError(f"pipelines.folder {folder}: there is no such folder; name one with YAML files")
     service = pipelines.service
+    bad = _learn_archetypes(service, folder.resolve().parent / ARCHETYPES)
     known = Known(
+        archetypes=service.archetypes,
         calendars=pipelines.calendars.all(),
         check_trigger=pipelines.triggers.check,
         check_trait=pipelines.evaluators.check,
     )
     loaded = load_folder(folder, known)
     for each in loaded.pipelines:
-        service.definitions.put(each.pipeline, each.text, "folder", source=each.source)
-    for problem in errors_of(loaded.problems):
+        service.definitions.put(each.pipeline, each.text, "folder", source=each.source, also=service.defined)
+    for problem in (*bad, *errors_of(loaded.problems)):
         _log.error("pipeline not defined", file=problem.source, error=problem.text())
         told = PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": problem.text()})
         service.events.tell(told)
+
+
+def _learn_archetypes(service: PipelineService, folder: Path) -> Sequence[Problem]:
+    """Have a service know the archetypes of a project, and return what is wrong with them."""
+    if not folder.is_dir():
+        return ()
+    try:
+        service.archetypes = load_archetypes(folder)
+    except InvalidPipelineError as exc:
+        # Pipelines that have none of them are as right as before.
+        return exc.problems
+    return ()

@@ -7,6 +7,7 @@ depend on timing.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import tempfile
 import threading
@@ -36,9 +37,17 @@ from headgate.durable.service import install_notes
 from headgate.durable.worker import Worker
 from headgate.fanout.inline_worker import InlineWorker
 from headgate.settings import Settings
-from headgate.wiring import AppService, join_fanouts, open_fanouts, open_service, open_store
+from headgate.wiring import AppService, database_path, join_fanouts, open_fanouts, open_service, open_store
 
 STEPS_MAX: Final = 100_000
+
+
+@functools.cache
+def _empty_database() -> bytes:
+    with tempfile.TemporaryDirectory(prefix="headgate-test-") as home:
+        settings = Settings(home=Path(home))
+        open_store(settings, VirtualClock()).store.close()
+        return database_path(settings).read_bytes()
 
 
 class Call:
@@ -136,7 +145,10 @@ class Environment:
 
     def __enter__(self) -> Self:
         home = self._exits.enter_context(tempfile.TemporaryDirectory(prefix="headgate-test-"))
-        opened = open_store(Settings(home=Path(home)), self.clock)
+        settings = Settings(home=Path(home))
+        # Most of what it takes to open a new store is to make its tables.
+        database_path(settings).write_bytes(_empty_database())
+        opened = open_store(settings, self.clock)
         self._exits.callback(opened.store.close)
         self._service = open_service(self.app, opened, self.clock)
         self._exits.callback(lambda: self.app.bind(None, None))
@@ -251,6 +263,8 @@ class Environment:
         definition.is_async = False
         definition.isolate = False
         self.worker.stand_ins[activity.name] = definition
+        # Every call is to reach the stand-in, also one that only looks.
+        activity.look = None
         return made
 
     def _move_to(self, moment: float) -> None:

@@ -56,6 +56,7 @@ class World(Rig):
         self.pipelines = self.open.service
         self.parts = self.pipelines.parts
         self.pipelines.put_machine()
+        self.pipelines.tick()
         # Again: the subscriptions of alerts are new.
         self.env.worker.join()
         self.heartbeats = Heartbeats(self.store, service.clock, self.parts.tells)
@@ -87,7 +88,7 @@ class World(Rig):
             due = min(self.env.worker.agenda.next_due_ms / 1000, self._next_tick(), self._watchdog_at)
             moment = min(max(due, self.env.clock.seconds()), until)
             self.env.clock.advance(moment - self.env.clock.seconds())
-            self.pipelines.clockwork.tick()
+            self.pipelines.tick()
             self.pump()
             if moment >= self._watchdog_at:
                 self._look()
@@ -105,7 +106,7 @@ class World(Rig):
             if not changes:
                 return
             for change in changes:
-                self.pipelines.router.hear(change)
+                self.pipelines.hear(change)
         raise AssertionError("no rest: something asks for itself again and again")
 
     def read_stream(self) -> list[Change]:

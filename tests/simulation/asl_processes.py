@@ -96,6 +96,7 @@ class AslProcess(Process):
             sign=lambda execution_id, signal: sign_token(keyring, execution_id, signal),
             options_of=self._options_of,
             distribute=_distribute,
+            look=self._look,
         )
         app.workflows[WORKFLOW] = Workflow(
             machine_workflow(surroundings),
@@ -136,6 +137,10 @@ class AslProcess(Process):
     def _options_of(self, name: str, input: Raw) -> ActivityOptions | None:
         del input
         return self.app.activities[name].activity_options
+
+    def _look(self, name: str, input: Json) -> Json:
+        look = self.app.activities[name].look
+        return None if look is None else look(input)
 
     def start(self, definition: Mapping[str, Any], input: Json, name: str) -> str:
         text = checked_definition(json.dumps(definition))

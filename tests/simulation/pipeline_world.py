@@ -127,7 +127,7 @@ class PipelineMachine(AslMachine):
 
 
 class PipelineProcess(AslProcess):
-    """A server: an engine, pipelines, a router and a clockwork, on a store at any call to which it may die."""
+    """A server: an engine, pipelines, router, clockwork and lookout, on a store at any call to which it may die."""
 
     def __init__(self, machine: PipelineMachine, **options: Any) -> None:
         super().__init__(machine, **options)
@@ -140,6 +140,7 @@ class PipelineProcess(AslProcess):
                 "EvaluatorFunctionArn": lambda _event: {},
                 "sla_monitor_arn": lambda _event: {"warningAt": "", "breachAt": ""},
             },
+            is_store_near=True,
         )
         self.clockwork: Clockwork = self.pipelines.clockwork
 
@@ -158,7 +159,7 @@ class PipelineProcess(AslProcess):
         store: Any = self.store
         batch = store.changes(PIPELINES, "router", limit=limit)
         for change in batch.changes:
-            self.pipelines.router.hear(change)
+            self.pipelines.hear(change)
         store.checkpoint(PIPELINES, "router", batch.position)
 
 
@@ -229,6 +230,8 @@ class PipelineWorld:
         process = PipelineProcess(self.machine)
         process.worker.join()
         process.know()
+        # From now on it looks in place of those who wait; and it may die doing so.
+        process.pipelines.lookout.tick()
         self.processes.append(process)
 
     def _drive(self, act: Callable[[PipelineProcess], None]) -> None:
@@ -269,7 +272,7 @@ class PipelineWorld:
         process.route(self.draw.choice([1, 5, 50]))
 
     def _tick(self, process: PipelineProcess) -> None:
-        process.clockwork.tick()
+        process.pipelines.tick()
 
     def _arm(self) -> None:
         process = self.draw.choice([*self.processes, self.outside])
@@ -399,7 +402,7 @@ class PipelineWorld:
         store: Any = process.store
         changes = store.changes(PIPELINES, f"again {self.draw.randint(0, 1)}", limit=60)
         for change in changes.changes:
-            process.pipelines.router.hear(change)
+            process.pipelines.hear(change)
         if self.draw.random() < 0.7:
             store.checkpoint(PIPELINES, f"again {self.draw.randint(0, 1)}", changes.position)
 
@@ -489,6 +492,7 @@ class PipelineWorld:
         for _ in range(500):
             done = 0
             for process in list(self.processes):
+                process.pipelines.lookout.tick()
                 process.worker.poll()
                 while process.worker.engine.has_work:
                     process.worker.turn()

@@ -11,6 +11,7 @@ import msgspec
 from headgate.asl.definition import Language, Machine, MapSpec, ParallelSpec
 from headgate.asl.failures import StateError
 from headgate.asl.frames import Frame
+from headgate.asl.lanes import all_done
 from headgate.asl.scope import Evaluator, Json, Member
 from headgate.asl.visits import Lane, Visit
 
@@ -94,7 +95,8 @@ def items_of(visit: Visit, spec: MapSpec, input: Json) -> Sequence[Json]:
     if isinstance(items, dict) and visit.state.language is Language.JSONATA:
         return [Member(Key=key, Value=value) for key, value in items.items()]
     if not isinstance(items, list):
-        raise visit.wrong(f"The items of the Map state '{visit.state.name}' must be a list, not {type(items).__name__}")
+        cause = f"The items of the Map state '{visit.state.name}' must be a list, not {type(items).__name__}"
+        raise visit.wrong("Items", cause)
     return items
 
 
@@ -118,7 +120,7 @@ def whole_number(field: Evaluator | None, visit: Visit, name: str) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise visit.wrong(f"The {name} of the state '{visit.state.name}' must be a whole number from 0")
+        raise visit.wrong(name, f"The {name} of the state '{visit.state.name}' must be a whole number from 0")
     return value
 
 
@@ -169,11 +171,4 @@ async def _in_lanes(places: Iterator[int], work: Callable[[int], Awaitable[None]
                 is_failed = True
                 raise
 
-    tasks = [asyncio.create_task(one_lane()) for _ in range(lanes)]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        # Whoever failed or was cancelled: nobody is left running, and nobody's end goes unheard.
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    await all_done(one_lane() for _ in range(lanes))

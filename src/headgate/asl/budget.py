@@ -17,9 +17,8 @@ from headgate.asl.calls import Wait, target_of
 from headgate.asl.definition import ExecutionType, Kind
 from headgate.asl.findings import Code, Problem, json_path, listed
 from headgate.asl.loops import components, loops, may_be_counted
-from headgate.asl.map_fields import is_distributed, processor_of
 from headgate.asl.scope import Json
-from headgate.asl.transitions import machines_in, states_of, successors
+from headgate.asl.transitions import is_distributed, machines_in, processor_of, states_of, successors
 
 _Steps: TypeAlias = tuple[str | int, ...]
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from headgate.asl.calls import RESOURCES, target_of
+from headgate.asl.calls import RESOURCES, Callee, Target, target_of
 from headgate.asl.choices import CONNECTIVES, OPERATORS, compile_rule
 from headgate.asl.findings import Code, Spot, listed, nearest
 from headgate.asl.intrinsics import compile_intrinsic
 from headgate.asl.jsonata import compile_expression, compile_jsonata, is_expression
+from headgate.asl.moments import parse_moment
 from headgate.asl.paths import compile_path, compile_reference
 from headgate.asl.scope import Json
+from headgate.asl.service_actions import INVOKE, call_of, known_actions
 from headgate.asl.substitution import unresolved
 from headgate.asl.templates import TemplateError, compile_template
 
@@ -22,8 +22,7 @@ Check: TypeAlias = Callable[[Spot, Json], None]
 # What AWS takes as a number of seconds or of attempts at most.
 LARGEST: Final = 99_999_999
 VARIABLE_NAME_LENGTH_MAX: Final = 80
-# RFC 3339 with the capital letters that the States Language asks for.
-_TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+_REFERENCE: Final = "a reference path such as $.result: members and places in lists, nothing that selects more than one"
 _RESERVED_VARIABLE: Final = "states"
 _RULE_FIELDS: Final = frozenset({"Variable", *CONNECTIVES, *OPERATORS})
 
@@ -151,11 +150,25 @@ def path(spot: Spot, value: Json) -> None:
 
 
 def reference(spot: Spot, value: Json) -> None:
-    allowed = "a reference path such as $.result: members and places in lists, nothing that selects more than one"
+    """Check a place to write to."""
     if not isinstance(value, str):
-        wrong_type(spot, value, f"{allowed}; or null")
+        wrong_type(spot, value, f"{_REFERENCE}; or null")
     else:
-        _compiles(spot, value, compile_reference, Code.BAD_REFERENCE_PATH, f"write {allowed}")
+        _compiles(spot, value, compile_reference, Code.BAD_REFERENCE_PATH, f"write {_REFERENCE}")
+
+
+def single_path(spot: Spot, value: Json) -> None:
+    """Check a path that reads one value: of the input, of the context object or of a variable."""
+    before = len(spot.found)
+    path(spot, value)
+    if len(spot.found) == before:
+        _selects_one(spot, value)
+
+
+def _selects_one(spot: Spot, value: Json) -> None:
+    if not compile_path(value).is_reference:
+        fact = f"{value!r} can select more than one value"
+        spot.report(Code.BAD_REFERENCE_PATH, fact, f"write {_REFERENCE}")
 
 
 def path_or_intrinsic(spot: Spot, value: Json) -> None:
@@ -165,7 +178,7 @@ def path_or_intrinsic(spot: Spot, value: Json) -> None:
             spot, value, compile_intrinsic, Code.BAD_PATH, "write a path or a call such as States.Format('{}', $.id)"
         )
     else:
-        path(spot, value)
+        single_path(spot, value)
 
 
 def expression(spot: Spot, value: Json) -> None:
@@ -243,18 +256,8 @@ def timestamp(spot: Spot, value: Json) -> None:
     allowed = "a moment such as 2030-03-14T01:59:00Z"
     if not isinstance(value, str):
         wrong_type(spot, value, allowed)
-    elif not _TIMESTAMP.fullmatch(value) or not _is_moment(value):
+    elif parse_moment(value) is None:
         spot.report(Code.BAD_TIMESTAMP, f"{value!r} is not a moment by RFC 3339", f"write {allowed}")
-
-
-def _is_moment(value: str) -> bool:
-    # Python takes six digits of a fraction at most; AWS more.
-    whole = re.sub(r"\.\d+", "", value)
-    try:
-        datetime.datetime.fromisoformat(whole)
-    except ValueError:
-        return False
-    return True
 
 
 def rule(spot: Spot, value: Json) -> None:
@@ -276,6 +279,14 @@ def rule(spot: Spot, value: Json) -> None:
     # What is wrong inside would only be said again of the whole.
     if len(spot.found) == before:
         _compiles(spot, value, compile_rule, Code.BAD_RULE, allowed)
+    if len(spot.found) == before:
+        _compares_single_values(spot, value)
+
+
+def _compares_single_values(spot: Spot, rule: Mapping[str, Json]) -> None:
+    for key, operand in rule.items():
+        if key == "Variable" or key.endswith("Path"):
+            _selects_one(spot.at(key), operand)
 
 
 def _nested_rule(spot: Spot, value: Json) -> None:
@@ -321,9 +332,37 @@ def resource(spot: Spot, value: Json) -> None:
         wrong_type(spot, value, "a string")
         return
     try:
-        target_of(value)
+        target = target_of(value)
     except ValueError as error:
         spot.report(Code.BAD_RESOURCE, str(error), f"write {RESOURCES}")
+    else:
+        _check_action(spot, target)
+
+
+def _check_action(spot: Spot, target: Target) -> None:
+    if target.callee is not Callee.SERVICE or (target.name, target.action) == INVOKE:
+        return
+    known = known_actions()
+    service, action, _ = call_of(target.name, target.action)
+    if action not in known.get(service, ()):
+        near = {service: known[service]} if service in known else known
+        names = [f"{name}:{each}" for name, actions in near.items() for each in actions]
+        fact = f"no Task can call {target.name}:{target.action} here"
+        allowed = f"write arn:aws:states::: with {listed(names)}, or call a function that does it"
+        spot.report(Code.BAD_RESOURCE, fact, allowed)
+
+
+def action_of(*names: str) -> Check:
+    """Return a check for the ARN of one of these actions."""
+    arns = [f"arn:aws:states:::{name}" for name in names]
+
+    def check(spot: Spot, value: Json) -> None:
+        if not isinstance(value, str):
+            wrong_type(spot, value, listed(arns))
+        elif not value.startswith("arn:aws") or not value.endswith(tuple(f":states:::{name}" for name in names)):
+            spot.report(Code.BAD_RESOURCE, f"{value!r} cannot be called here", f"write {listed(arns)}")
+
+    return check
 
 
 def exclusive(spot: Spot, value: Mapping[str, Json], *pair: str) -> None:

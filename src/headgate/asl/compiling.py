@@ -29,30 +29,16 @@ from headgate.asl.definition import (
     WaitSpec,
     WriterSpec,
 )
-from headgate.asl.jsonata import compile_jsonata, is_expression
-from headgate.asl.map_fields import processor_of
+from headgate.asl.jsonata import compile_field, is_expression
 from headgate.asl.paths import compile_path, compile_reference
 from headgate.asl.references import WHOLE, Reference
 from headgate.asl.scope import Evaluator, Json, constant
 from headgate.asl.templates import compile_dynamic, compile_template
-from headgate.asl.validation import BESIDE_CONDITION, language_of, problems
-from headgate.errors import DefinitionError
+from headgate.asl.transitions import processor_of
+from headgate.asl.validation import BESIDE_CONDITION, language_of
 
 _Compiled = TypeVar("_Compiled")
-_SHOWN_MAX: Final = 20
 _INVOKE: Final = ":::lambda:invoke"
-
-
-def compile_machine(definition: Json) -> Machine:
-    """Return the machine that a definition describes. Raises `DefinitionError` that lists what is wrong with it."""
-    found = problems(definition)
-    if found:
-        lines = [f"  {problem}" for problem in found[:_SHOWN_MAX]]
-        if len(found) > _SHOWN_MAX:
-            lines.append(f"  and {len(found) - _SHOWN_MAX} more")
-        count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
-        raise DefinitionError("\n".join([f"the definition has {count}; mend each where it says:", *lines]))
-    return compile_known(definition)
 
 
 def compile_known(definition: Json) -> Machine:
@@ -74,7 +60,6 @@ def _machine(definition: Mapping[str, Json], language: Language) -> Machine:
 
 def _state(name: str, state: Mapping[str, Json], machine_language: Language) -> State:
     kind, language = Kind(state["Type"]), language_of(state, machine_language)
-    is_jsonata = language is Language.JSONATA
     return State(
         name=name,
         kind=kind,
@@ -88,9 +73,9 @@ def _state(name: str, state: Mapping[str, Json], machine_language: Language) -> 
         result_path=_given(state, "ResultPath", compile_reference) if state.get("ResultPath") is not None else None,
         output_path=_filter(state, "OutputPath"),
         discards_result="ResultPath" in state and state["ResultPath"] is None,
-        arguments=_given(state, "Arguments", compile_jsonata),
-        output=_given(state, "Output", compile_jsonata),
-        assign=_given(state, "Assign", compile_jsonata if is_jsonata else compile_template),
+        arguments=_template(state, "Arguments", Language.JSONATA),
+        output=_template(state, "Output", Language.JSONATA),
+        assign=_template(state, "Assign", language),
         retry=tuple(_retrier(entry) for entry in state.get("Retry", ())),
         catch=tuple(_catcher(entry, language) for entry in state.get("Catch", ())),
     )
@@ -110,13 +95,15 @@ def _filter(state: Mapping[str, Json], field: str) -> Evaluator | None:
 def _value(holder: Mapping[str, Json], field: str, language: Language) -> Evaluator | None:
     """Return a field that JSONata writes as an expression, and JSONPath as another field that has a path."""
     if field in holder:
-        return compile_jsonata(holder[field]) if language is Language.JSONATA else constant(holder[field])
+        return compile_field(holder[field], field) if language is Language.JSONATA else constant(holder[field])
     indirect = f"{field}Path"
     return compile_path(holder[indirect], indirect) if indirect in holder else None
 
 
 def _template(holder: Mapping[str, Json], field: str, language: Language) -> Evaluator | None:
-    return _given(holder, field, compile_jsonata if language is Language.JSONATA else compile_template)
+    if language is Language.JSONATA:
+        return compile_field(holder[field], field) if field in holder else None
+    return _given(holder, field, compile_template)
 
 
 def _retrier(entry: Mapping[str, Json]) -> Retrier:
@@ -136,7 +123,7 @@ def _catcher(entry: Mapping[str, Json], language: Language) -> Catcher:
         errors=tuple(entry["ErrorEquals"]),
         next=entry["Next"],
         result_path=_caught_at(entry) if language is Language.JSONPATH else None,
-        output=_given(entry, "Output", compile_jsonata),
+        output=_template(entry, "Output", Language.JSONATA),
         assign=_template(entry, "Assign", language),
     )
 
@@ -168,7 +155,7 @@ def _choice(state: Mapping[str, Json], language: Language, _: Language) -> Spec:
             condition=_condition(entry, language),
             next=entry["Next"],
             assign=_template(entry, "Assign", language),
-            output=_given(entry, "Output", compile_jsonata),
+            output=_template(entry, "Output", Language.JSONATA),
         )
         for entry in state["Choices"]
     )
@@ -177,7 +164,7 @@ def _choice(state: Mapping[str, Json], language: Language, _: Language) -> Spec:
 
 def _condition(entry: Mapping[str, Json], language: Language) -> Evaluator:
     if language is Language.JSONATA:
-        return compile_jsonata(entry["Condition"])
+        return compile_field(entry["Condition"], "Condition")
     return compile_rule({key: part for key, part in entry.items() if key not in BESIDE_CONDITION})
 
 

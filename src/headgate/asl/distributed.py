@@ -159,7 +159,12 @@ class Distributor:
         verdict = self._books.standing(order.run_id, order.tolerance).verdict
         if verdict is not Verdict.GO_ON:
             return Given(verdict)
-        taken = self._books.take(order.run_id, 1, lambda chunk, token: f"{order.run_id}:{chunk.start}:{token}")
+        taken = self._books.take(
+            order.run_id,
+            1,
+            lambda chunk, token: f"{order.run_id}:{chunk.start}:{token}",
+            takers=order.concurrency,
+        )
         if not taken:
             return Given(Verdict.DONE)
         chunk, before = taken[0].chunk, taken[0].before

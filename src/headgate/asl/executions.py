@@ -169,9 +169,15 @@ class MachineExecutions:
             )
         except AlreadyStartedError:
             # When it was started and from which version is part of the input; the same name and input are the same.
-            if self._row(execution_id).memo != bytes(memo).decode():
-                raise
-            return execution_id, False
+            taken_by = self._row(execution_id)
+            if taken_by.memo == bytes(memo).decode():
+                return execution_id, False
+            status = _STATUSES[taken_by.status].value
+            raise AlreadyStartedError(
+                f"machine {machine}: the name {request.name} is taken by an execution with another input ({status}); "
+                "choose another name, or give the same input",
+                current={"execution_id": execution_id, "status": status},
+            ) from None
         return handle.id, handle.was_started
 
     def request(

@@ -30,12 +30,16 @@ _ALSO: Final = {HEARTBEAT_TIMEOUT: TIMEOUT}
 
 
 class StateError(Exception):
-    """A state failed with this error name and this cause."""
+    """A state failed with this error name and this cause.
 
-    def __init__(self, error: str, cause: str = "") -> None:
+    `location` is the field whose JSONata failed, until the history has it; None for every other failure.
+    """
+
+    def __init__(self, error: str, cause: str = "", location: str | None = None) -> None:
         super().__init__(f"{error}: {cause}" if cause else error)
         self.error = error
         self.cause = cause
+        self.location = location
 
     @property
     def output(self) -> dict[str, str]:

@@ -9,9 +9,8 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.asl.definition import Kind
-from headgate.asl.map_fields import is_distributed
 from headgate.asl.scope import Json
-from headgate.asl.transitions import Cause, Transition, states_of, transitions_of
+from headgate.asl.transitions import Cause, Transition, is_distributed, states_of, transitions_of
 
 LENGTH_MAX: Final = 38
 # Names that no state can be meant by: a state has 80 characters at most, and none of them is this one.

@@ -33,6 +33,7 @@ from headgate.durable.failures import ActivityTimeout, ChildFailure, ErrorInfo, 
 from headgate.durable.history import ActivityOptions, Status
 from headgate.durable.interpreter import Interpreter, current
 from headgate.durable.retry import Retry
+from headgate.errors import HeadgateError
 
 WORKFLOW: Final = "headgate.machine"
 # What fails is the machine's to retry; an attempt that was lost with its worker has not failed.
@@ -41,6 +42,8 @@ _HEARTBEAT: Final = "heartbeat"
 FUNCTION_NAME: Final = re.compile(r"(?:.*:function:)?(?:\$\{)?([A-Za-z_][A-Za-z0-9_.-]*)\}?(?::[A-Za-z0-9_$.-]+)?")
 # How the names of our own activities begin.
 OURS: Final = "headgate."
+# How the actions of our own functions begin that may come to nothing but a look.
+LOOKS: Final = "check"
 
 
 class Distributes(Protocol):
@@ -57,6 +60,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     # The options of a call of a function, if it is registered here; None for one that another process has.
     options_of: Callable[[str, Raw], ActivityOptions | None]
     distribute: Distributes
+    # The answer to a call that only looks, where it can be had at once and changes nothing; None: an activity has to.
+    look: Callable[[str, Json], Json] = lambda _name, _input: None
     journal: Callable[[Request], Journal] = lambda request: Tally(request.events)
 
 
@@ -157,6 +162,10 @@ class DurableHost:
 
     async def function(self, name: str, input: Json, call: Call | None = None) -> Json:
         """Return what a registered function returns. Raises `StateError`."""
+        if _may_look(name, input):
+            seen: Json = hg.side_effect(lambda: self._look(name, input))
+            if seen is not None:
+                return seen
         timeout_seconds = None if call is None else call.timeout_seconds
         heartbeat_seconds = None if call is None else call.heartbeat_seconds
         raw = payload.encode(input, what=f"input of {name}")
@@ -171,6 +180,13 @@ class DurableHost:
             raise StateError(error, str(exc)) from None
         except Exception as exc:  # noqa: BLE001 - whatever the function raised is how the Task failed
             raise failed_with(exc) from None
+
+    def _look(self, name: str, input: Json) -> Json:
+        try:
+            return self.surroundings.look(name, input)
+        except HeadgateError:
+            # An activity meets it as well, and there it can be tried again, or fail the Task.
+            return None
 
     async def _invoke(self, call: Call) -> Json:
         named = FUNCTION_NAME.fullmatch(str(field(call.input, "FunctionName", resource="lambda:invoke")))
@@ -253,6 +269,11 @@ class DurableHost:
             raise StateError(TASK_FAILED, _text({**facts, "StopDate": iso_moment(self.now_ms())})) from None
         facts |= {"Status": "SUCCEEDED", "StopDate": iso_moment(self.now_ms())}
         return {**facts, "Output": output if call.target.wait is Wait.JOB_AS_JSON else _text(output)}
+
+
+def _may_look(name: str, input: Json) -> bool:
+    """Whether a call may come to a look. By the call alone: whichever process replays it has to come to the same."""
+    return name.startswith(OURS) and isinstance(input, dict) and str(input.get("action", "")).startswith(LOOKS)
 
 
 @functools.cache

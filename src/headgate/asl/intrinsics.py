@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import math
 import random
@@ -14,6 +13,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, Never
 
 from headgate.asl.failures import INTRINSIC_FAILURE, StateError
+from headgate.asl.hashes import ALGORITHMS
 from headgate.asl.paths import compile_argument
 from headgate.asl.scope import Evaluator, Json, Scope, constant
 
@@ -23,13 +23,6 @@ TEXT_CHARS_MAX: Final = 10_000
 
 _CACHED_MAX: Final = 4096
 _ADDEND_MIN, _ADDEND_MAX = -(2**31), 2**31 - 1
-_ALGORITHMS: Final = {
-    "MD5": hashlib.md5,
-    "SHA-1": hashlib.sha1,
-    "SHA-256": hashlib.sha256,
-    "SHA-384": hashlib.sha384,
-    "SHA-512": hashlib.sha512,
-}
 _FORMAT: Final = "States.Format"
 
 _CALL: Final = re.compile(r"([A-Za-z0-9_.]+)\(")
@@ -316,9 +309,9 @@ def _base64_decode(text: Json) -> str:
 def _hash(data: Json, algorithm: Json) -> str:
     # AWS asks for "an object string": what is no string is hashed as its JSON.
     text = data if isinstance(data, str) else _json_to_string(data)
-    if not isinstance(algorithm, str) or algorithm not in _ALGORITHMS:
-        raise ValueError(f"there is no algorithm {algorithm!r}: use {', '.join(_ALGORITHMS)}")
-    return _ALGORITHMS[algorithm](_short(text).encode()).hexdigest()
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        raise ValueError(f"there is no algorithm {algorithm!r}: use {', '.join(ALGORITHMS)}")
+    return ALGORITHMS[algorithm](_short(text).encode()).hexdigest()
 
 
 def _json_merge(first: Json, second: Json, deep: Json) -> dict[str, Json]:

@@ -87,6 +87,22 @@ def compile_jsonata(value: Json) -> Evaluator:
     return constant(value)
 
 
+def compile_field(value: Json, field: str) -> Evaluator:
+    """Return the evaluator of what a field has, as `compile_jsonata` does. Its errors say which field it was."""
+    if not _is_dynamic(value):
+        return constant(value)
+    evaluate = compile_jsonata(value)
+
+    def located(scope: Scope) -> Json:
+        try:
+            return evaluate(scope)
+        except StateError as exc:
+            exc.location = field
+            raise
+
+    return located
+
+
 def _is_dynamic(value: Json) -> bool:
     if isinstance(value, dict):
         return any(map(_is_dynamic, value.values()))

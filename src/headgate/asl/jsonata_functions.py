@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import random
@@ -12,19 +11,13 @@ from typing import Final
 
 from jsonata import Functions, JException, Jsonata, Utils  # type: ignore[import-untyped]  # it has no stubs
 
+from headgate.asl.hashes import ALGORITHMS
 from headgate.asl.moments import iso_moment, parse_moment
 from headgate.asl.scope import Json, Scope
 
 # The most characters of a text and elements of a list that an expression may make, far above what a state may pass on.
 SIZE_MAX: Final = 4_000_000
 
-_ALGORITHMS: Final = {
-    "MD5": hashlib.md5,
-    "SHA-1": hashlib.sha1,
-    "SHA-256": hashlib.sha256,
-    "SHA-384": hashlib.sha384,
-    "SHA-512": hashlib.sha512,
-}
 # The letter of every component of a picture such as [Y0001]-[M01]; [[ is a bracket that means itself.
 _COMPONENTS: Final = re.compile(r"(?<!\[)\[\s*([A-Za-z])")
 
@@ -108,9 +101,9 @@ class StepFunctions:
     def hash_of(source: Json, algorithm: Json) -> Json:
         if source is None or algorithm is None:
             return None
-        if algorithm not in _ALGORITHMS:
-            raise refused(f"the algorithm of $hash must be one of {', '.join(_ALGORITHMS)}, not {algorithm}")
-        return _ALGORITHMS[algorithm](source.encode(), usedforsecurity=False).hexdigest()
+        if algorithm not in ALGORITHMS:
+            raise refused(f"the algorithm of $hash must be one of {', '.join(ALGORITHMS)}, not {algorithm}")
+        return ALGORITHMS[algorithm](source.encode(), usedforsecurity=False).hexdigest()
 
     @staticmethod
     def random_number(seed: Json) -> float:

@@ -21,7 +21,7 @@ from headgate.errors import ConflictError, NotFoundError, StoreBusyError
 from headgate.fanout.attempts import Failure, Result, begun, completed, failed, moved_to, released
 from headgate.fanout.changes import Change, Guard, apply
 from headgate.fanout.redriving import Selection
-from headgate.fanout.rows import MAIN_LANE, Chunk, Fanout, Policy, moment, run_key
+from headgate.fanout.rows import MAIN_LANE, Chunk, Fanout, Policy, moment, moment_ms, queue_place, run_key
 from headgate.fanout.service import FanoutService
 from headgate.fanout.states import Disposition, FanoutStatus
 from headgate.store.conditions import all_of, exists, lacks
@@ -76,20 +76,32 @@ class MapBooks:
 
     # Taking chunks.
 
-    def take(self, run_id: str, count: int, name: Callable[[Chunk, str], str]) -> list[Work]:
-        """Take up to `count` chunks; `name` gives, by the chunk and its token, the execution that does it."""
+    def take(self, run_id: str, count: int, name: Callable[[Chunk, str], str], *, takers: int = 1) -> list[Work]:
+        """Take up to `count` chunks; `name` gives, by the chunk and its token, the execution that does it.
+
+        `takers` is how many may want some at once: one alone is given those at the head of the queue.
+        """
         fanout = self._library.fanout(run_id, consistent=True)
         if fanout.cancelled_at is not None or fanout.paused_at is not None:
             return []
+        if takers > 1:
+            taken = self._begin(fanout, self._queued(run_id, count, after=_somewhere(fanout)), name)
+            if taken:
+                return taken
         look = count
         while True:
-            found = self._library.queued(run_id, MAIN_LANE, due_ms=self._library.now_ms(), limit=look)
-            taken = self._begin(fanout, _spread(found, count), name) if found else []
+            found = self._queued(run_id, look)
+            taken = self._begin(fanout, _spread(found, count), name)
             if taken or len(found) < look or look >= _READ_MAX:
                 return taken
             look = min(_READ_MAX, SPREAD * look)
 
+    def _queued(self, run_id: str, count: int, after: str | None = None) -> Sequence[Chunk]:
+        return self._library.queued(run_id, MAIN_LANE, due_ms=self._library.now_ms(), after=after, limit=count)
+
     def _begin(self, fanout: Fanout, chunks: Sequence[Chunk], name: Callable[[Chunk, str], str]) -> list[Work]:
+        if not chunks:
+            return []
         now_ms = self._library.now_ms()
         changes: list[Change] = []
         for chunk in chunks:
@@ -228,3 +240,9 @@ def _message(cause: str) -> str:
 def _spread(found: Sequence[Chunk], count: int) -> Sequence[Chunk]:
     """Return as many as are wanted. Whoever was too late at the head of the queue takes from where chance puts it."""
     return found if len(found) <= count else random.sample(list(found), count)
+
+
+def _somewhere(fanout: Fanout) -> str:
+    """Return a place in the queue of a fan-out that is as good as any other, so that few want the same chunk."""
+    drawn = random.randrange(max(1, fanout.items_total))
+    return queue_place(moment_ms(fanout.created_at), f"-{drawn:0{fanout.width}d}")

@@ -32,7 +32,7 @@ def items_of(visit: Visit, spec: MapSpec, input: Json) -> list[Json] | None:
     try:
         return list(items_in(items, f"The items of the Map state '{visit.state.name}'"))
     except ValueError as exc:
-        raise visit.wrong(str(exc)) from None
+        raise visit.wrong("Items", str(exc)) from None
 
 
 def order_of(request: Request, visit: Visit, spec: MapSpec, input: Json) -> MapOrder:
@@ -128,7 +128,6 @@ def _percentage(field: Evaluator | None, visit: Visit) -> float | None:
         return None
     value = field(visit.scope(visit.selected_input()))
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 100:
-        raise visit.wrong(
-            f"The ToleratedFailurePercentage of the state '{visit.state.name}' must be a number up to 100"
-        )
+        name = "ToleratedFailurePercentage"
+        raise visit.wrong(name, f"The {name} of the state '{visit.state.name}' must be a number up to 100")
     return float(value)

@@ -8,6 +8,7 @@ from typing import Final
 
 from headgate.asl.checks import (
     Check,
+    action_of,
     anything,
     exclusive,
     expression,
@@ -16,7 +17,7 @@ from headgate.asl.checks import (
     jsonata,
     one_of,
     or_expression,
-    path,
+    single_path,
     template,
     text,
     wrong_type,
@@ -25,6 +26,7 @@ from headgate.asl.definition import ExecutionType, Language, MapMode
 from headgate.asl.findings import Code, Spot
 from headgate.asl.jsonata import is_expression
 from headgate.asl.scope import Json
+from headgate.asl.transitions import is_distributed, processor_of
 
 # What AWS lets a batch weigh: as much as the input of an execution.
 _BATCH_BYTES_MAX: Final = 262_144
@@ -46,10 +48,12 @@ DISTRIBUTED_FIELDS: Final = (
     "ToleratedFailurePercentage",
     "ToleratedFailurePercentagePath",
 )
-_CALL: Final[Mapping[Language, Mapping[str, Check]]] = {
-    Language.JSONPATH: {"Resource": text, "Parameters": template},
-    Language.JSONATA: {"Resource": text, "Arguments": jsonata},
+_GIVEN: Final[Mapping[Language, Mapping[str, Check]]] = {
+    Language.JSONPATH: {"Parameters": template},
+    Language.JSONATA: {"Arguments": jsonata},
 }
+_READ_ACTIONS: Final = ("s3:getObject", "s3:listObjectsV2")
+_WRITE_ACTIONS: Final = ("s3:putObject",)
 
 
 def _text_list(spot: Spot, value: Json) -> None:
@@ -70,7 +74,7 @@ _READER_CONFIG: Final[Mapping[str, Check]] = {
     "ItemsPointer": text,
 }
 _READER_LIMITS: Final[Mapping[Language, Mapping[str, Check]]] = {
-    Language.JSONPATH: {"MaxItems": integer(1, _ITEMS_MAX), "MaxItemsPath": path},
+    Language.JSONPATH: {"MaxItems": integer(1, _ITEMS_MAX), "MaxItemsPath": single_path},
     Language.JSONATA: {"MaxItems": or_expression(integer(1, _ITEMS_MAX))},
 }
 _WRITER_CONFIG: Final[Mapping[str, Check]] = {
@@ -80,9 +84,9 @@ _WRITER_CONFIG: Final[Mapping[str, Check]] = {
 _BATCHERS: Final[Mapping[Language, Mapping[str, Check]]] = {
     Language.JSONPATH: {
         "MaxItemsPerBatch": integer(1),
-        "MaxItemsPerBatchPath": path,
+        "MaxItemsPerBatchPath": single_path,
         "MaxInputBytesPerBatch": integer(1, _BATCH_BYTES_MAX),
-        "MaxInputBytesPerBatchPath": path,
+        "MaxInputBytesPerBatchPath": single_path,
         "BatchInput": template,
     },
     Language.JSONATA: {
@@ -91,19 +95,6 @@ _BATCHERS: Final[Mapping[Language, Mapping[str, Check]]] = {
         "BatchInput": jsonata,
     },
 }
-
-
-def processor_of(state: Mapping[str, Json]) -> tuple[str, Json]:
-    """Return the name of the field in which a Map has its processor, and what is in it."""
-    field = "Iterator" if "Iterator" in state and "ItemProcessor" not in state else "ItemProcessor"
-    return field, state.get(field)
-
-
-def is_distributed(state: Mapping[str, Json]) -> bool:
-    """Whether the Map says that its iterations are executions of their own."""
-    _, processor = processor_of(state)
-    config = processor.get("ProcessorConfig") if isinstance(processor, dict) else None
-    return isinstance(config, dict) and config.get("Mode") == MapMode.DISTRIBUTED
 
 
 def check_map(spot: Spot, state: Mapping[str, Json], language: Language) -> None:
@@ -154,7 +145,8 @@ def _check_label(spot: Spot, label: Json, _: Language) -> None:
 
 
 def _check_reader(spot: Spot, reader: Json, language: Language) -> None:
-    fields(spot, reader, {**_CALL[language], "ReaderConfig": anything}, ("Resource",))
+    known = {**_GIVEN[language], "Resource": action_of(*_READ_ACTIONS), "ReaderConfig": anything}
+    fields(spot, reader, known, ("Resource",))
     if not isinstance(reader, dict) or "ReaderConfig" not in reader:
         return
     place, config = spot.at("ReaderConfig"), reader["ReaderConfig"]
@@ -178,7 +170,8 @@ def _check_batcher(spot: Spot, batcher: Json, language: Language) -> None:
 
 
 def _check_writer(spot: Spot, writer: Json, language: Language) -> None:
-    fields(spot, writer, {**_CALL[language], "WriterConfig": anything})
+    known = {**_GIVEN[language], "Resource": action_of(*_WRITE_ACTIONS), "WriterConfig": anything}
+    fields(spot, writer, known)
     if not isinstance(writer, dict):
         return
     if "WriterConfig" in writer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from headgate.asl.executions import MACHINE_TAG
 from headgate.asl.failures import EXCEED_TOLERATED_FAILURE_THRESHOLD, TASK_FAILED, TIMEOUT, StateError
 from headgate.asl.hosting import child_workflow
 from headgate.asl.hosting import failed_with as failure_of
+from headgate.asl.lanes import all_done
 from headgate.asl.map_orders import (
     Ending,
     Given,
@@ -80,13 +81,13 @@ async def split(order: SplitOrder) -> Split:
 async def iterate(order: MapOrder, chunks: int) -> None:
     """Have all iterations done. Raises `StoppedError` if some are not to be, and `StateError`."""
     lanes = min(order.concurrency, chunks)
-    lane: Callable[[MapOrder], Awaitable[None]] = _inside if chunks <= ITERATIONS_INSIDE_MAX else _outside
+    lane: Callable[[MapOrder], Coroutine[Any, Any, None]] = _inside if chunks <= ITERATIONS_INSIDE_MAX else _outside
     if order.is_express:
         lanes = min(lanes, EXPRESS_LANES_MAX)
         order = replace(order, concurrency=max(1, order.concurrency // max(1, lanes)))
         lane = _in_memory
     while chunks:
-        await _all(lane(order) for _ in range(lanes))
+        await all_done(lane(order) for _ in range(lanes))
         standing: Standing = await _called(_settle(order))
         _heed(standing.verdict)
         if not standing.open:
@@ -181,17 +182,6 @@ async def _child(order: MapOrder, iteration: Iteration) -> Report:
         is_late = isinstance(exc, ChildFailure) and exc.status == Status.TIMED_OUT
         ending = Ending(error=TIMEOUT if is_late else failed.error, cause=failed.cause)
     return Report(iteration.chunk_id, iteration.token, ending)
-
-
-async def _all(works: Iterable[Awaitable[None]]) -> None:
-    """Wait for all. The first that fails ends the rest and is raised."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _called(call: Awaitable[Any]) -> Any:  # noqa: ANN401 - what the activity returns

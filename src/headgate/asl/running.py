@@ -27,7 +27,6 @@ from headgate.asl.definition import (
 from headgate.asl.failures import (
     HEARTBEAT_TIMEOUT,
     NO_CHOICE_MATCHED,
-    QUERY_EVALUATION_ERROR,
     TIMEOUT,
     StateError,
     runtime,
@@ -134,6 +133,7 @@ class Run:
             done = await self._with_retries(visit) if state.kind in _WORK else await self._simple(visit)
             self._check_output(visit, done)
         except StateError as exc:
+            self._note_evaluation(visit, exc)
             done = self._catch(visit, exc)
         except (ValueError, OverflowError, RecursionError) as exc:
             # A document that is none after all, such as half a character made by an expression.
@@ -159,9 +159,26 @@ class Run:
         catcher = catcher_for(visit.state.catch, error.error)
         if catcher is None:
             raise error
-        done = visit.caught(error, catcher)
+        try:
+            done = visit.caught(error, catcher)
+        except StateError as exc:
+            self._note_evaluation(visit, exc)
+            raise
         self._check_output(visit, done)
         return done
+
+    def _note_evaluation(self, visit: Visit, error: StateError) -> None:
+        """Note that an expression failed; once, however many states the error goes through."""
+        if error.location is None:
+            return
+        details = {
+            "error": error.error,
+            "cause": error.cause,
+            "location": error.location,
+            "state": visit.state.name,
+        }
+        error.location = None
+        visit.lane.event_id = self.note("EvaluationFailed", visit.lane.event_id, details)
 
     # States that work, and may be tried again.
 
@@ -171,6 +188,7 @@ class Run:
             try:
                 return visit.done(await self._work(visit))
             except StateError as exc:
+                self._note_evaluation(visit, exc)
                 pause_seconds = attempts.pause(exc.error, visit.draw)
                 if pause_seconds is None:
                     raise
@@ -263,7 +281,7 @@ class Run:
     def _holds(visit: Visit, answer: Json) -> bool:
         if not isinstance(answer, bool):
             cause = f"A Condition of the state '{visit.state.name}' must be true or false, not {type(answer).__name__}"
-            raise StateError(QUERY_EVALUATION_ERROR, cause)
+            raise visit.wrong("Condition", cause)
         return answer
 
     async def _wait(self, visit: Visit, spec: WaitSpec) -> Done:
@@ -275,9 +293,8 @@ class Run:
             assert spec.timestamp is not None, "a Wait has seconds or a moment"
             until_ms = parse_moment(spec.timestamp(scope))
             if until_ms is None:
-                raise visit.wrong(
-                    f"The Timestamp of the state '{visit.state.name}' is not a moment such as 2026-01-31T12:00:00Z"
-                )
+                cause = f"The Timestamp of the state '{visit.state.name}' is not a moment such as 2026-01-31T12:00:00Z"
+                raise visit.wrong("Timestamp", cause)
             seconds = (until_ms - self.host.now_ms()) / 1000
         if seconds > 0:
             await self.host.sleep(seconds)
@@ -290,7 +307,7 @@ class Run:
         cause = "" if spec.cause is None else spec.cause(scope)
         for name, value in (("Error", error), ("Cause", cause)):
             if not isinstance(value, str):
-                return visit.wrong(f"The {name} of the state '{visit.state.name}' must be a text")
+                return visit.wrong(name, f"The {name} of the state '{visit.state.name}' must be a text")
         return StateError(error, cause)
 
 
@@ -319,7 +336,6 @@ def _seconds(field: Evaluator | None, visit: Visit, name: str) -> float | None:
     value = field(visit.scope(visit.selected_input()))
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= _SECONDS_MAX or (name != "Seconds" and value == 0):
-        raise visit.wrong(
-            f"The {name} of the state '{visit.state.name}' must be a number of seconds up to {_SECONDS_MAX}"
-        )
+        cause = f"The {name} of the state '{visit.state.name}' must be a number of seconds up to {_SECONDS_MAX}"
+        raise visit.wrong(name, cause)
     return float(value)

@@ -49,6 +49,7 @@ class AslService:
             sign=lambda execution_id, signal: sign_token(keyring, execution_id, signal),
             options_of=self._options_of,
             distribute=distributor.run,
+            look=self._look,
         )
         self.executions = MachineExecutions(
             service.client,
@@ -71,6 +72,10 @@ class AslService:
             return activity.activity_options
         args, kwargs = activity.signature.unpack(input, what=f"input of {name}")
         return activity.options_for(args, kwargs)
+
+    def _look(self, name: str, input: Json) -> Json:
+        activity = self._app.activities.get(name)
+        return None if activity is None or activity.look is None else activity.look(input)
 
     def _known_functions(self) -> set[str]:
         """Return the names of all functions that a worker has, here or elsewhere."""

@@ -12,6 +12,8 @@ ACTIONS: Final[dict[str, tuple[str, ...]]] = {
     "sqs": ("sendMessage",),
 }
 SDK: Final = "aws-sdk:"
+# A function is called by this, too, and no service with it.
+INVOKE: Final = ("lambda", "invoke")
 _ALIASES: Final = {"eventbridge": "events"}
 
 

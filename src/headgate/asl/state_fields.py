@@ -21,6 +21,7 @@ from headgate.asl.checks import (
     path_or_intrinsic,
     reference,
     resource,
+    single_path,
     template,
     text,
     timestamp,
@@ -62,8 +63,8 @@ _PERCENTAGE: Final = number(0, 100)
 _JSONPATH: Final[Mapping[Kind, Mapping[str, Check]]] = {
     Kind.TASK: {
         **_TRANSITION, **_RECOVERY, **_FILTERS, **_RESULTS, **_PATH_ASSIGN, "Resource": resource,
-        "Credentials": an_object, "TimeoutSeconds": _SECONDS, "TimeoutSecondsPath": path,
-        "HeartbeatSeconds": _SECONDS, "HeartbeatSecondsPath": path,
+        "Credentials": an_object, "TimeoutSeconds": _SECONDS, "TimeoutSecondsPath": single_path,
+        "HeartbeatSeconds": _SECONDS, "HeartbeatSecondsPath": single_path,
     },
     Kind.PASS: {
         **_TRANSITION, **_FILTERS, **_PATH_ASSIGN, "Parameters": template, "ResultPath": or_null(reference),
@@ -71,17 +72,17 @@ _JSONPATH: Final[Mapping[Kind, Mapping[str, Check]]] = {
     },
     Kind.CHOICE: {**_FILTERS, **_PATH_ASSIGN, "Choices": _ELSEWHERE, "Default": text},
     Kind.WAIT: {
-        **_TRANSITION, **_FILTERS, **_PATH_ASSIGN, "Seconds": integer(0), "SecondsPath": path, "Timestamp": timestamp,
-        "TimestampPath": path,
+        **_TRANSITION, **_FILTERS, **_PATH_ASSIGN, "Seconds": integer(0), "SecondsPath": single_path,
+        "Timestamp": timestamp, "TimestampPath": single_path,
     },
     Kind.SUCCEED: {**_FILTERS},
     Kind.FAIL: {"Error": text, "ErrorPath": path_or_intrinsic, "Cause": text, "CausePath": path_or_intrinsic},
     Kind.PARALLEL: {**_TRANSITION, **_RECOVERY, **_FILTERS, **_RESULTS, **_PATH_ASSIGN, "Branches": _ELSEWHERE},
     Kind.MAP: {
-        **_TRANSITION, **_RECOVERY, **_FILTERS, **_RESULTS, **_PATH_ASSIGN, **_MAP, "ItemsPath": path,
-        "ItemSelector": template, "MaxConcurrency": integer(0), "MaxConcurrencyPath": path,
-        "ToleratedFailureCount": integer(0), "ToleratedFailureCountPath": path,
-        "ToleratedFailurePercentage": _PERCENTAGE, "ToleratedFailurePercentagePath": path,
+        **_TRANSITION, **_RECOVERY, **_FILTERS, **_RESULTS, **_PATH_ASSIGN, **_MAP, "ItemsPath": single_path,
+        "ItemSelector": template, "MaxConcurrency": integer(0), "MaxConcurrencyPath": single_path,
+        "ToleratedFailureCount": integer(0), "ToleratedFailureCountPath": single_path,
+        "ToleratedFailurePercentage": _PERCENTAGE, "ToleratedFailurePercentagePath": single_path,
     },
 }  # fmt: skip
 _JSONATA: Final[Mapping[Kind, Mapping[str, Check]]] = {

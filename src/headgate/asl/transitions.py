@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from headgate.asl.map_fields import processor_of
+from headgate.asl.definition import MapMode
 from headgate.asl.scope import Json
 
 
@@ -65,6 +65,19 @@ def successors(machine: Json) -> dict[str, list[str]]:
         name: list(dict.fromkeys(way.target for way in transitions_of(name, state) if way.target in states))
         for name, state in states.items()
     }
+
+
+def processor_of(state: Mapping[str, Json]) -> tuple[str, Json]:
+    """Return the name of the field in which a Map has its processor, and what is in it."""
+    field = "Iterator" if "Iterator" in state and "ItemProcessor" not in state else "ItemProcessor"
+    return field, state.get(field)
+
+
+def is_distributed(state: Mapping[str, Json]) -> bool:
+    """Whether the Map says that its iterations are executions of their own."""
+    _, processor = processor_of(state)
+    config = processor.get("ProcessorConfig") if isinstance(processor, dict) else None
+    return isinstance(config, dict) and config.get("Mode") == MapMode.DISTRIBUTED
 
 
 def machines_in(state: Mapping[str, Json]) -> Iterator[Nested]:

@@ -9,8 +9,9 @@ from typing import Final
 from headgate.asl import checks
 from headgate.asl.checks import Check
 from headgate.asl.definition import Kind, Language
+from headgate.asl.express_fields import check_express
 from headgate.asl.findings import Code, Problem, Spot, listed
-from headgate.asl.map_fields import check_map, processor_of
+from headgate.asl.map_fields import check_map
 from headgate.asl.reading import DEFINITION_BYTES_MAX, load
 from headgate.asl.recovery_fields import check_catch, check_retry
 from headgate.asl.scope import Json
@@ -23,7 +24,7 @@ from headgate.asl.state_fields import (
     languages_with,
 )
 from headgate.asl.substitution import unresolved
-from headgate.asl.transitions import all_machines, states_of
+from headgate.asl.transitions import all_machines, processor_of, states_of
 from headgate.asl.validation_flow import check_flow
 
 __all__ = ["Code", "Problem", "load", "problems"]
@@ -64,6 +65,7 @@ def problems(definition: Json) -> list[Problem]:
         _check_size(spot, definition)
         _check_machine(spot, definition, _OUTERMOST, language_of(definition, Language.JSONPATH))
         check_flow(spot, definition)
+        check_express(spot, definition)
         _check_variables(spot, definition)
         _check_substitutions(spot, definition)
     return spot.found

@@ -137,9 +137,11 @@ class Visit:
             output = catcher.result_path.write(self.frame.input, given)
         return Done(output, catcher.next, assigned)
 
-    def wrong(self, cause: str) -> StateError:
+    def wrong(self, field: str, cause: str) -> StateError:
         """Return the error of a field that came to something it cannot be."""
-        return StateError(QUERY_EVALUATION_ERROR if self.state.language is Language.JSONATA else RUNTIME, cause)
+        if self.state.language is Language.JSONATA:
+            return StateError(QUERY_EVALUATION_ERROR, cause, field)
+        return StateError(RUNTIME, cause)
 
     def check_size(self, value: Json, what: str, bytes_max: int) -> None:
         """Raise `StateError` if a document is larger than Step Functions lets pass."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headgate.auth.api_keys import PREFIX, ApiKeys
 from headgate.auth.principals import LOCAL, Principal
-from headgate.auth.tokens import Tokens
 from headgate.errors import UnauthenticatedError
+
+if TYPE_CHECKING:
+    # Only who takes tokens needs what checks them.
+    from headgate.auth.tokens import Tokens
 
 _BEARER: Final = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 _AUTHORIZATION: Final = "authorization"

@@ -6,7 +6,7 @@ all are counted as "other". Counting is cheap: the child of each set of labels i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
@@ -16,9 +16,10 @@ from prometheus_client.registry import Collector
 from headgate.errors import ThrottledError
 from headgate.health.registry_lookup import LookupStats
 from headgate.health.vocabulary import Severity, SignalState, Tier
-from headgate.store.breaker import BreakerChange, BreakerState
+from headgate.store.breaker import Breaker, BreakerChange, BreakerState
 from headgate.store.cache_keys import Kind
 from headgate.store.cache_stats import CacheStats
+from headgate.store.limiter import Limiter
 from headgate.store.stats import StoreStats
 from headgate.store.tables import DATASET_REGISTRY, DATASET_RESOLUTION, SIGNAL_STATE
 
@@ -35,6 +36,7 @@ _RESOLUTION_TIMES: Final = (
     (86_400, "over_24h"), (4 * 3600, "4h_to_24h"), (3600, "1h_to_4h"), (900, "15m_to_1h"), (300, "5m_to_15m"),
     (0, "under_5m"),
 )  # fmt: skip
+_BREAKER_STATES: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 _CACHED_TABLES: Final[Mapping[Kind, str]] = {
     Kind.SIGNAL_STATE: SIGNAL_STATE.name,
     Kind.DATASET_CONFIG: DATASET_REGISTRY.name,
@@ -126,6 +128,10 @@ class HealthMeters:
         """Expose how often a lookup of a config had to do with less than the present one."""
         self._registry.register(_OnDemand(lambda: _lookup_metrics(stats)))
 
+    def watch_inbox(self, oldest_seconds: Callable[[], float]) -> None:
+        """Expose how long OpenLineage events wait to be carried out."""
+        self._registry.register(_OnDemand(lambda: _inbox_metrics(oldest_seconds())))
+
     def failed_over(self, to_region: str) -> None:
         """Count a failover."""
         self._failovers.of(to_region).inc()
@@ -162,6 +168,12 @@ class HealthMeters:
     def watch_store(self, stats: StoreStats) -> None:
         """Expose how often the backend throttled an attempt, and what capacity it was asked for."""
         self._registry.register(_OnDemand(lambda: _backend_metrics(stats)))
+
+    def watch_guards(
+        self, breakers: Callable[[], Iterable[Breaker]], limiters: Callable[[], Iterable[Limiter]]
+    ) -> None:
+        """Expose which breakers are open now, and which tables are asked less than callers would."""
+        self._registry.register(_OnDemand(lambda: _guard_metrics(breakers(), limiters())))
 
 
 class _Children(Generic[M]):
@@ -258,3 +270,28 @@ def _backend_metrics(stats: StoreStats) -> Iterator[Metric]:
     for (table, kind), units in list(stats.consumed.items()):
         consumed.add_metric([table, kind], units)
     yield consumed
+
+
+def _guard_metrics(breakers: Iterable[Breaker], limiters: Iterable[Limiter]) -> Iterator[Metric]:
+    states = GaugeMetricFamily(
+        "circuit_breaker_state", "0: closed, 1: tries again, 2: open, nothing is sent.", labels=["breaker"]
+    )
+    # Several guards may go by one name: the worst of them is what callers meet.
+    worst: dict[str, int] = {}
+    for breaker in breakers:
+        worst[breaker.name] = max(worst.get(breaker.name, 0), _BREAKER_STATES[breaker.state])
+    for name, state in worst.items():
+        states.add_metric([name], state)
+    yield states
+    rates = GaugeMetricFamily(
+        "store_limiter_rate", "Calls a second that are let through to a table that throttles.", labels=["table"]
+    )
+    for limiter in limiters:
+        if limiter.rate is not None:
+            rates.add_metric([limiter.name], limiter.rate)
+    yield rates
+
+
+def _inbox_metrics(oldest_seconds: float) -> Iterator[Metric]:
+    said = "Seconds that the oldest OpenLineage event had waited when this process last looked."
+    yield GaugeMetricFamily("openlineage_oldest_event_seconds", said, value=oldest_seconds)

@@ -29,10 +29,6 @@ class RunState(enum.StrEnum):
     FAIL = "FAIL"
     OTHER = "OTHER"
 
-    @property
-    def is_end(self) -> bool:
-        return self in (RunState.COMPLETE, RunState.ABORT, RunState.FAIL)
-
 
 class Discovered(Struct, frozen=True, kw_only=True):
     """A dataset that someone spoke of under a name that nobody has registered."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.errors import ConflictError, NotFoundError, TransientError, UserError
 from headgate.health import openlineage_events
-from headgate.health.moments import instant
+from headgate.health.moments import instant, milliseconds
 from headgate.health.openlineage_draining import DEAD, Drained, Handlers, Shard
 from headgate.ids import IdMaker
 from headgate.store.conditions import absent, any_of, at_most, equals, exists
@@ -80,18 +80,14 @@ class DeadEvents(Struct, frozen=True):
     cursor: str | None = None
 
 
-class Backlog(Struct, frozen=True):
-    """Since when the oldest event waits, if any does."""
-
-    oldest_received_at: str | None = None
-
-
 class OpenLineageInbox:
     """Accepts events and has them carried out. Safe to use from many threads and processes."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
         # Set by whoever drains in this process, to hear of new events at once.
         self.told: Callable[[], None] = lambda: None
+        # How long the oldest event had been waiting when this process last looked for some to carry out.
+        self.oldest_seconds = 0.0
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -154,11 +150,6 @@ class OpenLineageInbox:
             done, dead, deferred = done + shard.done, dead + shard.dead, deferred + shard.deferred
         return Drained(done, dead, deferred)
 
-    def backlog(self) -> Backlog:
-        """Return since when the oldest event waits."""
-        waiting = [item["received_at"] for page in self._heads() for item in page]
-        return Backlog(min(waiting, default=None))
-
     # What was put aside.
 
     def dead(self, *, limit: int = PAGE, cursor: str | None = None) -> DeadEvents:
@@ -213,7 +204,11 @@ class OpenLineageInbox:
         return [page.items for page in self._store.query_many(queries)]
 
     def _busy_shards(self) -> list[int]:
-        return [number for number, head in enumerate(self._heads()) if head]
+        heads = self._heads()
+        now_ms = self._now_ms()
+        waited_ms = [now_ms - milliseconds(item["received_at"]) for head in heads for item in head]
+        self.oldest_seconds = max(waited_ms, default=0) / 1000
+        return [number for number, head in enumerate(heads) if head]
 
     def _go_through(self, number: int, shard: Shard, limit: int) -> None:
         cursor: str | None = None

@@ -151,6 +151,9 @@ class HealthService:
         self.ingestion = Ingestion(
             OpenLineageInbox(store, clock, ids), self.registry, self.resolver, self.signals, self.evidence, self.lineage
         )
+        if meters is not None:
+            inbox = self.ingestion.inbox
+            meters.watch_inbox(lambda: inbox.oldest_seconds)
         self.registry.told = told
         self.incidents.told = self._incident_told
         self.signals.told = self._signals_told

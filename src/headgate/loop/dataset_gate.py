@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headgate.health.gate_decisions import OnUnknown, Question, Ruling
-from headgate.health.gatekeeper import Gatekeeper
+from headgate.errors import UserError
+from headgate.health.gate_decisions import Code, OnUnknown, Question, Reason, Ruling, worst
+from headgate.health.gatekeeper import GateAnswer, Gatekeeper
+from headgate.loop.outcome_signals import SIGNAL_TYPES
 from headgate.pipelines.facts import DatasetFact
 from headgate.pipelines.vocabulary import Verdict
 
@@ -31,6 +33,24 @@ class DatasetGate:
         return {urn: self._fact(urn) for urn in datasets}
 
     def _fact(self, urn: str) -> DatasetFact:
-        answer = self._gatekeeper.check([urn], Question(principal=_PRINCIPAL, on_unknown=OnUnknown.ASK))
-        reason = "; ".join(each.message for each in answer.reasons)
-        return DatasetFact(verdict=_VERDICTS[answer.decision], reason=reason or answer.decision.value)
+        try:
+            answer = self._gatekeeper.check([urn], Question(principal=_PRINCIPAL, on_unknown=OnUnknown.ASK))
+        except UserError as exc:
+            # No dataset can have this name; the other rules can be told nevertheless.
+            return DatasetFact(verdict=Verdict.UNKNOWN, reason=str(exc))
+        ruling, reasons = _weighed(answer)
+        reason = "; ".join(each.message for each in reasons)
+        return DatasetFact(verdict=_VERDICTS[ruling], reason=reason or ruling.value)
+
+
+def _weighed(answer: GateAnswer) -> tuple[Ruling, list[Reason]]:
+    """Return what the gate says, with what runs have said taken for what it is: it holds until the next run.
+
+    Nobody renews it meanwhile, and a run that does not come is told by the watchdog.
+    """
+    reasons = [
+        each for each in answer.reasons if each.code is not Code.SIGNAL_OUTDATED or each.signal_type not in SIGNAL_TYPES
+    ]
+    if answer.override_id is not None or len(reasons) == len(answer.reasons):
+        return answer.decision, reasons
+    return worst([each.ruling for each in reasons]), reasons

@@ -14,13 +14,15 @@ from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.locks import evaluation_key
 from headgate.pipelines.parts import Parts
-from headgate.pipelines.rerun_decisions import Situation, newest_update_ms
+from headgate.pipelines.rerun_decisions import Situation, newest_update_ms, spent_limit
 from headgate.pipelines.rerun_rows import Rerun
 from headgate.pipelines.run_rows import Run
 from headgate.pipelines.runs import RunStart
 from headgate.pipelines.vocabulary import Cause, RerunReason
 from headgate.store.writes import Write
 
+# What a run was before it began.
+NO_RUN = "no run"
 PROCEED = "proceed"
 SKIP = "skip"
 # Someone wants this very period, on a day on which nothing is done by itself.
@@ -46,6 +48,15 @@ class AdmissionActions:
             return {"result": PROCEED}
         self._parts.tell(EventName.PIPELINE_EXCLUDED, call.slot, source=call.cause.value, reason=reason)
         return {"result": SKIP, "reason": reason}
+
+    def look_at_exclusion(self, call: Call) -> Answer | None:
+        """Say that the pipeline is not dormant. None: it is, or there is none, which has to be told."""
+        pipeline, _ = self._parts.definitions.newest(call.pipeline_id)
+        return None if self._why_dormant(pipeline, call) else {"result": PROCEED}
+
+    def look_at_run_log(self, call: Call) -> Answer | None:
+        """Say whether the period may have another attempt. None: a rerun asks, which has to be judged."""
+        return None if call.cause is Cause.RERUN and call.rerun_id else self.check_run_log(call)
 
     def _why_dormant(self, pipeline: Pipeline, call: Call) -> str:
         if call.cause is Cause.RERUN and self._is_by_hand(call.rerun_id):
@@ -101,7 +112,7 @@ class AdmissionActions:
             situation,
             execution=call.execution_name,
             lock_token=call.lock_token,
-            also=lambda rerun, _log: _rerun_told(parts, rerun),
+            also=lambda rerun, _log: _rerun_told(parts, rerun, pipeline),
         )
         return None if judgement.proceeds else {"result": SKIP, "reason": judgement.reason}
 
@@ -121,6 +132,7 @@ class AdmissionActions:
             slot=call.slot,
             cause=call.cause,
             by=call.by,
+            note=call.note,
             execution=call.execution_name,
             lock_token=call.lock_token,
             definition_version=version,
@@ -169,15 +181,21 @@ class AdmissionActions:
             self._pursue(waiting, f"{call.execution_name}#{call.run_id}")
 
 
-def _rerun_told(parts: Parts, rerun: Rerun) -> list[Write]:
-    detail = {"rerun_id": rerun.rerun_id, "reason": rerun.reason.value}
+def _rerun_told(parts: Parts, rerun: Rerun, pipeline: Pipeline) -> list[Write]:
+    detail = {"rerun_id": rerun.rerun_id, "reason": rerun.reason.value, "refusal": rerun.decision}
+    limit = spent_limit(rerun, pipeline.budgets, pipeline.retry)
     if rerun.status.is_open:
-        return parts.tells(EventName.RERUN_ACCEPTED, rerun.slot, detail)
-    return parts.tells(EventName.RERUN_REJECTED, rerun.slot, {**detail, "refusal": rerun.decision})
+        name = EventName.DRY_RUN_WOULD_RERUN if pipeline.dry_run else EventName.RERUN_ACCEPTED
+    else:
+        name = EventName.DRY_RUN_RERUN_REJECTED if pipeline.dry_run else EventName.RERUN_REJECTED
+    told = parts.tells(name, rerun.slot, detail)
+    if limit is not None and not pipeline.dry_run:
+        told += parts.tells(EventName.RERUN_CAP_REACHED, rerun.slot, {**detail, "limit": limit})
+    return told
 
 
 def _begun(parts: Parts, run: Run) -> list[Write]:
-    detail = {"run_id": run.run_id, "before": "", "after": run.status.value, "attempt": run.attempt}
+    detail = {"run_id": run.run_id, "before": NO_RUN, "after": run.status.value, "attempt": run.attempt}
     return parts.tells(EventName.RUN_STATE_CHANGED, run.slot, detail)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from headgate.errors import CorruptionError, UserError
 from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.drift import baseline_of
 from headgate.pipelines.event_names import EventName
@@ -24,13 +25,20 @@ class RunBaselines:
         self._parts = parts
 
     def writes(self, run: Run, pipeline: Pipeline) -> list[Write]:
-        """Return the writes that keep the baseline of a run which has just succeeded, for that transaction."""
+        """Return the writes that keep the baseline of a run which has just succeeded, for that transaction.
+
+        Where it cannot be taken they tell that.
+        """
         if not pipeline.post_run.rules:
             return []
         parts = self._parts
-        compiled = compile_post_run(pipeline.post_run)
-        facts = parts.facts.gather(pipeline, run.slot, compiled.needs, parts.now())
-        baseline = baseline_of(compiled, facts)
+        try:
+            compiled = compile_post_run(pipeline.post_run)
+            baseline = baseline_of(compiled, parts.facts.gather(pipeline, run.slot, compiled.needs, parts.now()))
+        except (UserError, CorruptionError) as exc:
+            # What cannot be read will not be readable the next time either, and the run has succeeded all the same.
+            detail = {"run_id": run.run_id, "error": str(exc)}
+            return parts.tells(EventName.BASELINE_CAPTURE_FAILED, run.slot, detail)
         key = BASELINE.key(**run.slot._asdict())
         item = {
             **PIPELINES.key_attributes(key),
@@ -38,8 +46,8 @@ class RunBaselines:
             "sensors": baseline,
             "ttl": parts.now_ms() // 1000 + KEPT_SECONDS,
         }
-        detail = {"run_id": run.run_id, "sensors": sorted(baseline)}
-        return [Put(PIPELINES, item), *parts.tells(EventName.POST_RUN_BASELINE_CAPTURED, run.slot, detail)]
+        captured = {"run_id": run.run_id, "sensors": sorted(baseline)}
+        return [Put(PIPELINES, item), *parts.tells(EventName.POST_RUN_BASELINE_CAPTURED, run.slot, captured)]
 
     def find(self, slot: Slot) -> Mapping[str, Mapping[str, Any]] | None:
         """Return what the sensors said at the last success of a period."""

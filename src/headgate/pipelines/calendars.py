@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from functools import lru_cache
-from typing import Final, NamedTuple
-
-import holidays
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition import Exclusions, Inclusions
+
+if TYPE_CHECKING:
+    from holidays import HolidayBase
 
 # Calendars that are kept by name. One may build on another.
 Calendars = Mapping[str, Exclusions]
@@ -170,6 +171,9 @@ def _year(name: str, year: int) -> _Year:
 
     A year at a time, and never changed: the library's own tables grow while they are asked.
     """
+    # Loaded for the first calendar that names one: it knows all countries, and takes its time.
+    import holidays
+
     country, _, part = name.partition("-")
     try:
         found = holidays.country_holidays(country, subdiv=part or None, years=year, expand=False)
@@ -178,7 +182,9 @@ def _year(name: str, year: int) -> _Year:
     return _Year(dict(found.items()), frozenset(int(day) for day in found.weekend))
 
 
-def _market(name: str, year: int) -> holidays.HolidayBase:
+def _market(name: str, year: int) -> HolidayBase:
+    import holidays
+
     try:
         return holidays.financial_holidays(name, years=year, expand=False)
     except NotImplementedError as exc:

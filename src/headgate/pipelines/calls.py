@@ -29,6 +29,7 @@ class Call(Struct, frozen=True, kw_only=True, rename="camel"):
     replay: bool = False
     rerun_id: str = ""
     by: str = ""
+    note: str = ""
     lock_token: str = ""
     execution_name: str = ""
     sensor_arrival_at: str = ""

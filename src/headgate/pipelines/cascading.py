@@ -48,22 +48,26 @@ class Downstream:
 
     def notify(self, run: Run) -> int:
         """Wake those who wait for this run, ask for the periods that it completes, and return how many these are."""
+        return self.done(run.slot, self._parts.pipeline_of(run), run.run_id)
+
+    def done(self, slot: Slot, pipeline: Pipeline, run_id: str = "") -> int:
+        """Do what `notify` does for a period that is done, by a run or by someone's word."""
         parts = self._parts
-        cascade = parts.pipeline_of(run).cascade
+        cascade = pipeline.cascade
         asked_for = 0
         delay_ms = round(1000 * cascade.delay_between)
-        for concerned in self.concerned(run.slot):
-            slot = Slot(concerned.pipeline.id, concerned.dependency.schedule, concerned.date)
+        for concerned in self.concerned(slot):
+            wanted = Slot(concerned.pipeline.id, concerned.dependency.schedule, concerned.date)
             if not concerned.dependency.starts:
-                self._waiters.wake_all(concerned.pipeline.id, WaitKind.CHANGE, f"{run.slot} is done")
+                self._waiters.wake_all(concerned.pipeline.id, WaitKind.CHANGE, f"{slot} is done")
                 continue
             if not cascade.enabled or not self._is_complete(concerned):
                 continue
             parts.markers.put_again(
-                slot,
-                source=f"{_SOURCE}:{run.pipeline_id}",
-                data={"upstreamRunId": run.run_id, "notBeforeMs": parts.now_ms() + asked_for * delay_ms},
-                also=parts.tells(EventName.CASCADE_SENT, run.slot, {"run_id": run.run_id, "downstream": str(slot)}),
+                wanted,
+                source=f"{_SOURCE}:{slot.pipeline_id}",
+                data={"upstreamRunId": run_id, "notBeforeMs": parts.now_ms() + asked_for * delay_ms},
+                also=parts.tells(EventName.CASCADE_SENT, slot, {"run_id": run_id, "downstream": str(wanted)}),
             )
             asked_for += 1
         return asked_for

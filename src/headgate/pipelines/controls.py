@@ -19,8 +19,17 @@ from headgate.store.tables import PIPELINE_CONTROL, PIPELINES
 from headgate.store.writes import Put, Query, Write
 
 _RACES_MAX: Final = 10
+# How many pauses that are over are remembered.
+PAUSES_MAX: Final = 20
 # Someone wants this very run, knowing that the pipeline is stopped.
 _BY_HAND: Final = frozenset({Cause.MANUAL, Cause.REPLAY})
+
+
+class EndedPause(Struct, frozen=True):
+    """A time in which nothing was to begin."""
+
+    since_ms: int
+    until_ms: int
 
 
 class Control(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,6 +45,8 @@ class Control(Struct, frozen=True, kw_only=True, omit_defaults=True):
     until_ms: int | None = None
     failures_in_a_row: int = 0
     last_failed_run_id: str = ""
+    # Those that are over, the last ones: what was due in them was not missed, whenever that is looked at.
+    pauses: tuple[EndedPause, ...] = ()
 
     def state_at(self, now_ms: int) -> ControlState:
         """Return what holds at a moment: a pause may be over."""
@@ -78,7 +89,9 @@ def after_run(control: Control, status: RunStatus, run_id: str, threshold: int, 
     if not 0 < threshold <= counted.failures_in_a_row or control.state_at(now_ms) is not ControlState.ACTIVE:
         return counted
     reason = f"{counted.failures_in_a_row} failures in a row, the last of run {run_id}"
-    return replace(counted, state=ControlState.TRIPPED, reason=reason, by="breaker", since_ms=now_ms, until_ms=None)
+    # One change, which counts and trips.
+    as_read = replace(counted, version=control.version)
+    return _said(as_read, ControlState.TRIPPED, "breaker", reason, now_ms, None, now_ms)
 
 
 class Controls:
@@ -118,7 +131,7 @@ class Controls:
             if state is ControlState.TRIPPED or (state is ControlState.PAUSED and is_said):
                 return control
             since_ms = control.since_ms if state is ControlState.PAUSED else now_ms
-            return _said(control, ControlState.PAUSED, by, reason, since_ms, until_ms)
+            return _said(control, ControlState.PAUSED, by, reason, since_ms, until_ms, now_ms)
 
         return self._change(pipeline_id, paused, also)
 
@@ -132,7 +145,7 @@ class Controls:
         def resumed(control: Control, now_ms: int) -> Control:
             if control.state is ControlState.ACTIVE:
                 return control
-            return replace(_said(control, ControlState.ACTIVE, by, reason, now_ms, None), failures_in_a_row=0)
+            return replace(_said(control, ControlState.ACTIVE, by, reason, now_ms, None, now_ms), failures_in_a_row=0)
 
         return self._change(pipeline_id, resumed, also)
 
@@ -177,7 +190,16 @@ def control_of(item: Mapping[str, Any]) -> Control:
     return struct_of(item, Control)
 
 
-def _said(control: Control, state: ControlState, by: str, reason: str, since_ms: int, until_ms: int | None) -> Control:
+def _said(
+    control: Control,
+    state: ControlState,
+    by: str,
+    reason: str,
+    since_ms: int,
+    until_ms: int | None,
+    now_ms: int,
+) -> Control:
+    is_same_pause = state is ControlState.PAUSED and control.state_at(now_ms) is ControlState.PAUSED
     return replace(
         control,
         version=control.version + 1,
@@ -186,7 +208,16 @@ def _said(control: Control, state: ControlState, by: str, reason: str, since_ms:
         reason=reason,
         since_ms=since_ms,
         until_ms=until_ms,
+        pauses=control.pauses if is_same_pause else _ended_pauses(control, now_ms),
     )
+
+
+def _ended_pauses(control: Control, now_ms: int) -> tuple[EndedPause, ...]:
+    """Return the pauses that are over once something else is said."""
+    if control.state is not ControlState.PAUSED:
+        return control.pauses
+    until_ms = now_ms if control.until_ms is None else min(control.until_ms, now_ms)
+    return (*control.pauses, EndedPause(control.since_ms, until_ms))[-PAUSES_MAX:]
 
 
 def _put(control: Control) -> Put:

@@ -9,6 +9,7 @@ import enum
 from typing import Any, Final, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec import field as _field
 
 from headgate.pipelines.vocabulary import CatchUp, FailureCategory, OnUnknown, Severity
 
@@ -112,7 +113,7 @@ class Schedule(_Part, frozen=True, kw_only=True):
 class Rule(_Part, frozen=True, kw_only=True):
     """A comparison on a sensor, or a combination of rules.
 
-    One of `key`, `all`, `any`, `n_of`, `not_`, `upstream`, `dataset` and `trait` is given.
+    One of `key`, `all`, `any`, `n_of`, `not`, `upstream`, `dataset` and `trait` is given.
     """
 
     key: str | None = None
@@ -126,7 +127,8 @@ class Rule(_Part, frozen=True, kw_only=True):
     all: tuple[Rule, ...] | None = None
     any: tuple[Rule, ...] | None = None
     n_of: NOf | None = None
-    not_: Rule | None = None
+    # In documents its name is "not", which is a word of Python.
+    not_: Rule | None = _field(default=None, name="not")
     upstream: Upstream | None = None
     # A dataset that must be healthy enough to be read.
     dataset: str | None = None
@@ -255,6 +257,7 @@ class PostRun(_Part, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] = ()
     drift_field: str = "sensor_count"
     drift_threshold: float = 0.0
+    # How long a sensor may take to say something about the run; 0: none has to.
     sensor_timeout: Seconds = Seconds(SENSOR_TIMEOUT_SECONDS)
     monitoring: Monitoring = Monitoring()
 

@@ -24,7 +24,14 @@ def decode(text: str | bytes) -> Pipeline:
     """Return the definition that `encode` made a text of. Raises `InvalidPayloadError`, naming what is wrong."""
     try:
         return _DECODER.decode(text)
+    except msgspec.ValidationError:
+        # Kept under the name that it has in Python, by an earlier version.
+        earlier = msgspec.json.decode(text)
     except msgspec.MsgspecError as exc:
+        raise InvalidPayloadError(f"definition: it is not that of a pipeline: {exc}; validate it") from exc
+    try:
+        return msgspec.convert(_renamed(earlier), Pipeline, dec_hook=from_json_type)
+    except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"definition: it is not that of a pipeline: {exc}; validate it") from exc
 
 
@@ -54,6 +61,17 @@ def from_json_type(wanted: type, value: object) -> object:
     if wanted is Seconds:
         return seconds_of(value)
     raise NotImplementedError(f"a definition holds no {wanted.__name__}")
+
+
+def _renamed(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """Return a stored definition with the rule that was called `not_` under its name."""
+    match value:
+        case dict():
+            is_rule = "not_" in value and "not" not in value
+            return {"not" if is_rule and key == "not_" else key: _renamed(each) for key, each in value.items()}
+        case list():
+            return [_renamed(each) for each in value]
+    return value
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds

@@ -40,6 +40,23 @@ def upstreams_of(pipeline: Pipeline) -> list[Dependency]:
     return list(dict.fromkeys(found))
 
 
+def dataset_source(dataset_urn: str) -> str:
+    """Return under what those are listed who wait for the health of a dataset. No pipeline has an id like it."""
+    return f"dataset:{dataset_urn}"
+
+
+def event_source(event_type: str) -> str:
+    """Return under what those are listed who are begun by a type of events. No pipeline has an id like it."""
+    return f"event:{event_type}"
+
+
+def sources_of(pipeline: Pipeline) -> list[str]:
+    """Return what a pipeline waits for or is begun by that is no pipeline: datasets and types of events."""
+    datasets = (dataset_source(rule.dataset) for rule in _walked(pipeline.readiness.rules) if rule.dataset is not None)
+    events = (event_source(schedule.event) for schedule in pipeline.schedules if schedule.event is not None)
+    return list(dict.fromkeys((*datasets, *events)))
+
+
 def circles(pipelines: Iterable[Pipeline]) -> list[tuple[str, ...]]:
     """Return each circle of pipelines that wait for or start one another, once, from its first id on.
 
@@ -87,9 +104,13 @@ def _turned(circle: Sequence[str]) -> tuple[str, ...]:
 
 
 def _of_rules(rules: Iterable[Rule]) -> Iterator[Upstream]:
+    return (rule.upstream for rule in _walked(rules) if rule.upstream is not None)
+
+
+def _walked(rules: Iterable[Rule]) -> Iterator[Rule]:
+    """Give rules, and all that they are made of."""
     for rule in rules:
-        if rule.upstream is not None:
-            yield rule.upstream
+        yield rule
         nested = rule.n_of.rules if rule.n_of is not None else ()
         turned = (rule.not_,) if rule.not_ is not None else ()
-        yield from _of_rules((*(rule.all or ()), *(rule.any or ()), *nested, *turned))
+        yield from _walked((*(rule.all or ()), *(rule.any or ()), *nested, *turned))

@@ -134,7 +134,7 @@ class RunEndings:
 
 
 def _before(run: Run) -> str:
-    return run.transitions[-2].status.value if len(run.transitions) > 1 else ""
+    return run.transitions[-2].status.value if len(run.transitions) > 1 else "no run"
 
 
 def job_entry(run: Run, event: JobEvent, at_ms: int, error: str = "") -> JobLogEntry:

@@ -49,6 +49,8 @@ class Outlook(Struct, frozen=True, kw_only=True):
     execution: str = ""
     next_at_ms: int | None = None
     window_closes_at_ms: int | None = None
+    # Whether someone looks again while the execution waits, so that it need not do so by itself.
+    is_watched: bool = False
 
 
 class StoredEvaluation(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,6 +70,7 @@ class StoredEvaluation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     execution: str = ""
     next_at_ms: int | None = None
     window_closes_at_ms: int | None = None
+    is_watched: bool = False
 
     @property
     def slot(self) -> Slot:
@@ -163,6 +166,7 @@ class Evaluations:
             execution=outlook.execution,
             next_at_ms=outlook.next_at_ms,
             window_closes_at_ms=outlook.window_closes_at_ms,
+            is_watched=outlook.is_watched,
         )
 
     def writes(self, stored: StoredEvaluation) -> list[Write]:
@@ -183,6 +187,12 @@ class Evaluations:
             fresh_until = int(self._clock.seconds()) + self._cache_seconds
             writes.append(Put(PIPELINES, row(READINESS.key(pipeline_id=stored.pipeline_id), cached, ttl=fresh_until)))
         return writes
+
+    def find(self, slot: Slot, evaluation_id: str) -> StoredEvaluation | None:
+        """Return one evaluation of a period, or None if it is not kept."""
+        key = EVALUATION.key(**slot._asdict(), evaluation_id=evaluation_id)
+        item = self._store.get(PIPELINES, key, consistent=True)
+        return None if item is None else evaluation_of(item)
 
     def latest(self, slot: Slot, *, purpose: Purpose = Purpose.READINESS) -> StoredEvaluation | None:
         """Return the last evaluation of a period, or None if there was none."""

@@ -269,7 +269,7 @@ def _of_anchors(timetable: Timetable, date: str, anchors: Anchors) -> Iterator[E
             arrived = _anchored(timetable, date, anchors.arrived_at)
             yield _expectation(timetable, arrived, ExpectationKind.RELATIVE_SLA, relative)
     post_run = timetable.pipeline.post_run
-    if anchors.succeeded_at is not None and post_run.rules:
+    if anchors.succeeded_at is not None and post_run.rules and post_run.sensor_timeout:
         due_at = anchors.succeeded_at + timedelta(seconds=post_run.sensor_timeout)
         succeeded = _anchored(timetable, date, anchors.succeeded_at)
         yield _expectation(timetable, succeeded, ExpectationKind.POST_RUN_SENSOR, sla.SlaMoments(due_at))

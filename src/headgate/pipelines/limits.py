@@ -80,7 +80,7 @@ BOUNDS: Final[dict[tuple[type[Struct], str], Bounds]] = {
     (Sla, "expected_duration"): Bounds(0, _MONTH),
     (Sla, "at_risk"): Bounds(0, _MONTH),
     (PostRun, "drift_threshold"): Bounds(0, 1e300),
-    (PostRun, "sensor_timeout"): Bounds(1, _MONTH),
+    (PostRun, "sensor_timeout"): Bounds(1, _MONTH, zero=True),
     (Monitoring, "duration"): Bounds(1, _MONTH),
     (Monitoring, "interval"): Bounds(1, _DAY),
     (Cascade, "delay_between"): Bounds(0, 3_600),

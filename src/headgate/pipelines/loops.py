@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ import structlog
 from headgate.errors import HeadgateError, StreamTrimmedError, TransientError
 from headgate.pipelines.clockwork import Defined
 from headgate.pipelines.due_slots import timetables
+from headgate.pipelines.lookout import is_of_waiter
 from headgate.pipelines.service import PipelineService
 from headgate.store.schema import Key
 from headgate.store.tables import PIPELINES, STREAM_CHECKPOINTS
@@ -22,6 +24,11 @@ _BATCH: Final = 100
 _PAUSE_SECONDS: Final = 1.0
 _WAIT_SECONDS: Final = 5.0
 _LOOK_SECONDS_MAX: Final = 5.0
+# Looks that are due soon after each other are made together, and are kept with one commit.
+_PACE_SECONDS: Final = 0.25
+_ALSO_SECONDS: Final = 1.0
+# How often definitions are read although nothing was heard of them: another server may have heard it, and be gone.
+LEARN_SECONDS: Final = 300.0
 # Most changes ask for nothing, and to remember each by itself would be a commit in the way of those who work. So some
 # are remembered together; whoever comes after a crash hears them again, which does no harm.
 _UNMARKED_MAX: Final = 8
@@ -37,13 +44,16 @@ class PipelineLoops:
         self._service = service
         self._also = also
         self._stopping = threading.Event()
-        self._changed = threading.Event()
+        # Whether definitions have changed, and whether the clock is to be looked at now.
+        self._is_stale = True
+        self._rung = threading.Event()
+        self._learn_at = self._also_at = self._wakes_at = 0.0
         # The changes that were heard since the last checkpoint, and when there is to be another.
         self._heard: set[str] = set()
         self._mark_at = 0.0
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
-            for name, work in (("headgate-router", self.route), ("headgate-clockwork", self._tick))
+            for name, work in (("headgate-router", self.route), ("headgate-clockwork", self.tick))
         ]
 
     def start(self) -> None:
@@ -55,7 +65,7 @@ class PipelineLoops:
     def stop(self, grace_seconds: float = 5.0) -> None:
         """End."""
         self._stopping.set()
-        self._changed.set()
+        self._rung.set()
         for thread in self._threads:
             thread.join(grace_seconds)
 
@@ -84,30 +94,59 @@ class PipelineLoops:
 
     def _hear(self, change: Change) -> None:
         try:
-            self._service.router.hear(change)
+            self._service.hear(change)
         except TransientError:
             raise
         except HeadgateError as exc:
             # It would fail again, and must not hold up what comes after it.
             _log.error("change passed over", key=str(change.key), error=str(exc))
         if str(change.key.sort) == "CONFIG":
-            self._changed.set()
+            self._is_stale = True
+            self._rung.set()
+        elif is_of_waiter(change) and self._is_asleep_for_long():
+            self._rung.set()
         if not self._heard:
             self._mark_at = self._service.parts.clock.monotonic() + _UNMARKED_SECONDS_MAX
         self._heard.add(change.id)
 
-    def _tick(self) -> float:
+    def tick(self) -> float:
+        """Do what is due, and return for how many seconds nothing will be, as far as is known."""
         service = self._service
-        if self._changed.is_set() or not self._is_known:
-            self._changed.clear()
+        self._rung.clear()
+        now = service.parts.clock.monotonic()
+        if self._is_stale or now >= self._learn_at:
             self._learn()
-        service.clockwork.tick()
-        self._also()
-        return min(service.clockwork.seconds_left(), _LOOK_SECONDS_MAX)
+            self._learn_at = now + LEARN_SECONDS
+        service.tick()
+        if now >= self._also_at:
+            self._also_at = now + _ALSO_SECONDS
+            self._also()
+        # Until that is known, whoever is heard of rings.
+        self._wakes_at = math.inf
+        wait_seconds = min(service.clockwork.seconds_left(), self._until_look(), _LOOK_SECONDS_MAX)
+        self._wakes_at = service.parts.clock.monotonic() + wait_seconds
+        return wait_seconds
 
-    _is_known = False
+    def _until_look(self) -> float:
+        """Return in how many seconds to look again at what runs wait for: at several at once, if none is late."""
+        lookout = self._service.lookout
+        return 0.0 if lookout.is_behind else max(lookout.seconds_left(), _PACE_SECONDS)
+
+    def _is_asleep_for_long(self) -> bool:
+        """Whether whoever watches the clock would look too late by itself at who has just begun to wait."""
+        now = self._service.parts.clock.monotonic()
+        return self._wakes_at > now + max(self._service.lookout.seconds_left(), _PACE_SECONDS)
 
     def _learn(self) -> None:
+        # Before it reads: what changes while it does is read again.
+        self._is_stale = False
+        try:
+            self._know()
+        except HeadgateError:
+            self._is_stale = True
+            raise
+
+    def _know(self) -> None:
         page = self._service.definitions.all()
         calendars = self._service.parts.calendars()
         defined = [
@@ -115,7 +154,8 @@ class PipelineLoops:
             for stored in page.pipelines
         ]
         self._service.clockwork.know(defined, lambda pipeline: timetables(pipeline, calendars))
-        self._is_known = True
+        schedules = (each for stored in page.pipelines for each in stored.pipeline.schedules)
+        self._service.event_schedules.follow(each.event for each in schedules if each.event is not None)
 
     def _run(self, work: Callable[[], float]) -> None:
         while not self._stopping.is_set():
@@ -128,7 +168,7 @@ class PipelineLoops:
                 # Pipelines that nobody begins any more would be worse than one error a second in the log.
                 _log.critical("pipelines cannot go on", action="pipelines.loop", error=str(exc))
                 wait_seconds = _PAUSE_SECONDS
-            if wait_seconds and work == self._tick:
-                self._changed.wait(wait_seconds)
+            if wait_seconds and work == self.tick:
+                self._rung.wait(wait_seconds)
             elif wait_seconds:
                 self._stopping.wait(wait_seconds)

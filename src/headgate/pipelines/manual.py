@@ -70,7 +70,7 @@ class ManualActions:
             raise IllegalTransitionError(f"{slot}: it is not started, {admission.reason}")
         if is_forced:
             self._force(slot, by, reason)
-        is_new = self._starter.pursue(slot, Cause.MANUAL, token=wish, by=by)
+        is_new = self._starter.pursue(slot, Cause.MANUAL, token=wish, by=by, note=reason)
         return Begun(slot, begun.execution, is_new=is_new)
 
     def hold(self, slot: Slot, *, by: str, reason: str) -> RunLog:
@@ -92,7 +92,7 @@ class ManualActions:
         cause = self._missed(pipeline, slot)
         if cause is not None:
             # The version of the log tells this approval from another.
-            self._starter.pursue(slot, cause, token=f"approved-{log.version}", by=by)
+            self._starter.pursue(slot, cause, token=f"approved-{log.version}", by=by, note=reason)
         return log
 
     def skip(self, slot: Slot, *, by: str, reason: str) -> RunLog:
@@ -101,7 +101,10 @@ class ManualActions:
         return self._parts.directives.skip(slot, by=by, reason=reason, also=told)
 
     def mark_success(self, slot: Slot, *, by: str, reason: str) -> RunLog:
-        """Take a period for done, though no run of ours did it. Raises `IllegalTransitionError` as `skip` does."""
+        """Take a period for done, though no run of ours did it: whoever waits for it goes on.
+
+        Raises `IllegalTransitionError` as `skip` does.
+        """
         told = self._told(EventName.PIPELINE_COMPLETED, by, reason)
         return self._parts.directives.mark_success(slot, by=by, reason=reason, also=told)
 
@@ -113,7 +116,7 @@ class ManualActions:
         log = self._force(slot, by, reason)
         is_pursued = log.is_live or self._parts.locks.find(evaluation_key(slot)) is not None
         if not is_pursued:
-            self._starter.pursue(slot, Cause.MANUAL, token=f"forced-{log.version}", by=by)
+            self._starter.pursue(slot, Cause.MANUAL, token=f"forced-{log.version}", by=by, note=reason)
         return log
 
     def rerun(self, slot: Slot, reason: RerunReason, *, by: str, note: str, is_forced: bool = False) -> Rerun:

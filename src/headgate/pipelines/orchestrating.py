@@ -20,7 +20,6 @@ from headgate.pipelines.parts import Parts
 from headgate.pipelines.readiness_actions import ReadinessActions
 from headgate.pipelines.rerun_rows import Rerun
 from headgate.pipelines.triggering import Triggering
-from headgate.pipelines.waiting import Waiters
 
 _RELEASE: Final = "releaseLock"
 
@@ -33,16 +32,15 @@ class Orchestrator:
     def __init__(
         self,
         parts: Parts,
-        waiters: Waiters,
         downstream: Downstream,
         triggering: Triggering,
         endings: RunEndings,
+        readiness: ReadinessActions,
         pursue: Callable[[Rerun, str], None],
     ) -> None:
         self._parts = parts
         self._triggering = triggering
         admission = AdmissionActions(parts, pursue)
-        readiness = ReadinessActions(parts, waiters, endings)
         self._outcomes = OutcomeActions(parts, downstream, endings)
         monitoring = MonitoringActions(parts)
         self._actions: Mapping[str, Action] = {
@@ -62,6 +60,14 @@ class Orchestrator:
             "checkDrift": monitoring.check_drift,
             "handleLateArrival": monitoring.handle_late_arrival,
             "checkMonitoringExpired": monitoring.check_monitoring_expired,
+        }
+        self._looks: Mapping[str, Callable[[Call], Answer | None]] = {
+            "checkExclusion": admission.look_at_exclusion,
+            "checkRunLog": admission.look_at_run_log,
+            "checkReadiness": readiness.check_readiness,
+            "checkEvaluationSLA": readiness.check_evaluation_sla,
+            "checkValidationTimeout": readiness.check_validation_timeout,
+            "checkCompletionSLA": lambda _: {},
         }
         self._modes: Mapping[str, Action] = {
             "evaluate": readiness.evaluate,
@@ -86,6 +92,14 @@ class Orchestrator:
         if call.lock_token and call.action != _RELEASE:
             self._hold_on(call)
         return action(call)
+
+    def look(self, event: dict[str, Any]) -> Answer | None:
+        """Return the answer to an event that asks for nothing but a look. None: it may have to change something.
+
+        Raises as an action does; whoever calls it then has done the same.
+        """
+        look = self._looks.get(str(event.get("action", "")))
+        return None if look is None else look(read_call(event))
 
     def _hold_on(self, call: Call) -> None:
         """Take up a lock again that ran out while no process was there, if nobody has begun the period since."""

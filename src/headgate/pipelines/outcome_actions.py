@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+from headgate.pipelines.baselines import RunBaselines
 from headgate.pipelines.calls import Answer, Call, cause_of
 from headgate.pipelines.cascading import Downstream
 from headgate.pipelines.definition import Pipeline
@@ -23,6 +24,7 @@ class OutcomeActions:
         self._parts = parts
         self._downstream = downstream
         self._endings = endings
+        self._baselines = RunBaselines(parts)
 
     def log_result(self, call: Call) -> Answer:
         """Record how a run ended, and say whether another attempt follows. Asked again it says the same."""
@@ -140,6 +142,8 @@ class OutcomeActions:
             told = parts.tells(EventName.DRY_RUN_WOULD_TRIGGER, run.slot, detail)
             if projected != _NO_SLA:
                 told += parts.tells(EventName.DRY_RUN_SLA_PROJECTION, run.slot, {**detail, "status": projected})
+            # What comes after is compared with it, as it would be after a run.
+            told += self._baselines.writes(run, pipeline)
             told += parts.tells(EventName.DRY_RUN_COMPLETED, run.slot, {**detail, "sla_status": projected})
             self._endings.end(
                 run,

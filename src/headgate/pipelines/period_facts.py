@@ -67,10 +67,11 @@ class PeriodFacts:
 
     def _pauses(self, pipeline_id: str) -> tuple[Pause, ...]:
         control = self._parts.controls.get(pipeline_id)
+        ended = tuple(Pause(moment_of(each.since_ms), moment_of(each.until_ms)) for each in control.pauses)
         if control.state is not ControlState.PAUSED:
-            return ()
+            return ended
         until = None if control.until_ms is None else moment_of(control.until_ms)
-        return (Pause(moment_of(control.since_ms), until),)
+        return (*ended, Pause(moment_of(control.since_ms), until))
 
 
 def status_of(facts: Facts) -> str:

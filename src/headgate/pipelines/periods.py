@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate.errors import UserError
 from headgate.pipelines.definition import Period, Pipeline, Schedule
@@ -254,6 +255,18 @@ def periods_of(pipeline: Pipeline, schedule: Schedule | None = None) -> Periods:
     """Return the periods of a pipeline, in the zone of the schedule or else of the pipeline."""
     zone = (schedule.timezone if schedule is not None else None) or pipeline.timezone
     return Periods(pipeline.period, zone, None if pipeline.every is None else int(pipeline.every))
+
+
+def own_period(periods: Periods, text: str) -> str:
+    """Return a period if it is one of these, or else that of these in which it begins, on the same wall.
+
+    Raises `UserError` for what is no period.
+    """
+    try:
+        return periods.check(text)
+    except UserError:
+        theirs = replace(periods, period=parse(text).period)
+        return periods.at(theirs.start(text))
 
 
 def periods_inside(outer: Periods, date: str, inner: Periods) -> list[str]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from headgate.errors import CorruptionError, UserError
 from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.definition_json import decode, digest, encode
-from headgate.pipelines.dependencies import Dependency, upstreams_of
+from headgate.pipelines.dependencies import Dependency, sources_of, upstreams_of
 from headgate.pipelines.loading import load_pipeline
 from headgate.store.conditions import Condition, absent
 from headgate.store.schema import Key
@@ -179,7 +179,8 @@ def _dependency_writes(stored: StoredPipeline, previous: StoredPipeline | None) 
 
 
 def _dependencies(pipeline: Pipeline) -> dict[str, list[Dependency]]:
-    found: dict[str, list[Dependency]] = {}
+    # Datasets and events are found by the pipelines that need them in the same way, with nothing more to say of them.
+    found: dict[str, list[Dependency]] = {source: [] for source in sources_of(pipeline)}
     for dependency in upstreams_of(pipeline):
         found.setdefault(dependency.upstream.pipeline, []).append(dependency)
     return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from headgate.errors import CorruptionError
+from headgate.pipelines.archetypes import Archetype
 from headgate.pipelines.calendars import Calendars
 from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.definition_checks import TraitCheck
@@ -33,8 +34,14 @@ class Proposals:
         calendars: Callable[[], Calendars],
         kinds: TriggerKinds | None = None,
         check_trait: TraitCheck | None = None,
+        *,
+        archetypes: Callable[[], Mapping[str, Archetype] | None] = lambda: None,
     ) -> None:
-        """Take `kinds` and `check_trait`, which know triggers and evaluators; without, these are not looked into."""
+        """Take `kinds` and `check_trait`, which know triggers and evaluators; without, these are not looked into.
+
+        `archetypes` gives those of the project; None: only those that come with Headgate.
+        """
+        self._archetypes = archetypes
         self._definitions = definitions
         self._calendars = calendars
         self._kinds = kinds
@@ -47,7 +54,12 @@ class Proposals:
         and the definition is left out.
         """
         check = None if self._kinds is None else self._kinds.check
-        known = Known(calendars=self._calendars(), check_trigger=check, check_trait=self._check_trait)
+        known = Known(
+            archetypes=self._archetypes(),
+            calendars=self._calendars(),
+            check_trigger=check,
+            check_trait=self._check_trait,
+        )
         loaded = load_text(text, source, known)
         reached = self._reached(loaded.pipelines)
         circling = self._circling(loaded.pipelines, reached.values())

@@ -51,6 +51,11 @@ class Quarantined(Struct, frozen=True, kw_only=True, omit_defaults=True):
     path: str = ""
     reasons: tuple[str, ...] = ()
 
+    @property
+    def period(self) -> str:
+        """The day, or the hour of it."""
+        return f"{self.date}T{self.hour[:2]}" if self.hour[:2].isdecimal() else self.date
+
 
 class QuarantineCheck(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was found for a period. With a `problem` it could not be read, and nothing is held back by that."""
@@ -171,7 +176,7 @@ class QuarantineRecords:
                 page = self._store.query(
                     Query(table=PIPELINES, partition=partition, sort=sort, limit=_PAGE, cursor=cursor, consistent=True)
                 )
-                yield from (_record(item) for item in page.items)
+                yield from (quarantined_of(item) for item in page.items)
                 cursor = page.cursor
                 if cursor is None:
                     break
@@ -199,7 +204,7 @@ def prefixes(date: str) -> tuple[str, ...]:
     return tuple(_PREFIX + form for start in starts for form in (start, start.replace("-", "")))
 
 
-def _record(item: Mapping[str, Any]) -> Quarantined:
+def quarantined_of(item: Mapping[str, Any]) -> Quarantined:
     """Return what a row stands for, whoever wrote it. One that does not say how many is about one at least."""
     day, _, hour = str(item["SK"]).removeprefix(_PREFIX).partition("#")
     counted = number(item.get("count"))

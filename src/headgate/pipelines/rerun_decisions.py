@@ -105,6 +105,13 @@ def limit_of(budget: Budget, budgets: Budgets) -> int:
     return budgets.drift if budget is Budget.DRIFT else budgets.manual
 
 
+def spent_limit(rerun: Rerun, budgets: Budgets, retry: RetryPolicy) -> int | None:
+    """Return how many reruns the budget has that a rerun was refused for as used up; None: it was not."""
+    if rerun.rule != Rule.BUDGET_SPENT.value:
+        return None
+    return retry.attempts if rerun.budget is Budget.RETRY else limit_of(rerun.budget, budgets)
+
+
 def _budget_refusal(rerun: Rerun, log: RunLog | None, situation: Situation) -> RerunDecision | None:
     if rerun.budget is Budget.RETRY:
         return _retry_refusal(log, situation)

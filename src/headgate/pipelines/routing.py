@@ -5,27 +5,30 @@ It is told of every change at least once and in the order of each row, so that e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import structlog
 from msgspec.structs import replace
 
-from headgate.errors import CorruptionError, UserError
+from headgate.errors import CorruptionError
 from headgate.pipelines.baselines import RunBaselines
 from headgate.pipelines.cascading import Downstream
-from headgate.pipelines.definition import Pipeline, Schedule
+from headgate.pipelines.definition import Json, Pipeline, Schedule
 from headgate.pipelines.drift import drift_of
+from headgate.pipelines.dry_runs import DryRunNews
 from headgate.pipelines.due_slots import schedule_id_of
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.facts import Facts
 from headgate.pipelines.late_data import Arrival, LateArrival, judge_arrival
 from headgate.pipelines.markers import marker_of
 from headgate.pipelines.parts import Parts
-from headgate.pipelines.periods import Periods, parse, periods_of
+from headgate.pipelines.periods import own_period, periods_of
+from headgate.pipelines.pipeline_rows import stored_of
+from headgate.pipelines.quarantine import quarantined_of
 from headgate.pipelines.rules import compile_post_run, compile_trigger, evaluate
-from headgate.pipelines.run_rows import RunLog, Slot, run_log_of
+from headgate.pipelines.run_rows import Order, RunLog, Slot, run_log_of
 from headgate.pipelines.sensor_periods import is_key_of
 from headgate.pipelines.sensors import Sensor, sensor_of
 from headgate.pipelines.sla import trigger_deadline
@@ -41,26 +44,40 @@ _log = structlog.get_logger(__name__)
 class Router:
     """Hears of changes and acts on them."""
 
-    def __init__(self, parts: Parts, starter: Starter, waiters: Waiters, downstream: Downstream) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        starter: Starter,
+        waiters: Waiters,
+        downstream: Downstream,
+        *,
+        follow: Callable[[Iterable[str]], None] = lambda _types: None,
+    ) -> None:
+        """Take `follow`, which is told the types of events that a definition names, or named."""
         self._parts = parts
         self._starter = starter
         self._waiters = waiters
         self._downstream = downstream
+        self._follow = follow
         self._baselines = RunBaselines(parts)
+        self._dry_runs = DryRunNews(parts)
         self._routes: Mapping[str, Callable[[str, Mapping[str, Any], Change], None]] = {
             "SENSOR#": self._sensor,
             "TRAIT#": self._trait,
             "RERUN_REQUEST#": self._rerun,
             "RUNLOG#": self._run_log,
+            "QUARANTINE#": self._quarantine,
+            "JOB#": self._job,
         }
 
     def hear(self, change: Change) -> None:
         """Act on a change. A row that was deleted, or has expired, asks for nothing; nor does one that is none."""
         item = change.new
-        if item is None:
-            return
         try:
-            self._route(item, change)
+            if str(change.key.sort) == "CONFIG":
+                self._config(change)
+            elif item is not None:
+                self._route(item, change)
         except CorruptionError as exc:
             # It will not make sense the next time either, and must not hold up what comes after it.
             _log.error("row passed over", action="router", key=str(change.key), error=str(exc))
@@ -76,6 +93,19 @@ class Router:
             if sort.startswith(prefix):
                 route(partition.removeprefix(_PIPELINE), item, change)
                 return
+
+    def _config(self, change: Change) -> None:
+        """Hear of the events that begin the pipeline from now on, and of no others."""
+        types: set[str] = set()
+        for item in (change.old, change.new):
+            if item is None:
+                continue
+            try:
+                types |= {each.event for each in stored_of(item).pipeline.schedules if each.event is not None}
+            except CorruptionError:
+                # It is reported where definitions are listed; what is wrong with one row says nothing of the other.
+                continue
+        self._follow(types)
 
     def _marker(self, item: Mapping[str, Any]) -> None:
         marker = marker_of(item)
@@ -125,6 +155,10 @@ class Router:
         if closes_at is not None and parts.now() >= closes_at:
             return
         log = parts.runs.log(slot)
+        if pipeline.dry_run and log is not None and self._dry_runs.was_one(log):
+            if sensor.changed_at_ms > (log.begun_at_ms or 0):
+                self._dry_runs.late(log, sensor, token)
+            return
         if judge_arrival(log, sensor.changed_at_ms) is Arrival.LATE:
             self._late(slot, sensor, log)
             return
@@ -137,10 +171,7 @@ class Router:
         if sensor.period is None:
             # When it came, and not when it is heard of: that may be after midnight.
             return periods.at(datetime.fromtimestamp(sensor.changed_at_ms / 1000, UTC))
-        try:
-            return periods.check(sensor.period)
-        except UserError:
-            return periods.at(_begins(sensor.period, periods))
+        return own_period(periods, sensor.period)
 
     def _late(self, slot: Slot, sensor: Sensor, log: RunLog | None) -> None:
         parts = self._parts
@@ -173,7 +204,8 @@ class Router:
         for schedule in pipeline.schedules:
             slot = Slot(pipeline.id, schedule_id_of(schedule), self._date(pipeline, schedule, sensor))
             log = parts.runs.log(slot)
-            if log is None or not (log.is_live or log.status.is_done):
+            is_dry = pipeline.dry_run and self._dry_runs.was_one(log)
+            if log is None or not (log.is_live or log.status.is_done or is_dry):
                 continue
             drift = drift_of(self._baselines.find(slot), sensor.key, sensor.data, pipeline.post_run)
             if drift is None:
@@ -189,6 +221,9 @@ class Router:
                 "threshold": drift.threshold,
             }
             once = f"drift#{slot}#{sensor.full_key}#{token}"
+            if is_dry:
+                self._dry_runs.drifted(slot, drift, once)
+                continue
             if not log.status.is_done:
                 parts.tell_once(f"{once}#inflight", EventName.POST_RUN_DRIFT_INFLIGHT, slot, **detail)
                 continue
@@ -231,19 +266,47 @@ class Router:
         if rerun.status.is_open and self._starter.knows(pipeline_id) is not None:
             self._starter.pursue_rerun(rerun)
 
+    def _job(self, pipeline_id: str, item: Mapping[str, Any], change: Change) -> None:
+        """Say what would follow a failure that others report of a pipeline which is on a dry run."""
+        if change.old is not None:
+            return
+        pipeline = self._starter.knows(pipeline_id)
+        schedule_id, _, rest = str(item["SK"]).removeprefix("JOB#").partition("#")
+        date, _, at = rest.partition("#")
+        if pipeline is not None and pipeline.dry_run and at:
+            self._dry_runs.failed(Slot(pipeline_id, schedule_id, date), item, pipeline.retry)
+
+    def _quarantine(self, pipeline_id: str, item: Mapping[str, Any], change: Change) -> None:
+        """Tell that records were put aside, or are no longer, whoever wrote that down."""
+        pipeline = self._starter.knows(pipeline_id)
+        if pipeline is None:
+            return
+        record = quarantined_of(item)
+        before = 0 if change.old is None else quarantined_of(change.old).count
+        slot = Slot(pipeline_id, "", own_period(periods_of(pipeline), record.period))
+        once = f"quarantine#{change.id}"
+        if record.count:
+            detail: dict[str, Json] = {"count": record.count, "path": record.path, "reasons": list(record.reasons)}
+            self._parts.tell_once(once, EventName.DATA_QUARANTINED, slot, **detail)
+        elif before:
+            self._parts.tell_once(once, EventName.QUARANTINE_CLEARED, slot)
+        self._waiters.wake_all(pipeline_id, WaitKind.CHANGE, f"the quarantine of {slot.date} has changed")
+
     def _run_log(self, pipeline_id: str, item: Mapping[str, Any], change: Change) -> None:
-        """Wake those who wait for this period, whatever became of it."""
-        del pipeline_id, change
+        """Wake those who wait for this period, whatever became of it; what someone took for done begins others too."""
         log = run_log_of(item)
         if not (log.status.is_terminal or log.status.is_done):
             return
+        is_news = change.old is None or not run_log_of(change.old).status.is_done
+        pipeline = self._starter.knows(pipeline_id)
+        if is_news and pipeline is not None and log.status.is_done and _is_marked(log):
+            self._downstream.done(log.slot, pipeline)
         for concerned in self._downstream.concerned(log.slot):
             self._waiters.wake_all(concerned.pipeline.id, WaitKind.CHANGE, f"{log.slot} is {log.status.value}")
 
 
-def _begins(period: str, periods: Periods) -> datetime:
-    """Return when a period of another kind begins, an hour of a day say, on the same wall."""
-    return replace(periods, period=parse(period).period).start(period)
+def _is_marked(log: RunLog) -> bool:
+    return log.order is not None and log.order.order is Order.MARK_SUCCESS
 
 
 def _iso(at_ms: int) -> str:

@@ -147,7 +147,7 @@ def _kind(rule: Rule) -> RuleKind:
     }
     kinds = [kind for kind, value in given.items() if value is not None]
     if len(kinds) != 1:
-        names = "key, all, any, n_of, not_, upstream, dataset, trait"
+        names = "key, all, any, n_of, not, upstream, dataset, trait"
         raise DefinitionError(f"give exactly one of {names}; it has {', '.join(kinds) or 'none'}")
     return kinds[0]
 

@@ -14,15 +14,13 @@ _OVER: Final = (
     E.JOB_POLL_EXHAUSTED, E.TRIGGER_EXHAUSTED, E.RETRY_EXHAUSTED, E.PIPELINE_FAILED, E.INFRA_FAILURE,
     E.SLA_WARNING, E.EVALUATION_SLA_WARNING, E.RELATIVE_SLA_WARNING, E.SLA_BREACH, E.EVALUATION_SLA_BREACH,
     E.RELATIVE_SLA_BREACH, E.SCHEDULE_MISSED, E.IRREGULAR_SCHEDULE_MISSED, E.SENSOR_DEADLINE_EXPIRED, E.RUN_STUCK,
-    E.SFN_TIMEOUT,
+    E.SFN_TIMEOUT, E.DATASET_HOLD,
 )  # fmt: skip
 
 _READINESS: Final = (
     note(E.TRAIT_EVALUATED, "{pipeline}: trait {trait} is {status}", "trait", "status"),
     note(E.TRAIT_PUSHED, "{pipeline}: trait {trait} was pushed as {status}", "trait", "status", scope=Scope.PIPELINE),
     note(E.READINESS_CHECKED, "{pipeline} {date}: readiness is {status}", "status"),
-    note(E.READINESS_CACHE_CHECKED, "{pipeline} {date}: readiness was answered from memory as {status}", "status"),
-    note(E.WATCHER_EVALUATION, "{pipeline} {date}: the watcher evaluated it to {status}", "status"),
     note(E.VALIDATION_PASSED, "{pipeline} {schedule} {date}: everything it waits for is there"),
     page(
         E.VALIDATION_EXHAUSTED,
@@ -243,6 +241,7 @@ _AFTERWARDS: Final = (
         "look at them; what comes after is held if the definition says so",
         "count",
     ),
+    note(E.QUARANTINE_CLEARED, "{pipeline} {date}: no record is put aside any more", resolves=(E.DATA_QUARANTINED,)),
 )  # fmt: skip
 
 _DRY_RUNS: Final = (

@@ -9,7 +9,9 @@ from datetime import date, timedelta
 from typing import Final
 
 from headgate.durable import cron
+from headgate.durable.events import check_type
 from headgate.errors import UserError
+from headgate.notify.notices import TYPE_PREFIX
 from headgate.pipelines.calendars import Calendars, check_calendar, why_excluded
 from headgate.pipelines.definition import Exclusions, Inclusions, Pipeline, Schedule, Sla
 from headgate.pipelines.due_slots import schedule_id_of
@@ -85,8 +87,21 @@ def _check_schedule(pipeline: Pipeline, schedule: Schedule, path: Path, rules: R
             check_deadline(schedule.sensor.deadline, (*path, "sensor", "deadline"), reading)
     for index, upstream in enumerate(schedule.upstream):
         rules.check_upstream(upstream, (*path, "upstream", index))
-    if schedule.event is not None and not schedule.event.strip():
-        reading.report((*path, "event"), "it is empty", allowed="give the type of an event")
+    if schedule.event is not None:
+        _check_event(schedule.event, (*path, "event"), reading)
+
+
+def _check_event(event_type: str, path: Path, reading: Reading) -> None:
+    if not event_type.strip():
+        reading.report(path, "it is empty", allowed="give the type of an event")
+        return
+    if event_type.startswith(TYPE_PREFIX):
+        # What it does would be told, and begin it again.
+        fact = f"{shown(event_type)} is an event of pipelines"
+        reading.report(path, fact, allowed="to follow another pipeline, give it as upstream")
+        return
+    allowed = "give one whole type, such as order.created"
+    _refused(lambda: check_type(event_type), path, f"{shown(event_type)} is no type of events", allowed, reading)
 
 
 def _check_cron(expression: str, zone: str, path: Path, reading: Reading) -> None:

@@ -77,5 +77,5 @@ DESCRIPTIONS: Final[dict[str, str]] = {
     "Sla.expected_duration": "How long the job usually takes: the warning comes that much before the deadline.",
     "PostRun.drift_field": "The field whose change after the run counts as drift.",
     "PostRun.drift_threshold": "By how much it may differ.",
-    "PostRun.sensor_timeout": "How long after the run its sensors may take to come.",
+    "PostRun.sensor_timeout": "How long after the run its sensors may take to come; 0: none has to.",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from headgate.asl.service import AslService
 from headgate.asl.task_tokens import Callback, Told
@@ -15,6 +15,7 @@ from headgate.durable.history import ActivityOptions
 from headgate.durable.retry import Retry
 from headgate.errors import AlreadyStartedError, InvalidPayloadError, UserError
 from headgate.ids import IdMaker
+from headgate.pipelines.archetypes import Archetype
 from headgate.pipelines.calendars import Calendars
 from headgate.pipelines.calls import Answer
 from headgate.pipelines.cascading import Downstream
@@ -25,16 +26,21 @@ from headgate.pipelines.directives import Directives
 from headgate.pipelines.endings import RunEndings
 from headgate.pipelines.evaluations import Evaluations
 from headgate.pipelines.event_names import EventName
+from headgate.pipelines.event_schedules import EventSchedules
 from headgate.pipelines.facts import FactReader, Gate
 from headgate.pipelines.job_log import JobLog
 from headgate.pipelines.known_pipelines import KnownPipelines
 from headgate.pipelines.late_data import LateData
 from headgate.pipelines.locks import Locks
+from headgate.pipelines.looking import Looking
+from headgate.pipelines.lookout import Lookout
 from headgate.pipelines.markers import Markers
 from headgate.pipelines.orchestrating import Orchestrator
 from headgate.pipelines.parts import Parts
 from headgate.pipelines.pipeline_events import PipelineEvent, PipelineEvents
+from headgate.pipelines.pipeline_store import Change as DefinitionChange
 from headgate.pipelines.pipeline_store import PipelineStore
+from headgate.pipelines.readiness_actions import ReadinessActions
 from headgate.pipelines.related_periods import RelatedPeriods
 from headgate.pipelines.reruns import Reruns
 from headgate.pipelines.routing import Router
@@ -46,8 +52,21 @@ from headgate.pipelines.traits import Traits
 from headgate.pipelines.triggering import Triggering
 from headgate.pipelines.waiting import Waiters
 from headgate.store.port import Store
-from headgate.store.writes import Write
+from headgate.store.writes import Change, Write
 from headgate.triggers.contract import Trigger, TriggerFailedError
+
+
+class Engine(Protocol):
+    """What runs executions of the lifecycle in the place of the durable engine: Step Functions, on AWS."""
+
+    def start(self, name: str, given: Json, delay_seconds: float) -> bool:
+        """Start an execution. False: there is, or was, one of this name."""
+
+    def answer(self, token: str, output: dict[str, str]) -> None:
+        """End the task of a token. Raises `StaleClaimError` or `NotFoundError` for one that is over."""
+
+    def is_open(self, name: str) -> bool:
+        """Whether an execution of this name is under way. Raises `TransientError` if that cannot be told."""
 
 
 class PipelineService:
@@ -64,8 +83,12 @@ class PipelineService:
         *,
         calendars: Callable[[], Calendars] = dict,
         gate: Gate | None = None,
+        engine: Engine | None = None,
     ) -> None:
+        """Take what pipelines work with. Without an `engine`, the lifecycle runs on the durable one."""
         self.definitions = PipelineStore(store, clock)
+        # Those of the project, for whoever defines pipelines; None: only those that come with Headgate.
+        self.archetypes: Mapping[str, Archetype] | None = None
         self.known = KnownPipelines(self.definitions)
         self.events = PipelineEvents(store, clock, ids, bus)
         self.sensors = Sensors(store, clock)
@@ -95,21 +118,35 @@ class PipelineService:
         )
         self._asl = asl
         self._bus = bus
-        self.waiters = Waiters(store, self.parts.now_ms, self._answer)
+        start, answer = (self._start, self._answer) if engine is None else (engine.start, engine.answer)
+        self.waiters = Waiters(store, self.parts.now_ms, answer)
         self.downstream = Downstream(self.parts, self.waiters, periods, self.known.dependents)
         endings = RunEndings(self.parts)
         self.triggering = Triggering(self.parts, self.waiters, endings)
-        self.starter = Starter(self.parts, self._start)
+        self.starter = Starter(self.parts, start)
+        looking = Looking(self.parts)
+        self.lookout = Lookout(self.parts, self.waiters, looking, lambda: bus.told())
+        readiness = ReadinessActions(self.parts, self.waiters, endings, looking, self.lookout.watches)
         self.orchestrator = Orchestrator(
-            self.parts, self.waiters, self.downstream, self.triggering, endings, self.starter.pursue_rerun
+            self.parts, self.downstream, self.triggering, endings, readiness, self.starter.pursue_rerun
         )
-        self.router = Router(self.parts, self.starter, self.waiters, self.downstream)
+        self.event_schedules = EventSchedules(bus, self.starter, self.known.dependents)
+        self.router = Router(
+            self.parts, self.starter, self.waiters, self.downstream, follow=self.event_schedules.follow
+        )
         self.clockwork = Clockwork(self.parts, self.starter)
 
-    def register(self, app: App, functions: Mapping[str, Callable[[dict[str, Any]], Answer]]) -> None:
+    def register(
+        self,
+        app: App,
+        functions: Mapping[str, Callable[[dict[str, Any]], Answer]],
+        *,
+        is_store_near: bool = False,
+    ) -> None:
         """Give an app the functions of the lifecycle, and the store its machine.
 
-        `functions` are the evaluator and the SLA monitor, by the variables of the definition.
+        `functions` are the evaluator and the SLA monitor, by the variables of the definition. If the store is near,
+        reading is so quick that a turn of the lifecycle does it by itself.
         """
         own: dict[str, Callable[[dict[str, Any]], Answer]] = {
             "orchestrator_arn": self.orchestrator,
@@ -117,9 +154,32 @@ class PipelineService:
             "RunCheckerFunctionArn": self.orchestrator,
             **functions,
         }
+        self.event_schedules.join(app)
         for variable, function in own.items():
             name = FUNCTIONS[variable]
-            app.activities[name] = _activity(name, function, self._bus)
+            look = self.orchestrator.look if is_store_near and function is self.orchestrator else None
+            app.activities[name] = _activity(name, function, self._bus, look)
+
+    # What `loops` do.
+
+    def hear(self, change: Change) -> None:
+        """Act on a change of the table of pipelines."""
+        self.lookout.hear(change)
+        self.router.hear(change)
+
+    def tick(self) -> None:
+        """Do what is due by the clock."""
+        self.clockwork.tick()
+        self.lookout.tick()
+
+    def seconds_left(self) -> float:
+        """Return in how many seconds something may be due by the clock."""
+        return min(self.clockwork.seconds_left(), self.lookout.seconds_left())
+
+    def defined(self, change: DefinitionChange) -> list[Write]:
+        """Return the writes that tell of a definition, for the transaction that puts it into force."""
+        detail = {"version": change.stored.version, "by": change.stored.by, "changes": list(change.lines)}
+        return self._told(EventName.PIPELINE_DEFINED, Slot(change.stored.pipeline.id, "", ""), detail)
 
     def put_machine(self) -> None:
         """Keep the lifecycle as it is shipped, for executions that begin from now on."""
@@ -149,7 +209,12 @@ class PipelineService:
         return self.events.event_writes(event, self.parts.now_ms())
 
 
-def _activity(name: str, function: Callable[[dict[str, Any]], Answer], bus: Bus) -> Activity[..., Any]:
+def _activity(
+    name: str,
+    function: Callable[[dict[str, Any]], Answer],
+    bus: Bus,
+    look: Callable[[dict[str, Any]], Answer | None] | None,
+) -> Activity[..., Any]:
     def call(event: dict[str, Any]) -> dict[str, Any]:
         answer = function(event)
         # What it told is delivered now and not with the next look at what waits.
@@ -158,4 +223,4 @@ def _activity(name: str, function: Callable[[dict[str, Any]], Answer], bus: Bus)
 
     # A busy store is tried again here; what the lifecycle retries is what it was told of.
     retry = Retry(attempts=10, deaths=20, first=0.2, never=(UserError, InvalidPayloadError, TriggerFailedError))
-    return Activity(call, name=name, options=ActivityOptions(retry=retry))
+    return Activity(call, name=name, options=ActivityOptions(retry=retry), look=look)

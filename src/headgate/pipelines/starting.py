@@ -58,6 +58,7 @@ class Starter:
         *,
         token: str = "",
         by: str = "",
+        note: str = "",
         rerun_id: str = "",
         arrived_at: str = "",
         is_replay: bool = False,
@@ -65,7 +66,8 @@ class Starter:
     ) -> bool:
         """Have a period pursued. False: the same wish has started an execution before.
 
-        `token` tells one wish from another: a version of a marker, the id of a rerun. Raises `NotFoundError` if there
+        `token` tells one wish from another: a version of a marker, the id of a rerun. `note` is what whoever asks has
+        to say about it, and stays with the run. Raises `NotFoundError` if there
         is no such pipeline.
         """
         pipeline, _ = self._parts.definitions.newest(slot.pipeline_id)
@@ -78,6 +80,7 @@ class Starter:
             "replay": is_replay,
             "rerunId": rerun_id,
             "by": by,
+            "note": note,
             "sensorArrivalAt": arrived_at,
             "config": lifecycle_config(pipeline),
         }
@@ -89,7 +92,7 @@ class Starter:
     def pursue_rerun(self, rerun: Rerun, after: str = "") -> None:
         """Have a rerun pursued; `after` tells another try from the first, which found the lock taken."""
         token = f"{rerun.rerun_id}-{_short(after)}" if after else rerun.rerun_id
-        self.pursue(rerun.slot, Cause.RERUN, token=token, rerun_id=rerun.rerun_id, by=rerun.by)
+        self.pursue(rerun.slot, Cause.RERUN, token=token, rerun_id=rerun.rerun_id, by=rerun.by, note=rerun.note)
 
     def knows(self, pipeline_id: str) -> Pipeline | None:
         """Return a pipeline, or None if there is none of this id."""

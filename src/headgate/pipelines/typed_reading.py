@@ -134,7 +134,7 @@ def _struct(node: Node, kind: StructType, path: Path, reading: Reading) -> Any: 
     if not isinstance(node.value, dict):
         return _wrong(node, path, reading, "a mapping")
     fields = {name_in_files(field.encode_name): field for field in kind.fields}
-    by_any_name = {field.encode_name: field for field in kind.fields} | fields
+    by_any_name = {field.name: field for field in kind.fields} | fields
     values: dict[str, Any] = {}
     for name, child in node.value.items():
         field = by_any_name.get(name)

@@ -138,6 +138,14 @@ _DECISIONS: Final = (
         scope=Scope.PIPELINE,
         resolves=(E.PIPELINE_CONFIG_INVALID,),
     ),
+    tell(
+        E.PIPELINE_DELETED,
+        "{pipeline}: taken away by {by}; its runs and versions stay",
+        "",
+        "by",
+        scope=Scope.PIPELINE,
+        resolves=(E.PIPELINE_CONFIG_INVALID, E.CIRCUIT_BREAKER_TRIPPED),
+    ),
     page(
         E.PIPELINE_CONFIG_INVALID,
         "{pipeline}: its definition cannot be used: {error}",
@@ -173,18 +181,6 @@ _DECISIONS: Final = (
         "reason",
     ),
     tell(E.RUN_CANCELLED, "{pipeline} {schedule} {date}: cancelled by {by}: {reason}", "", "by", "reason"),
-    tell(
-        E.OVERRIDE_SET,
-        "{pipeline}: {by} overrides {what} until {until}: {reason}",
-        "",
-        "by",
-        "what",
-        "until",
-        "reason",
-        scope=Scope.PIPELINE,
-    ),
-    note(E.OVERRIDE_EXPIRED, "{pipeline}: the override of {what} is over", "what", scope=Scope.PIPELINE,
-         resolves=(E.OVERRIDE_SET,)),
     warn(
         E.DATASET_HOLD,
         "{pipeline} {schedule} {date}: held because {dataset} is not healthy enough",

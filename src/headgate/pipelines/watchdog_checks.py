@@ -279,7 +279,7 @@ def anchored(timetable: Timetable, watch: Watch) -> Expectation | None:
         due_at, warning_at = moments.breach_at, moments.warning_at
     else:
         kind = ExpectationKind.POST_RUN_SENSOR
-        if not pipeline.post_run.rules:
+        if not pipeline.post_run.rules or not pipeline.post_run.sensor_timeout:
             return None
         due_at = since + timedelta(seconds=pipeline.post_run.sensor_timeout)
     waiver = timetable.why_dormant(watch.date) or ("the pipeline is on a dry run" if pipeline.dry_run else "")

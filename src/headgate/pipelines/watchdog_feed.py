@@ -160,8 +160,8 @@ def watches_of_log(log: RunLog, pipeline: Pipeline | None, stuck_seconds: float 
         return found
     if log.history and pipeline.sla is not None and pipeline.sla.max_duration is not None:
         found.append(_relative(pipeline, log.slot, log.history[0].begun_at_ms))
-    if log.status.is_done and log.succeeded_run_id and log.succeeded_at_ms is not None and pipeline.post_run.rules:
-        timeout_seconds = float(pipeline.post_run.sensor_timeout)
+    timeout_seconds = float(pipeline.post_run.sensor_timeout) if pipeline.post_run.rules else 0.0
+    if log.status.is_done and log.succeeded_run_id and log.succeeded_at_ms is not None and timeout_seconds:
         found.append(_watch(log.slot, WatchKind.POST_RUN, log.succeeded_at_ms, timeout_seconds))
     return found
 

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from headgate.asl.budget import EVENTS_MAX, Budget, Loop, budget
 from headgate.asl.findings import Problem
+from headgate.asl.reading import load
 from headgate.asl.scope import Json
 from headgate.asl.substitution import substitute
 from headgate.asl.transitions import all_machines, states_of
-from headgate.asl.validation import load, problems
 from headgate.errors import DefinitionError
 
 UNREADABLE = "UNREADABLE"
@@ -56,6 +56,9 @@ def check_definition(text: str, variables: Mapping[str, str], *, strict_budget: 
         definition = read_definition(text, variables)
     except DefinitionError as exc:
         return Checked(valid=False, problems=[Finding("$", UNREADABLE, exc.message, "")], warnings=[])
+    # Most processes never check a machine, and its query languages take their time to load.
+    from headgate.asl.validation import problems
+
     found = [_finding(each) for each in problems(definition)]
     if found:
         return Checked(valid=False, problems=found, warnings=[])

@@ -9,6 +9,8 @@ from litestar import Litestar, Request, Response, get
 from litestar.datastructures import ResponseHeader
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
+from litestar.plugins import PluginProtocol
+from litestar.plugins.core import MsgspecDIPlugin
 from litestar.response import Redirect
 from litestar.types import ASGIApp, ControllerRouterHandler, Scope
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -39,6 +41,17 @@ _PAGES: Final = "/ui"
 _NOT_CACHED: Final = [ResponseHeader(name="cache-control", value="no-store")]
 
 
+class _Application(Litestar):
+    """Litestar without its plugins for models of other libraries than ours.
+
+    Where such a library happens to be installed they load all of it, which takes longer than to make our routes known.
+    """
+
+    @staticmethod
+    def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
+        return [*plugins, MsgspecDIPlugin()]
+
+
 def build_http(  # noqa: PLR0913 - one argument for each part of the server
     *,
     version: str,
@@ -56,7 +69,7 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
 ) -> ASGIApp:
     """Return the whole application: `routes` and `rpcs` besides its own, behind the guard, all watched over."""
     own = [_index(version, has_pages=_has_pages(routes)), *_health_routes(health, pool), _metrics_route(metrics)]
-    app = Litestar(
+    app = _Application(
         [*own, *routes, document_route([*own, *routes], pool, version=version)],
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=None,

@@ -157,6 +157,16 @@ def pipeline_routes(
     parts = pipelines.parts
     kept = calendars if calendars is not None else CalendarStore(parts.store, parts.clock)
     operations = [
+        *pipeline_operations(pipelines, bus, check_trait),
+        *calendar_operations(kept, pipelines.definitions),
+    ]
+    answered = AnsweredBefore(parts.store, parts.clock)
+    return operation_routes(operations, pool, _PART, namespace="pipelines.", answered=answered)
+
+
+def pipeline_operations(pipelines: PipelineService, bus: Bus, check_trait: TraitCheck | None = None) -> list[Operation]:
+    """Return what can be asked of pipelines and all that belongs to one."""
+    return [
         *_Pipelines(pipelines, check_trait).operations(),
         *sensor_operations(pipelines),
         *trait_operations(pipelines),
@@ -164,19 +174,23 @@ def pipeline_routes(
         *run_operations(pipelines),
         *control_operations(pipelines),
         *event_operations(pipelines, bus),
-        *calendar_operations(kept, pipelines.definitions),
     ]
-    answered = AnsweredBefore(parts.store, parts.clock)
-    return operation_routes(operations, pool, _PART, namespace="pipelines.", answered=answered)
 
 
 class _Pipelines:
     def __init__(self, pipelines: PipelineService, check_trait: TraitCheck | None) -> None:
         self._definitions = pipelines.definitions
         self._parts = pipelines.parts
+        self._defined = pipelines.defined
         trigger = pipelines.parts.trigger
         kinds = trigger if isinstance(trigger, TriggerKinds) else None
-        self._proposals = Proposals(pipelines.definitions, pipelines.parts.calendars, kinds, check_trait)
+        self._proposals = Proposals(
+            pipelines.definitions,
+            pipelines.parts.calendars,
+            kinds,
+            check_trait,
+            archetypes=lambda: pipelines.archetypes,
+        )
 
     def operations(self) -> list[Operation]:
         one = "/pipelines/{id}"
@@ -297,16 +311,19 @@ class _Pipelines:
     def delete(self, call: Call[None, ChangeQuery]) -> Answer:
         def remove(version: int | None) -> Change:
             return self._definitions.delete(
-                call.path["id"], call.principal.name, reason=call.query.reason, version=version
+                call.path["id"],
+                call.principal.name,
+                reason=call.query.reason,
+                version=version,
+                also=self._deleted,
             )
 
         matching(call.headers, None, remove)
         return Answer(status=204)
 
-    def _defined(self, change: Change) -> list[Write]:
-        about = Slot(change.stored.pipeline.id, "", "")
-        detail = {"version": change.stored.version, "by": change.stored.by, "changes": list(change.lines)}
-        return self._parts.tells(EventName.PIPELINE_DEFINED, about, detail)
+    def _deleted(self, change: Change) -> list[Write]:
+        detail = {"by": change.stored.by, "version": change.stored.version, "reason": change.stored.reason}
+        return self._parts.tells(EventName.PIPELINE_DELETED, Slot(change.stored.pipeline.id, "", ""), detail)
 
 
 def _view(stored: StoredPipeline, warnings: Sequence[Finding] = ()) -> PipelineView:

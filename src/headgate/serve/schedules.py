@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
 import msgspec
@@ -19,12 +19,12 @@ from headgate.durable.records import instant
 from headgate.durable.schedules import PREVIEW_MAX
 from headgate.durable.service import Service
 from headgate.durable.slots import Backfill, CatchUp, Fire, Overlap, Schedule, Spec, moment
-from headgate.errors import ConflictError, UserError
 from headgate.serve.execution_views import Duration, Limit, Reason
 from headgate.serve.executions import require_workflow
-from headgate.serve.operations import PREFIX, Answer, Call, NoQuery, Operation, Part, Result, operation_routes
+from headgate.serve.operations import PREFIX, Answer, Call, NoQuery, Operation, Part, operation_routes
 from headgate.serve.pool import WorkPool
-from headgate.serve.problem import Problem, response
+from headgate.serve.preconditions import etag, matching
+from headgate.serve.problem import Problem
 from headgate.serve.raw_values import checked, idempotency_key, missing
 
 _PART: Final = Part(Permission.SCHEDULE_READ, Permission.SCHEDULE_WRITE)
@@ -204,28 +204,33 @@ class _Schedules:
     def show(self, call: Call[None, NoQuery]) -> Answer:
         return self._shown(self._schedules.get(call.path["id"]))
 
-    def update(self, call: Call[ScheduleSpec, NoQuery]) -> Result:
+    def update(self, call: Call[ScheduleSpec, NoQuery]) -> Answer:
         spec = self._spec(call.body)
-        return _if_matching(
-            call, lambda revision: self._shown(self._schedules.update(call.path["id"], spec, revision=revision))
+        return matching(
+            call.headers,
+            None,
+            lambda revision: self._shown(self._schedules.update(call.path["id"], spec, revision=revision)),
         )
 
-    def delete(self, call: Call[None, NoQuery]) -> Result:
+    def delete(self, call: Call[None, NoQuery]) -> Answer:
         def remove(revision: int | None) -> Answer:
             self._schedules.delete(call.path["id"], revision=revision)
             return Answer(status=204)
 
-        return _if_matching(call, remove)
+        return matching(call.headers, None, remove)
 
-    def pause(self, call: Call[PauseSchedule, NoQuery]) -> Result:
-        return _if_matching(
-            call,
+    def pause(self, call: Call[PauseSchedule, NoQuery]) -> Answer:
+        return matching(
+            call.headers,
+            None,
             lambda revision: self._shown(self._schedules.pause(call.path["id"], call.body.reason, revision=revision)),
         )
 
-    def resume(self, call: Call[None, NoQuery]) -> Result:
-        return _if_matching(
-            call, lambda revision: self._shown(self._schedules.resume(call.path["id"], revision=revision))
+    def resume(self, call: Call[None, NoQuery]) -> Answer:
+        return matching(
+            call.headers,
+            None,
+            lambda revision: self._shown(self._schedules.resume(call.path["id"], revision=revision)),
         )
 
     def trigger(self, call: Call[TriggerSchedule, NoQuery]) -> Answer:
@@ -238,9 +243,11 @@ class _Schedules:
         body = call.body
         return self._shown(self._schedules.backfill(call.path["id"], body.since, body.until, body.overlap), 202)
 
-    def stop_backfills(self, call: Call[None, NoQuery]) -> Result:
-        return _if_matching(
-            call, lambda revision: self._shown(self._schedules.stop_backfills(call.path["id"], revision=revision))
+    def stop_backfills(self, call: Call[None, NoQuery]) -> Answer:
+        return matching(
+            call.headers,
+            None,
+            lambda revision: self._shown(self._schedules.stop_backfills(call.path["id"], revision=revision)),
         )
 
     def preview(self, call: Call[None, PreviewQuery]) -> Answer:
@@ -248,7 +255,7 @@ class _Schedules:
         return Answer(PreviewView([SlotView(each.slot, each.due) for each in coming]))
 
     def _shown(self, schedule: Schedule, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
-        return Answer(_view(schedule, self._now_ms()), status, {**_etag(schedule), **(headers or {})})
+        return Answer(_view(schedule, self._now_ms()), status, {**etag(schedule.revision), **(headers or {})})
 
     def _now_ms(self) -> int:
         return int(self._service.clock.seconds() * 1000)
@@ -277,24 +284,6 @@ class _Schedules:
             timeout_seconds=optional_seconds(body.timeout, name="timeout"),
             retention_seconds=optional_seconds(body.retention, name="retention"),
         )
-
-
-def _if_matching(call: Call[Any, Any], change: Callable[[int | None], Answer]) -> Result:
-    """Return the answer of a change to the revision that the caller has seen, if it says which; 412: it has moved."""
-    given = call.headers.get("if-match", "*").strip()
-    if given == "*":
-        return change(None)
-    digits = given.removeprefix('"').removesuffix('"')
-    if not digits.isdecimal():
-        raise UserError(f"If-Match {given[:40]!r}: give back the ETag of a schedule, which is its revision")
-    try:
-        return change(int(digits))
-    except ConflictError as exc:
-        return response(Problem.of(412, exc.code, exc.message))
-
-
-def _etag(schedule: Schedule) -> dict[str, str]:
-    return {"etag": f'"{schedule.revision}"'}
 
 
 def _fire_view(fire: Fire) -> FireView:

@@ -21,7 +21,6 @@ from headgate.health.meters import HealthMeters
 from headgate.health.region_duty import KEEP_SECONDS
 from headgate.health.service import HealthService
 from headgate.health_wiring import OpenRegion, open_authenticator, open_health, open_keys, open_region
-from headgate.loop.dataset_gate import DatasetGate
 from headgate.pipeline_wiring import OpenPipelines, apply_folder, audited, open_pipelines
 from headgate.pipelines.heartbeats import Who
 from headgate.pipelines.loops import PipelineLoops
@@ -35,6 +34,7 @@ from headgate.serve.http import build_http
 from headgate.serve.http_server import HttpServer
 from headgate.serve.identity import caller, known_caller
 from headgate.serve.meters import CacheCollector, ServerCollector
+from headgate.serve.page_questions import PipelinesAsked
 from headgate.serve.pages import page_routes
 from headgate.serve.pool import WorkPool
 from headgate.serve.rpc import services
@@ -120,7 +120,7 @@ def run(
                 fanouts,
                 clock,
                 environ=environ or {},
-                gate=DatasetGate(health.gatekeeper),
+                health=health,
                 commit=lambda writes, change: health.audit.commit(writes, audited(change)),
             )
             if settings.pipelines.folder is not None:
@@ -237,7 +237,7 @@ class Server:
                 ),
                 *health_routes(parts.health, parts.keys, self._pool),
                 *graphql_routes(parts.health, self._pool, watches),
-                *page_routes(parts.health, self._pool, watches),
+                *page_routes(parts.health, self._pool, watches, PipelinesAsked(parts.pipelines.service, service.bus)),
                 *user_routes(service.app, self._pool),
             ],
             admits=admits_origin(service.app),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -69,6 +70,11 @@ class Index(msgspec.Struct, frozen=True):
         return (self.partition,) if self.sort is None else (self.partition, self.sort)
 
 
+@functools.cache
+def _field_names(*patterns: str) -> frozenset[str]:
+    return frozenset(match.group(1) for pattern in patterns for match in _FIELD.finditer(pattern))
+
+
 class Entity(msgspec.Struct, frozen=True):
     """One kind of item in a table, given by the patterns of its keys: `PIPELINE#{id}`, `RUN#{run_id}`.
 
@@ -93,8 +99,7 @@ class Entity(msgspec.Struct, frozen=True):
         return {name: self._fill(pattern, fields) for name, pattern in self.index_keys.items()}
 
     def fields(self) -> frozenset[str]:
-        patterns = (self.partition, self.sort or "", *self.index_keys.values())
-        return frozenset(match.group(1) for pattern in patterns for match in _FIELD.finditer(pattern))
+        return _field_names(self.partition, self.sort or "", *self.index_keys.values())
 
     def _refuse_unknown(self, fields: Mapping[str, KeyPart]) -> None:
         unknown = fields.keys() - self.fields()

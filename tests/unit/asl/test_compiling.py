@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headgate.asl.compiling import compile_machine
+from headgate.asl.compiling import compile_known
 from headgate.asl.definition import (
     ChoiceSpec,
     ExecutionType,
@@ -25,6 +26,7 @@ from headgate.asl.definition import (
     TaskSpec,
     WaitSpec,
 )
+from headgate.asl.machines import checked_definition
 from headgate.asl.references import WHOLE
 from headgate.asl.scope import Evaluator, Scope
 from headgate.asl.validation import load
@@ -47,7 +49,7 @@ def _state(state: Json, **fields: Json) -> State:
     states = {"A": state, "B": {"Type": "Succeed"}}
     if "Next" not in state and state["Type"] != "Choice":
         del states["B"]
-    return compile_machine({"StartAt": "A", "States": states, **fields}).states["A"]
+    return compile_known({"StartAt": "A", "States": states, **fields}).states["A"]
 
 
 def _task(**fields: Json) -> Json:
@@ -66,7 +68,7 @@ def test_machine__definition__start_states_time_out_and_comment() -> None:
         "States": {"A": _task(Next="B") | {"End": False}, "B": {"Type": "Succeed"}},
     }
 
-    machine = compile_machine(definition)
+    machine = compile_known(definition)
 
     assert (machine.start_at, machine.timeout_seconds, machine.comment) == ("A", 60, "c")
     assert [(state.name, state.kind, state.next) for state in machine.states.values()] == [
@@ -77,11 +79,10 @@ def test_machine__definition__start_states_time_out_and_comment() -> None:
 
 def test_machine__problems__definition_error_that_lists_them() -> None:
     with pytest.raises(DefinitionError) as raised:
-        compile_machine({"StartAt": "B", "States": {"A": {"Type": "Wait", "End": True}}})
+        checked_definition(json.dumps({"StartAt": "B", "States": {"A": {"Type": "Wait", "End": True}}}))
 
-    assert "2 problems" in str(raised.value)
-    assert "$.States.A: MISSING_FIELD" in str(raised.value)
-    assert "$.StartAt: UNKNOWN_STATE" in str(raised.value)
+    assert "$.States.A: it does not say how long to wait" in str(raised.value)
+    assert "$.StartAt: " in str(raised.value)
 
 
 def test_task__jsonpath__filters_templates_and_times() -> None:
@@ -339,7 +340,7 @@ def test_map__distributed__reader_batcher_writer_and_a_processor_that_stands_alo
         {"OutputType": "JSONL"},
     )
     assert spec.processor_definition == {"QueryLanguage": "JSONPath", **_processor()}
-    assert compile_machine(spec.processor_definition).states["P"].language is Language.JSONPATH
+    assert compile_known(spec.processor_definition).states["P"].language is Language.JSONPATH
 
 
 @pytest.mark.parametrize("machine_language", list(Language))
@@ -360,7 +361,7 @@ def test_map__language_of_its_own__inside_it_the_machine_s(machine_language: Lan
 def test_machine__example__compiled_without_touching_the_definition(path: Path) -> None:
     definition = load(path.read_text())
 
-    machine = compile_machine(definition)
+    machine = compile_known(definition)
 
     assert machine.start_at in machine.states
     assert definition == load(path.read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,9 +19,13 @@ from headgate.asl.failures import (
     TIMEOUT,
 )
 from headgate.asl.item_readers import blob_name
+from headgate.asl.map_books import MapBooks
 from headgate.asl.map_orders import Tolerance
 from headgate.asl.task_tokens import Callback, Told
 from headgate.durable.history import Status
+from headgate.fanout.rows import Policy
+from headgate.fanout.sources import ListSource
+from headgate.fanout.splitting import Order
 from headgate.fanout.states import FanoutStatus
 from tests.unit.asl.map_rig import MapRig, each
 
@@ -372,3 +377,19 @@ def test_standard__a_map_within__is_a_map_run_of_its_own(rig: MapRig) -> None:
     inner = each("EXPRESS")["States"]["Each"]
     assert rig.run(each("STANDARD", ("Inner", inner)), [[1, 2], [3]]) == [[2, 4], [6]]
     assert len(rig.library.by_group("m/Each/Inner").fanouts) == 2
+
+
+def test_take__many_want_one__each_begins_at_a_place_of_its_own_and_nobody_goes_without(
+    rig: MapRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = Order(group="g", chunk_size=1, policy=Policy(max_attempts=1))
+    rig.fanouts.splitter.split(order, ListSource(list(range(6))), run_id="map-1")
+    books = MapBooks(rig.fanouts)
+
+    def taken(takers: int) -> list[int]:
+        return [work.chunk.start for work in books.take("map-1", 1, lambda chunk, _: chunk.chunk_id, takers=takers)]
+
+    monkeypatch.setattr(random, "randrange", lambda _: 4)
+    assert taken(takers=1) == [0]
+    assert [taken(takers=40) for _ in range(5)] == [[4], [5], [1], [2], [3]]
+    assert taken(takers=40) == []

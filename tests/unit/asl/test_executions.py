@@ -69,8 +69,9 @@ def test_start__same_name_and_input_after_its_end__the_same_execution_and_nothin
 def test_start__same_name_with_another_input__is_refused(rig: Rig, ended: bool) -> None:
     rig.start(ECHO if ended else machine(("W", LONG)), {"a": 1})
 
-    with pytest.raises(AlreadyStartedError):
+    with pytest.raises(AlreadyStartedError, match="choose another name") as refused:
         rig.start(ECHO if ended else machine(("W", LONG)), {"a": 2})
+    assert "reuse" not in str(refused.value), "nobody who starts a machine has such a policy to set"
 
 
 def test_start__same_name_and_input_after_a_redrive__the_same_execution(rig: Rig) -> None:

@@ -11,6 +11,7 @@ from headgate.asl.journal import Chronicle, Event, Tally
 from headgate.asl.running import Limits
 from headgate.asl.task_tokens import Callback
 from headgate.errors import DeterminismError
+from headgate.serve.asl_events import event_view
 from tests.asl_rig import Rig, beside, check_events, each, machine, task
 
 LONG = {"Type": "Wait", "Seconds": 86_400}
@@ -182,3 +183,42 @@ def test_inspect__history_that_this_build_would_not_make__is_refused(rig: Rig) -
 
     with pytest.raises(DeterminismError):
         inspector.inspect(client.get(found.execution_id), [turns[0], *turns[2:]])
+
+
+def test_history__an_expression_that_fails__is_there_once_with_its_state_and_field(rig: Rig) -> None:
+    retry = [{"ErrorEquals": ["States.QueryEvaluationError"], "MaxAttempts": 1}]
+    asks = {"Type": "Task", "Resource": "${echo}", "Arguments": {"a": {"b": "{% $nobody %}"}}, "Retry": retry}
+    catch = [{"ErrorEquals": ["States.ALL"], "Next": "Is", "Output": "{% $states.errorOutput.Error %}"}]
+    definition = machine(
+        ("P", beside(machine(("Asks", asks)), Catch=catch)),
+        ("Is", {"Type": "Choice", "Choices": [{"Condition": "{% 1 %}", "Next": "End"}]}),
+        ("End", {"Type": "Succeed"}),
+        QueryLanguage="JSONata",
+    )
+    execution_id = rig.start(definition, {})
+    rig.end(execution_id)
+
+    events = rig.history(execution_id)
+
+    assert [event.type for event in events] == [
+        "ExecutionStarted",
+        "ParallelStateEntered",
+        "ParallelStateStarted",
+        "TaskStateEntered",
+        "EvaluationFailed",
+        "EvaluationFailed",
+        "ParallelStateFailed",
+        "ParallelStateExited",
+        "ChoiceStateEntered",
+        "EvaluationFailed",
+        "ExecutionFailed",
+    ]
+    failed = [event.details for event in events if event.type == "EvaluationFailed"]
+    assert [(each["state"], each["location"], each["error"]) for each in failed] == [
+        ("Asks", "Arguments", "States.QueryEvaluationError"),
+        ("Asks", "Arguments", "States.QueryEvaluationError"),
+        ("Is", "Condition", "States.QueryEvaluationError"),
+    ]
+    assert "$nobody" in failed[0]["cause"]
+    assert event_view(events[4])["evaluationFailedEventDetails"] == failed[0]
+    check_events(events)

@@ -36,9 +36,14 @@ def _map(processor: Json | None = None, **fields: Json) -> Json:
     return _one({"Type": "Map", "ItemProcessor": processor or _machine({"B": _task()}), "End": True} | fields)
 
 
-def _distributed(config: Json | None = None, **fields: Json) -> Json:
+def _distributed(config: Json | None = None, state: str = "B", **fields: Json) -> Json:
     mode = config or {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"}
-    return _map({**_machine({"B": _task()}), "ProcessorConfig": mode}, **fields)
+    return _map({**_machine({state: _task()}), "ProcessorConfig": mode}, **fields)
+
+
+def _express(state: Json) -> Json:
+    inner = _machine({"B": {"Type": "Parallel", "Branches": [_machine({"C": state})], "End": True}})
+    return _map({**inner, "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": "EXPRESS"}})
 
 
 def _retry(**fields: Json) -> Json:
@@ -63,6 +68,8 @@ def _found(definition: Json) -> list[tuple[str, str]]:
 
 
 _A = "$.States.A"
+_GET = "arn:aws:states:::s3:getObject"
+_PUT = "arn:aws:states:::s3:putObject"
 _TO_B = {"ErrorEquals": ["X"], "Next": "B"}
 _PRESENT = {"Variable": "$.x", "IsPresent": True}
 
@@ -123,6 +130,101 @@ _PRESENT = {"Variable": "$.x", "IsPresent": True}
         pytest.param(_jsonata(_task(Output="{% ( %}")), f"{_A}.Output", "BAD_JSONATA", id="jsonata-whole"),
         pytest.param(
             _one({"Type": "Fail", "ErrorPath": "States.Nope()"}), f"{_A}.ErrorPath", "BAD_PATH", id="error-path"
+        ),
+        # Paths that name one place alone.
+        pytest.param(
+            _one(_task(TimeoutSecondsPath="$.t[*]")),
+            f"{_A}.TimeoutSecondsPath",
+            "BAD_REFERENCE_PATH",
+            id="time-out-many",
+        ),
+        pytest.param(
+            _one(_task(HeartbeatSecondsPath="$..t")), f"{_A}.HeartbeatSecondsPath", "BAD_REFERENCE_PATH", id="beat-many"
+        ),
+        pytest.param(_wait(SecondsPath="$.s[0:2]"), f"{_A}.SecondsPath", "BAD_REFERENCE_PATH", id="seconds-many"),
+        pytest.param(_wait(SecondsPath="s"), f"{_A}.SecondsPath", "BAD_PATH", id="seconds-no-path"),
+        pytest.param(
+            _wait(TimestampPath="$.t[?(@.a > 1)]"), f"{_A}.TimestampPath", "BAD_REFERENCE_PATH", id="timestamp-many"
+        ),
+        pytest.param(_map(ItemsPath="$.orders[*].lines"), f"{_A}.ItemsPath", "BAD_REFERENCE_PATH", id="items-many"),
+        pytest.param(
+            _map(MaxConcurrencyPath="$$..c"), f"{_A}.MaxConcurrencyPath", "BAD_REFERENCE_PATH", id="concurrency-many"
+        ),
+        pytest.param(
+            _distributed(ToleratedFailureCountPath="$v[*]"),
+            f"{_A}.ToleratedFailureCountPath",
+            "BAD_REFERENCE_PATH",
+            id="tolerated-many",
+        ),
+        pytest.param(
+            _distributed(ItemBatcher={"MaxItemsPerBatchPath": "$.n[*]"}),
+            f"{_A}.ItemBatcher.MaxItemsPerBatchPath",
+            "BAD_REFERENCE_PATH",
+            id="batch-many",
+        ),
+        pytest.param(
+            _distributed(ItemReader={"Resource": _GET, "ReaderConfig": {"MaxItemsPath": "$.n[*]"}}),
+            f"{_A}.ItemReader.ReaderConfig.MaxItemsPath",
+            "BAD_REFERENCE_PATH",
+            id="reader-many",
+        ),
+        pytest.param(
+            _one({"Type": "Fail", "CausePath": "$.errors[*]"}), f"{_A}.CausePath", "BAD_REFERENCE_PATH", id="cause-many"
+        ),
+        pytest.param(
+            _choice({"Not": {"Variable": "$.x[*]", "IsNull": True}, "Next": "B"}),
+            f"{_A}.Choices[0].Not.Variable",
+            "BAD_REFERENCE_PATH",
+            id="variable-many",
+        ),
+        pytest.param(
+            _choice({"Variable": "$.x", "StringEqualsPath": "$..y", "Next": "B"}),
+            f"{_A}.Choices[0].StringEqualsPath",
+            "BAD_REFERENCE_PATH",
+            id="operand-many",
+        ),
+        # What can be called.
+        pytest.param(
+            _one(_task(Resource="arn:aws:states:::sns:publsh")), f"{_A}.Resource", "BAD_RESOURCE", id="action"
+        ),
+        pytest.param(
+            _one(_task(Resource="arn:aws:states:::aws-sdk:s3:getObject")),
+            f"{_A}.Resource",
+            "BAD_RESOURCE",
+            id="service",
+        ),
+        pytest.param(
+            _distributed(ItemReader={"Resource": _PUT}),
+            f"{_A}.ItemReader.Resource",
+            "BAD_RESOURCE",
+            id="reader-action",
+        ),
+        pytest.param(
+            _distributed(ResultWriter={"Resource": _GET, "Parameters": {}}),
+            f"{_A}.ResultWriter.Resource",
+            "BAD_RESOURCE",
+            id="writer-action",
+        ),
+        *(
+            pytest.param(
+                _express(_task(Resource=resource)),
+                f"{_A}.ItemProcessor.States.B.Branches[0].States.C.Resource",
+                "NOT_IN_EXPRESS",
+                id=f"express-{resource}",
+            )
+            for resource in (
+                "work.waitForTaskToken",
+                "arn:aws:states:::sqs:sendMessage.waitForTaskToken",
+                "machine:other.sync",
+                "fanout:other.sync:2",
+                "arn:aws:states:us-east-1:1:activity:work",
+            )
+        ),
+        pytest.param(
+            _express(_distributed(state="D")["States"]["A"]),
+            f"{_A}.ItemProcessor.States.B.Branches[0].States.C.ItemProcessor.ProcessorConfig.Mode",
+            "NOT_IN_EXPRESS",
+            id="express-map",
         ),
         # Ends.
         pytest.param(_one(_task(Next="A")), _A, "CONFLICTING_FIELDS", id="next-and-end"),
@@ -284,20 +386,20 @@ _PRESENT = {"Variable": "$.x", "IsPresent": True}
         ),
         pytest.param(_distributed(ItemReader={}), f"{_A}.ItemReader", "MISSING_FIELD", id="reader"),
         pytest.param(
-            _distributed(ItemReader={"Resource": "r", "ReaderConfig": {"InputType": "XML"}}),
+            _distributed(ItemReader={"Resource": _GET, "ReaderConfig": {"InputType": "XML"}}),
             f"{_A}.ItemReader.ReaderConfig.InputType",
             "UNKNOWN_VALUE",
             id="reader-type",
         ),
         pytest.param(
-            _distributed(ItemReader={"Resource": "r", "ReaderConfig": {"CSVHeaderLocation": "GIVEN"}}),
+            _distributed(ItemReader={"Resource": _GET, "ReaderConfig": {"CSVHeaderLocation": "GIVEN"}}),
             f"{_A}.ItemReader.ReaderConfig",
             "MISSING_FIELD",
             id="reader-headers",
         ),
         pytest.param(_distributed(ResultWriter={}), f"{_A}.ResultWriter", "MISSING_FIELD", id="writer"),
         pytest.param(
-            _distributed(ResultWriter={"Resource": "r"}), f"{_A}.ResultWriter", "MISSING_FIELD", id="writer-half"
+            _distributed(ResultWriter={"Resource": _PUT}), f"{_A}.ResultWriter", "MISSING_FIELD", id="writer-half"
         ),
         # Variables.
         pytest.param(_one(_task(Assign={"states": 1})), f"{_A}.Assign.states", "BAD_VARIABLE", id="reserved"),
@@ -375,6 +477,9 @@ def test_problems__one_thing_wrong__found_where_it_is(definition: Json, path: st
         pytest.param(_jsonata(_task(TimeoutSeconds="{% 5 %}", Assign={"a": "{% $states.result %}"})), id="jsonata"),
         pytest.param(_one(_task(QueryLanguage="JSONata", Arguments={"a": "$.not-a-path"})), id="jsonata-state"),
         pytest.param(_wait(Seconds=0), id="wait-zero"),
+        pytest.param(_wait(SecondsPath="$$.Execution.Input.waits[-1]"), id="one-place-in-the-context"),
+        pytest.param(_map(ItemsPath="$orders[0].lines"), id="one-place-in-a-variable"),
+        pytest.param(_one(_task(Resource="arn:aws:states:::aws-sdk:eventbridge:putEvents")), id="sdk"),
         pytest.param(_wait(Timestamp="2030-03-14T01:59:00.123456789+02:00"), id="timestamp-nanoseconds"),
         pytest.param(_one({"Type": "Fail", "CausePath": "States.Format('{}', $.x)"}), id="cause-from-intrinsic"),
         pytest.param(_one({"Type": "Map", "Iterator": _machine({"B": _task()}), "End": True}), id="older-map"),

@@ -162,3 +162,15 @@ def test_span__of_an_update__names_the_backend(rig: Rig, tmp_path: Path) -> None
     (span,) = spans.get_finished_spans()
     assert span.attributes is not None
     assert (span.attributes["db.system"], span.attributes["db.operation"]) == ("sqlite", "UpdateItem")
+
+
+def test_meters__of_an_open_state_store__show_its_guards_and_its_inbox(rig: Rig) -> None:
+    rig.say("urn:dp:nobody:d")
+
+    states = [each.value for family in rig.registry.collect() for each in family.samples if _is_breaker(each.name)]
+    assert set(states) == {0.0}
+    assert rig.value("openlineage_oldest_event_seconds") == 0
+
+
+def _is_breaker(sample: str) -> bool:
+    return sample == "circuit_breaker_state"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,12 @@ from headgate.store.breaker import BreakerChange, BreakerState
 from headgate.store.cache_keys import Kind
 from headgate.store.cache_stats import CacheStats
 from headgate.store.dynamodb_calls import Calls
+from headgate.store.guarded import GuardedStore
+from headgate.store.schema import Key
 from headgate.store.stats import StoreStats
+from headgate.store.tables import SIGNAL_STATE
 from headgate.telemetry import Metrics, Tracing
+from tests.stores import open_sqlite
 
 RULES = Path(__file__).parents[3] / "deploy/prometheus/statestore-rules.yml"
 ALARMS = {
@@ -197,6 +202,30 @@ def test_degradation__is_counted(rig: Rig) -> None:
     assert rig.value("config_not_found_total") == 4
     assert rig.value("incident_creation_failed_total") == 1
     assert rig.value("region_failover_triggered_total", to_region="us-west-2") == 1
+
+
+def test_guards__those_that_hold_calls_back__are_shown_as_they_are_now(rig: Rig, tmp_path: Path) -> None:
+    clock = VirtualClock()
+    with closing(open_sqlite(tmp_path, clock=clock)) as behind:
+        store = GuardedStore(behind, clock)
+        rig.meters.watch_guards(store.breakers, store.limiters)
+        assert store.get(SIGNAL_STATE, Key("urn:dp:a:b", "VOLUME")) is None
+
+        (breaker,), (limiter,) = store.breakers(), store.limiters()
+        assert rig.value("circuit_breaker_state", breaker=breaker.name) == 0
+        assert rig.value("store_limiter_rate", table=SIGNAL_STATE.name) is None
+        breaker.state, limiter.rate = BreakerState.OPEN, 40.0
+
+        assert rig.value("circuit_breaker_state", breaker=breaker.name) == 2
+        assert rig.value("store_limiter_rate", table=SIGNAL_STATE.name) == 40
+
+
+def test_inbox__how_long_events_wait__is_read_when_asked_for(rig: Rig) -> None:
+    waited = [0.0]
+    rig.meters.watch_inbox(lambda: waited[0])
+    waited[0] = 12.5
+
+    assert rig.value("openlineage_oldest_event_seconds") == 12.5
 
 
 def test_counting__is_cheap(rig: Rig) -> None:

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from headgate.pipelines.definition import Cascade, Period, Pipeline, Readiness, Rule, Schedule, SensorTrigger, Upstream
+from headgate.pipelines.definition import (
+    Cascade,
+    Period,
+    Pipeline,
+    Readiness,
+    Rule,
+    Schedule,
+    Seconds,
+    SensorTrigger,
+    Upstream,
+)
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.vocabulary import Cause, RerunReason, RunStatus
@@ -229,3 +239,30 @@ def test_cascade__that_fails__does_not_fail_the_run(rig: Rig) -> None:
     assert rig.status(slot_of()) is RunStatus.COMPLETED
     assert rig.told("silver", EventName.CASCADE_FAILED) == ["CASCADE_FAILED"]
     assert rig.lock(slot_of()) is None
+
+
+def test_cascade__a_period_is_marked_as_done__downstream_begins_once(rig: Rig) -> None:
+    rig.define(pipeline("silver"), after(Upstream(pipeline="silver")))
+
+    rig.parts.directives.mark_success(Slot("silver", "stream", DATE), by="ana", reason="done elsewhere")
+    rig.advance("1m")
+    rig.hear_again(rig.all_changes())
+
+    assert begun(rig) == [("stream", DATE)]
+    assert rig.run(GOLD).cause is Cause.UPSTREAM
+    assert rig.log(GOLD).attempts == 1
+
+
+def test_cascade__with_a_delay_between__those_that_follow_begin_one_after_the_other(rig: Rig) -> None:
+    followers = [
+        pipeline(each, schedules=(Schedule(upstream=(Upstream(pipeline="silver"),)),)) for each in ("gold", "lead")
+    ]
+    rig.define(pipeline("silver", cascade=Cascade(delay_between=Seconds(300))), *followers)
+    do(rig, "silver")
+    first = [each for each in ("gold", "lead") if begun(rig, each)]
+    rig.advance("4m")
+    between = [each for each in ("gold", "lead") if begun(rig, each)]
+    rig.advance("2m")
+
+    assert (first, between) == (["gold"], ["gold"])
+    assert begun(rig, "lead") == [("stream", DATE)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from headgate.pipelines.event_types import SUBJECTS, EventType, Scope
 from headgate.pipelines.pipeline_events import PipelineEvent, PipelineEvents, notice_for
 from tests.unit.notify.rig import World
 
+ROOT = Path(__file__).parents[3]
 OLDER = [
         "TRAIT_EVALUATED", "READINESS_CHECKED", "READINESS_CACHE_CHECKED", "RUN_STATE_CHANGED", "TRIGGER_FIRED",
     "TRIGGER_FAILED", "CALLBACK_RECEIVED", "RETRY_SCHEDULED", "RETRY_EXHAUSTED", "SLA_BREACHED", "WATCHER_EVALUATION",
@@ -81,6 +83,16 @@ def test_catalogue__entries__are_each_made_once() -> None:
     assert not set(ALIASES) & {name.value for name in EventName}, "an alias is not a name of its own"
     texts = [kind.text for kind in CATALOGUE.values()]
     assert len(texts) == len(set(texts)), "two names must not mean the same"
+
+
+def test_catalogue__every_name__is_told_by_some_code() -> None:
+    # Where they are declared, and where they are only heard of, nothing is told.
+    elsewhere = {"event_names.py", "run_event_types.py", "watch_event_types.py", "outcome_signals.py"}
+    files = (path for path in (ROOT / "src" / "headgate").rglob("*.py") if path.name not in elsewhere)
+    told = {name for path in files for name in re.findall(r"EventName\.([A-Z_]+)", path.read_text())}
+    by_alerts = {CHANNEL_FAILED, CHANNEL_RECOVERED}
+
+    assert {name.value for name in EventName} - told - by_alerts == set()
 
 
 def test_catalogue__two_meanings__have_two_names() -> None:

@@ -23,6 +23,7 @@ from headgate.pipelines.definition import (
     TriggerSpec,
 )
 from headgate.pipelines.event_names import EventName
+from headgate.pipelines.manual import ManualActions
 from headgate.pipelines.rerun_rows import RerunStatus
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.vocabulary import Cause, FailureCategory, JobEvent, RerunReason, RunStatus
@@ -874,6 +875,31 @@ def test_rerun__beyond_its_budget__is_rejected_and_told(rig: Rig) -> None:
     (told,) = rig.events("silver", EventName.RERUN_REJECTED)
     assert "budget is 0" in told.detail["refusal"]
     assert rig.lock(SLOT) is None
+
+
+def test_rerun__after_all_that_it_may_have__is_rejected_and_the_limit_is_told(rig: Rig) -> None:
+    completed(rig, budgets=Budgets(drift=1))
+    for _ in range(2):
+        rig.parts.reruns.request(SLOT, RerunReason.DATA_DRIFT)
+        rig.advance("2m")
+
+    assert rig.told("silver", EventName.RERUN_ACCEPTED, EventName.RERUN_REJECTED) == [
+        "RERUN_ACCEPTED",
+        "RERUN_REJECTED",
+    ]
+    (told,) = rig.events("silver", EventName.RERUN_CAP_REACHED)
+    assert (told.detail["reason"], told.detail["limit"]) == ("data-drift", 1)
+
+
+def test_run__begun_by_hand__keeps_what_was_said_about_it(rig: Rig) -> None:
+    rig.define(pipeline())
+    manual = ManualActions(rig.parts, rig.pipelines.starter, rig.pipelines.waiters, rig.pipelines.triggering)
+
+    manual.start(SLOT, by="ana", reason="the export was late")
+    rig.pump()
+
+    assert (rig.run(SLOT).by, rig.run(SLOT).note) == ("ana", "the export was late")
+    assert rig.events("silver", EventName.RUN_STATE_CHANGED)[0].text.endswith(": no run became PENDING")
 
 
 def test_rerun__while_its_period_is_locked__costs_nothing_and_is_not_accepted_before(rig: Rig) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from headgate.pipelines.definition import Readiness, Schedule, Seconds
 from headgate.pipelines.loops import CONSUMER, PipelineLoops
 from headgate.store.tables import PIPELINES
 from headgate.store.writes import StreamStart
-from tests.pipeline_rig import Rig, pipeline
+from tests.pipeline_rig import DATE, ORDERS_THERE, Rig, pipeline, waiting_pipeline
 
 
 @pytest.fixture
@@ -84,8 +85,55 @@ def test_route__next_process_hears_again_what_was_not_remembered__begins_nothing
 
 def test_route__config_among_the_changes__clockwork_is_told(rig: Rig) -> None:
     loops = PipelineLoops(rig.pipelines)
+    loops.tick()
     rig.pipelines.definitions.put(pipeline("gold"), "text", "ana")
 
     loops.route()
 
-    assert loops._changed.is_set()
+    assert loops._is_stale
+    assert loops._rung.is_set()
+
+
+@pytest.mark.parametrize(("interval_seconds", "is_rung"), [(2, True), (300, False)])
+def test_route__someone_begins_to_wait__clockwork_is_told_if_it_would_look_too_late(
+    rig: Rig, interval_seconds: int, is_rung: bool
+) -> None:
+    loops = PipelineLoops(rig.pipelines)
+    rig.define(waiting_pipeline(readiness=Readiness(rules=(ORDERS_THERE,), interval=Seconds(interval_seconds))))
+    loops.route()
+    rests_seconds = loops.tick()
+    rig.pipelines.sensors.push("silver", "landed", {"date": DATE})
+    loops.route()
+    rig.env.run()
+    before = loops._rung.is_set()
+
+    loops.route()
+
+    assert (rests_seconds, before) == (5.0, False)
+    assert loops._rung.is_set() is is_rung
+    assert rig.pipelines.lookout.seconds_left() == interval_seconds
+
+
+def test_tick__what_is_done_beside_the_clock__not_with_every_look(rig: Rig) -> None:
+    calls: list[float] = []
+    loops = PipelineLoops(rig.pipelines, also=lambda: calls.append(rig.env.clock.seconds()))
+    for _ in range(20):
+        loops.tick()
+        rig.env.clock.advance(0.25)
+    assert len(calls) == 5
+
+
+def test_tick__definition_that_another_server_heard_of__is_known_in_time(rig: Rig) -> None:
+    loops = PipelineLoops(rig.pipelines)
+    loops.tick()
+    rig.pipelines.definitions.put(pipeline("gold", schedules=(Schedule(cron="5 8 * * *"),)), "text", "ana")
+    # There is one checkpoint for all servers.
+    PipelineLoops(rig.pipelines).route()
+    rig.env.clock.advance(1.0)
+    PipelineLoops(rig.pipelines).route()
+
+    for _ in range(2):
+        rig.env.clock.advance(302.0)
+        loops.tick()
+
+    assert len(rig.executions()) == 1

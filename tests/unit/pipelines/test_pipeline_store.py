@@ -35,6 +35,7 @@ from headgate.pipelines.definition_json import digest
 from headgate.pipelines.dependencies import Dependency
 from headgate.pipelines.differences import differences
 from headgate.pipelines.loading import load_folder, load_pipeline
+from headgate.pipelines.pipeline_rows import config_key
 from headgate.pipelines.pipeline_store import Change, PipelineStore
 from headgate.store.conditions import absent
 from headgate.store.port import Store
@@ -426,3 +427,16 @@ def test_plan__what_put_would_change__is_said_and_nothing_is_written(pipelines: 
     assert pipelines.plan(_orders()) == []
     assert pipelines.plan(_orders(tier=1)) == ["+ tier: 1"]
     assert pipelines.get("orders").version == 1
+
+
+def test_get__kept_when_not_had_another_name__is_read_as_before(pipelines: PipelineStore, store: Store) -> None:
+    rules = (Rule(all=(Rule(not_=Rule(key="hold")),)),)
+    kept = pipelines.put(_orders(readiness=Readiness(rules=rules)), "text", "ana").stored
+    key = config_key("orders")
+    row = store.get(PIPELINES, key)
+    assert row is not None
+    assert '"not":' in row["config"]
+
+    store.put(PIPELINES, {**row, "config": row["config"].replace('"not":', '"not_":')})
+
+    assert pipelines.get("orders").pipeline == kept.pipeline

@@ -19,6 +19,7 @@ from headgate.pipelines.definition import (
     Schedule,
     SensorTrigger,
     Trait,
+    Upstream,
 )
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.rerun_rows import RerunStatus, request_key
@@ -55,6 +56,37 @@ def done(rig: Rig, **fields: Any) -> None:
 
 def begun(rig: Rig) -> list[str]:
     return sorted(log.date for log in rig.parts.runs.logs("silver").logs if log.attempts)
+
+
+# Baselines.
+
+
+def test_baseline__something_it_is_taken_from_makes_no_sense__the_run_is_done_and_that_is_told(rig: Rig) -> None:
+    after_bronze = Rule(upstream=Upstream(pipeline="bronze", schedule="stream"))
+    rig.define(pipeline("bronze"), pipeline(post_run=PostRun(rules=(*COUNTED.rules, after_bronze))))
+    rig.store.put(PIPELINES, {"PK": "PIPELINE#bronze", "SK": f"RUNLOG#{DATE}#stream", "status": 7})
+    rig.jobs.succeed()
+    rig.push("silver", "landed", date=DATE)
+    rig.advance("1m")
+
+    assert rig.status(SLOT) is RunStatus.COMPLETED
+    told = rig.events("silver", EventName.BASELINE_CAPTURE_FAILED, EventName.POST_RUN_BASELINE_CAPTURED)
+    assert [each.name for each in told] == ["BASELINE_CAPTURE_FAILED"]
+    assert "RUNLOG#" in told[0].detail["error"]
+
+
+# Quarantine.
+
+
+def test_quarantine__records_are_put_aside_by_others_and_taken_back__both_are_told_once(rig: Rig) -> None:
+    rig.define(pipeline())
+    raw(rig, f"QUARANTINE#{DATE}#07", count=3, quarantinePath="s3://aside/", reasons=["no id"])
+    raw(rig, f"QUARANTINE#{DATE}#07", count=0)
+    rig.hear_again(rig.all_changes())
+
+    told = rig.events("silver", EventName.DATA_QUARANTINED, EventName.QUARANTINE_CLEARED)
+    assert [(each.name, each.date) for each in told] == [("DATA_QUARANTINED", DATE), ("QUARANTINE_CLEARED", DATE)]
+    assert (told[0].detail["count"], told[0].detail["reasons"]) == (3, ["no id"])
 
 
 # Sensors.

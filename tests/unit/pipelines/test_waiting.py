@@ -154,9 +154,9 @@ def test_wait__change_that_nobody_tells_of__is_seen_when_the_interval_is_over() 
         rig.pipelines.sensors.push("silver", "orders", {"count": 10})
         rig.read_stream()
 
-        rig.env.advance("29s")
+        rig.advance("29s")
         before = rig.status(SLOT)
-        rig.env.advance("2s")
+        rig.advance("2s")
 
         assert before is RunStatus.PENDING
         assert rig.status(SLOT) is RunStatus.RUNNING

@@ -207,6 +207,18 @@ def test_tick__paused_over_the_slot__is_waived(rig: WatchRig) -> None:
     assert rig.count(EventName.SCHEDULE_MISSED) == 0
 
 
+def test_tick__paused_over_the_slot_and_resumed_before_anyone_looked__is_waived(rig: WatchRig) -> None:
+    rig.define(gold())
+    rig.watchdog.tick()
+    rig.parts.controls.pause("gold", by="ana", reason="maintenance")
+    rig.set_clock("2026-03-03T11:00:00+00:00")
+    rig.parts.controls.resume("gold", by="ana", reason="it is over")
+    rig.watchdog.tick()
+
+    assert rig.verdict() == "WAIVED"
+    assert rig.count(EventName.SCHEDULE_MISSED) == 0
+
+
 def test_tick__dry_run__nothing_is_missed_and_nothing_begun(rig: WatchRig) -> None:
     rig.define(gold(dry_run=True, sla=Sla(deadline="09:30")))
     rig.watchdog.tick()

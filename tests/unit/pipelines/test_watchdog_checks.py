@@ -688,6 +688,16 @@ def test_post_run_sensor__after_the_success__has_to_come_in_its_time(
     assert rig.count(EventName.POST_RUN_SENSOR_MISSING, "silver") == (verdict == "MISSED")
 
 
+def test_post_run_sensor__none_has_to_come__nothing_is_expected(rig: WatchRig) -> None:
+    rig.define(pipeline(post_run=PostRun(rules=POST.rules, sensor_timeout=Seconds(0))))
+    rig.jobs.is_sync = True
+    rig.push("silver", "landed", DATE)
+    rig.watch(until=f"{DATE}T12:00:00+00:00")
+
+    assert rig.status(slot_of()) is RunStatus.COMPLETED
+    assert rig.verdict(slot_of(), POST_RUN) == "none"
+
+
 def test_post_run_sensor__came_in_time_and_again_while_the_watchdog_was_away__is_met(rig: WatchRig) -> None:
     rig.define(pipeline(post_run=POST))
     rig.jobs.is_sync = True

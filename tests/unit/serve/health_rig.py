@@ -21,6 +21,7 @@ from headgate.durable.app import App
 from headgate.durable.records import instant
 from headgate.health_wiring import open_health, open_keys
 from headgate.pipeline_wiring import open_pipelines
+from headgate.serve.alerts import alert_routes
 from headgate.serve.api import api_routes
 from headgate.serve.health import Health, Phase
 from headgate.serve.health_routes import health_routes
@@ -71,6 +72,18 @@ class HealthApi:
                     fanouts=self.fanouts,
                     pipelines=self.pipelines.service,
                     calendars=self.pipelines.calendars,
+                )
+                if is_whole
+                else []
+            ),
+            *(
+                alert_routes(
+                    self.pipelines.alerts,
+                    self.pipelines.mutes,
+                    self.pipelines.deliverer,
+                    self.clock,
+                    self.pool,
+                    channels=self.pipelines.channels,
                 )
                 if is_whole
                 else []

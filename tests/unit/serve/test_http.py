@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -254,3 +256,17 @@ def test_tracing__on__a_request_is_a_span_under_the_callers_trace(application: A
         "correlation_id": "order-7",
         "status": 404,
     }
+
+
+def test_server__what_not_every_server_needs__is_not_loaded_to_start_one() -> None:
+    script = """
+import sys
+import headgate.serve.server
+from headgate.serve.http import _Application
+_Application([], openapi_config=None, logging_config=None)
+late = ("boto3", "graphql", "holidays", "jinja2", "jsonata", "jsonpath", "jwt", "pydantic", "redis")
+print(*(name for name in late if name in sys.modules))
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert found.stdout.split() == []

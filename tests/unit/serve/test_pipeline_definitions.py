@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.auth.roles import Role
+from headgate.pipelines.archetypes import read_archetypes
 from headgate.store.tables import PIPELINES
 from tests.unit.serve.durable_api import problem
 from tests.unit.serve.pipeline_rig import SILVER, PipelineApi, done, pipeline_api
@@ -53,6 +54,32 @@ def test_put__new_same_and_other__counts_versions(api: PipelineApi) -> None:
     assert [each["id"] for each in done(api.get("/pipelines"))["pipelines"]] == ["silver"]
     # The event is in the transaction of the change: the same again is no event.
     assert api.events() == ["PIPELINE_DEFINED", "PIPELINE_DEFINED"]
+
+
+def test_put__with_an_archetype_of_the_project__has_its_traits(api: PipelineApi) -> None:
+    text, source = "name: own-load\nrequired_traits: [{type: landed, evaluator: push}]\n", "own.yaml"
+    before = api.put("/pipelines/silver", {**SILVER, "archetype": "own-load"})
+    api.pipelines.archetypes = {each.name: each for each in read_archetypes(text, source)[0]}
+
+    kept = done(api.put("/pipelines/silver", {**SILVER, "archetype": "own-load"}), 201)
+
+    assert (before.status_code, "own-load" in before.text) == (400, True)
+    assert kept["definition"]["readiness"]["traits"]["landed"]["evaluator"] == "push"
+
+
+def test_delete__of_a_pipeline__is_told_with_who_did_it(api: PipelineApi) -> None:
+    api.put("/pipelines/silver", SILVER)
+    api.delete("/pipelines/silver", key=api.key("ada", Role.ADMIN))
+
+    assert api.events() == ["PIPELINE_DEFINED", "PIPELINE_DELETED"]
+
+
+def test_put__a_rule_that_must_not_hold__is_shown_as_it_was_written(api: PipelineApi) -> None:
+    rules = [{"not": {"key": "hold"}}]
+
+    kept = done(api.put("/pipelines/silver", {**SILVER, "readiness": {"rules": rules}}), 201)
+
+    assert kept["definition"]["readiness"]["rules"] == rules
 
 
 def test_put__as_yaml__is_the_same_as_json(api: PipelineApi) -> None:

@@ -179,6 +179,14 @@ DEFINE_PIPELINES: Final = {
     "DELETE /api/v1/calendars/{name}",
 }
 
+READ_ALERTS: Final = {
+    "GET /api/v1/alerts", "GET /api/v1/alerts/{alert_id}", "GET /api/v1/alert-mutes", "GET /api/v1/alert-channels",
+}  # fmt: skip
+WRITE_ALERTS: Final = {
+    "POST /api/v1/alerts/{alert_id}/ack", "POST /api/v1/alert-mutes", "DELETE /api/v1/alert-mutes/{mute_id}",
+    "POST /api/v1/alert-channels/{name}/test",
+}  # fmt: skip
+
 # These go on answering.
 STREAMS: Final = {"GET /api/v1/events/tail"}
 
@@ -199,6 +207,8 @@ ALL: Final = (
     | QUERY_WORK
     | WRITE_WORK
     | PIPELINES
+    | READ_ALERTS
+    | WRITE_ALERTS
 )
 # What people answer for.
 PERSONAL: Final = OVERRIDE | AUDIT | REOPEN | KEYS | DEFINE_PIPELINES
@@ -212,9 +222,9 @@ ALLOWED: Final[dict[Role, set[str]]] = {
     Role.CONTROL_PLANE: READ_DATASETS | WRITE_DATASETS | READ_RULES | WRITE_RULES | READ_LINEAGE | READ_SIGNALS | AUDIT
     | READ_PIPELINES | PUSH_PIPELINES,
     Role.ENFORCER: READ_DATASETS | READ_RULES | GATE,
-    Role.VIEWER: READ_HEALTH | READ_WORK | GATE | READ_PIPELINES,
+    Role.VIEWER: READ_HEALTH | READ_WORK | GATE | READ_PIPELINES | READ_ALERTS,
     Role.OPERATOR: READ_HEALTH | READ_WORK | QUERY_WORK | WRITE_WORK | GATE | WRITE_INCIDENTS | ANNOTATE | OVERRIDE
-    | AUDIT | READ_PIPELINES | PUSH_PIPELINES | CONTROL_PIPELINES,
+    | AUDIT | READ_PIPELINES | PUSH_PIPELINES | CONTROL_PIPELINES | READ_ALERTS | WRITE_ALERTS,
     Role.SERVICE: ALL - PERSONAL,
     Role.ADMIN: ALL,
 }  # fmt: skip

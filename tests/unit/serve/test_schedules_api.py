@@ -70,9 +70,9 @@ def test_update__if_match__only_changes_what_was_seen(api: Api) -> None:
     second = api.ask("PUT", "/schedules/hourly", json={**spec, "input": 7}, headers={"If-Match": tag})
 
     assert (first.status_code, first.json()["cron"], first.json()["revision"]) == (200, "@daily", 2)
-    problem(second, 412, "conflict")
+    problem(second, 412, "precondition_failed")
     assert api.get("/schedules/hourly").json()["input"] == 6
-    problem(api.ask("PUT", "/schedules/hourly", json=spec, headers={"If-Match": "x"}), 400, "user")
+    problem(api.ask("PUT", "/schedules/hourly", json=spec, headers={"If-Match": "x"}), 400, "bad_payload")
     problem(api.ask("PUT", "/schedules/none", json=spec), 404, "not_found")
     assert api.ask("PUT", "/schedules/hourly", json={**spec, "input": 8}).json()["input"] == 8
 
@@ -81,7 +81,7 @@ def test_delete__if_match__is_gone_or_412(api: Api) -> None:
     tag = api.post("/schedules", HOURLY).headers["etag"]
     api.post("/schedules/hourly/pause", {"reason": "holiday"})
 
-    problem(api.ask("DELETE", "/schedules/hourly", headers={"If-Match": tag}), 412, "conflict")
+    problem(api.ask("DELETE", "/schedules/hourly", headers={"If-Match": tag}), 412, "precondition_failed")
     assert api.ask("DELETE", "/schedules/hourly", headers={"If-Match": '"2"'}).status_code == 204
     problem(api.get("/schedules/hourly"), 404, "not_found")
     problem(api.ask("DELETE", "/schedules/hourly"), 404, "not_found")
@@ -178,4 +178,4 @@ def test_stop_backfills__under_way__start_no_further_slots(api: Api) -> None:
     assert api.post("/schedules/hourly/stop-backfills").status_code == 200
     problem(api.post("/schedules/none/stop-backfills"), 404, "not_found")
     stale = api.post("/schedules/hourly/stop-backfills", headers={"If-Match": begun.headers["etag"]})
-    problem(stale, 412, "conflict")
+    problem(stale, 412, "precondition_failed")

@@ -1,0 +1,159 @@
+"""Builds the package of the Lambda functions from what is installed beside this Python.
+
+    python deploy/package.py build/headgate.zip --pipelines pipelines --notify notify.toml
+
+Nothing is downloaded. Compiled parts are taken as they are installed: run it on the platform and with the version of
+Python that the functions will have. The same files make the same package, byte by byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import py_compile
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import headgate
+from headgate.pipelines.starting import FILE
+
+# What only a server, or the command line, needs.
+LEFT_OUT: Final = frozenset(
+    {
+        "graphql-core",
+        "grpcio",
+        "grpcio-health-checking",
+        "grpcio-reflection",
+        "httptools",
+        "jinja2",
+        "litestar",
+        "strawberry-graphql",
+        "typer",
+        "uvicorn",
+        "uvloop",
+    }
+)
+UNPACKED_BYTES_MAX: Final = 250_000_000
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+
+
+def distributions() -> dict[str, metadata.Distribution]:
+    """Return what the functions need to be installed, headgate itself left out. Raises `SystemExit` for a gap."""
+    found: dict[str, metadata.Distribution] = {}
+    wanted = [("boto3", True), *_required(metadata.distribution("headgate"))]
+    while wanted:
+        name, is_certain = wanted.pop()
+        name = re.sub(r"[-_.]+", "-", name).lower()
+        if name in found or name in LEFT_OUT:
+            continue
+        try:
+            found[name] = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            if is_certain:
+                sys.exit(f"{name} is not installed; run: pip install 'headgate[aws]'")
+            continue
+        wanted += _required(found[name])
+    return found
+
+
+def _required(distribution: metadata.Distribution) -> Iterator[tuple[str, bool]]:
+    """Yield what a distribution requires, and whether it does so on every platform."""
+    for line in distribution.requires or []:
+        requirement, _, marker = line.partition(";")
+        match = _NAME.match(requirement)
+        if match is not None and "extra ==" not in marker:
+            yield match.group(), not marker
+
+
+def files(pipelines: Path | None = None, notify: Path | None = None) -> dict[str, Path]:
+    """Return where each file of the package is, by its path in it. Raises `SystemExit` if one is not there."""
+    found: dict[str, Path] = {}
+    for distribution in distributions().values():
+        for file in distribution.files or []:
+            path = PurePosixPath(str(file))
+            # Scripts lie outside, and what was compiled here names another place.
+            if ".." not in path.parts and path.suffix != ".pyc":
+                found[str(path)] = Path(str(file.locate()))
+    found |= _tree(Path(headgate.__file__).parent, "headgate")
+    found[f"headgate/pipelines/{FILE}"] = Path(__file__).parent / FILE
+    if pipelines is not None:
+        found |= _tree(pipelines, "pipelines")
+    if notify is not None:
+        found["notify.toml"] = notify
+    return found
+
+
+def _tree(folder: Path, under: str) -> dict[str, Path]:
+    if not folder.is_dir():
+        sys.exit(f"{folder}: there is no such folder")
+    return {
+        f"{under}/{path.relative_to(folder).as_posix()}": path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def _compiled(name: str, path: Path, scratch: Path) -> tuple[str, bytes] | None:
+    """Return a module as Python keeps it. Nobody could write it down in a Lambda, and each start would compile anew."""
+    try:
+        py_compile.compile(
+            str(path),
+            cfile=str(scratch),
+            dfile=name,
+            doraise=True,
+            quiet=2,
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        )
+    except py_compile.PyCompileError:
+        # A template, or meant for another version.
+        return None
+    module = PurePosixPath(name)
+    return f"{module.parent}/__pycache__/{module.stem}.{sys.implementation.cache_tag}.pyc", scratch.read_bytes()
+
+
+def build(target: Path, *, pipelines: Path | None = None, notify: Path | None = None) -> int:
+    """Write the package, and return how many bytes it has unpacked. Raises `SystemExit` if that is too much."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    size = 0
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as package,
+    ):
+        for name, path in sorted(files(pipelines, notify).items()):
+            compiled = _compiled(name, path, Path(folder) / "module.pyc") if path.suffix == ".py" else None
+            for entry, content in ((name, path.read_bytes()), *([compiled] if compiled else [])):
+                info = zipfile.ZipInfo(entry, _EPOCH)
+                info.external_attr = 0o644 << 16
+                info.compress_type = zipfile.ZIP_DEFLATED
+                package.writestr(info, content)
+                size += len(content)
+    if size > UNPACKED_BYTES_MAX:
+        sys.exit(f"{target}: {size:,} bytes unpacked are more than Lambda takes ({UNPACKED_BYTES_MAX:,})")
+    return size
+
+
+def main() -> None:
+    """Build what the command line asks for."""
+    if sys.flags.hash_randomization:
+        # Sets are compiled in the order of their hashes, which is another one each time, unless it is fixed.
+        fixed = {**os.environ, "PYTHONHASHSEED": "0"}  # noqa: TID251 - handed on as it is
+        os.execve(sys.executable, [sys.executable, *sys.argv], fixed)
+    parser = argparse.ArgumentParser(description="Build the package of the Lambda functions.")
+    parser.add_argument("target", type=Path, help="where the package is written")
+    parser.add_argument("--pipelines", type=Path, help="folder of definitions that the function `definitions` applies")
+    parser.add_argument("--notify", type=Path, help="notify.toml: where alerts go")
+    asked = parser.parse_args()
+    size = build(asked.target, pipelines=asked.pipelines, notify=asked.notify)
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    sys.stdout.write(f"{asked.target}: {asked.target.stat().st_size:,} bytes, {size:,} unpacked, for Python {python}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+# What each function is, may read, write and call: functions.json. The tests hold it against what the code does.
+
+locals {
+  functions = jsondecode(file("${path.module}/functions.json"))
+  account   = data.aws_caller_identity.current.account_id
+  partition = data.aws_partition.current.partition
+
+  # Named and not referred to: functions know the machine, and the machine knows them.
+  function_arns = {
+    for name in keys(local.functions) :
+    name => "arn:${local.partition}:lambda:${var.region}:${local.account}:function:${var.name}-${name}"
+  }
+  machine_arn = "arn:${local.partition}:states:${var.region}:${local.account}:stateMachine:${var.name}-lifecycle"
+
+  environment = merge(
+    {
+      HEADGATE_STORE_TABLE_PREFIX = var.table_prefix
+      HEADGATE_STORE_BLOB_BUCKET  = aws_s3_bucket.bucket.id
+      HEADGATE_STORE_BLOB_PREFIX  = "blobs/"
+      STATE_MACHINE_ARN           = local.machine_arn
+      SLA_MONITOR_ARN             = local.function_arns["sla-monitor"]
+      SCHEDULER_ROLE_ARN          = aws_iam_role.scheduler.arn
+      SCHEDULER_GROUP_NAME        = aws_scheduler_schedule_group.group.name
+    },
+    var.lifecycle_topic_arn == "" ? {} : { LIFECYCLE_TOPIC_ARN = var.lifecycle_topic_arn },
+    var.keys_secret_arn == "" ? {} : { KEYS_SECRET_ARN = var.keys_secret_arn },
+    var.settings,
+  )
+}
+
+resource "aws_s3_object" "package" {
+  bucket = aws_s3_bucket.bucket.id
+  key    = "packages/${filesha256(var.package)}.zip"
+  source = var.package
+}
+
+resource "aws_cloudwatch_log_group" "function" {
+  for_each = local.functions
+
+  name              = "/aws/lambda/${var.name}-${each.key}"
+  retention_in_days = var.log_retention_days
+  kms_key_id        = var.kms_key_arn == "" ? null : var.kms_key_arn
+}
+
+resource "aws_lambda_function" "function" {
+  for_each = local.functions
+
+  function_name                  = "${var.name}-${each.key}"
+  role                           = aws_iam_role.function[each.key].arn
+  runtime                        = var.runtime
+  architectures                  = [var.architecture]
+  handler                        = each.value.handler
+  s3_bucket                      = aws_s3_object.package.bucket
+  s3_key                         = aws_s3_object.package.key
+  source_code_hash               = filebase64sha256(var.package)
+  timeout                        = each.value.timeout_seconds
+  memory_size                    = each.value.memory_mb
+  reserved_concurrent_executions = each.value.reserved_concurrency
+
+  environment {
+    variables = local.environment
+  }
+
+  dead_letter_config {
+    target_arn = aws_sqs_queue.failures["invocations"].arn
+  }
+
+  depends_on = [aws_cloudwatch_log_group.function, aws_iam_role_policy.function]
+}
+
+# The definitions in the package are applied whenever it has changed.
+resource "aws_lambda_invocation" "definitions" {
+  function_name = aws_lambda_function.function["definitions"].function_name
+  input         = jsonencode({})
+  triggers      = { package = filesha256(var.package) }
+
+  depends_on = [aws_dynamodb_table.table, aws_sfn_state_machine.lifecycle]
+}
+
+resource "aws_sqs_queue" "failures" {
+  for_each = toset(["invocations", "stream"])
+
+  name                              = "${var.name}-failed-${each.key}"
+  message_retention_seconds         = 1209600
+  sqs_managed_sse_enabled           = var.kms_key_arn == "" ? true : null
+  kms_master_key_id                 = var.kms_key_arn == "" ? null : var.kms_key_arn
+  kms_data_key_reuse_period_seconds = var.kms_key_arn == "" ? null : 300
+}
+
+# Rows that ask for nothing do not wake the router: filters are those of stream_filters.json.
+resource "aws_lambda_event_source_mapping" "router" {
+  event_source_arn                   = aws_dynamodb_table.table["headgate-pipelines"].stream_arn
+  function_name                      = aws_lambda_function.function["stream-router"].arn
+  starting_position                  = "TRIM_HORIZON"
+  batch_size                         = 100
+  maximum_batching_window_in_seconds = 0
+  parallelization_factor             = 2
+  bisect_batch_on_function_error     = true
+  maximum_retry_attempts             = 10
+  maximum_record_age_in_seconds      = 21600
+  function_response_types            = ["ReportBatchItemFailures"]
+
+  dynamic "filter_criteria" {
+    for_each = [jsondecode(file("${path.module}/stream_filters.json"))]
+    content {
+      dynamic "filter" {
+        for_each = filter_criteria.value
+        content {
+          pattern = jsonencode(filter.value)
+        }
+      }
+    }
+  }
+
+  destination_config {
+    on_failure {
+      destination_arn = aws_sqs_queue.failures["stream"].arn
+    }
+  }
+}
+
+# What happens by the clock.
+
+locals {
+  rules = { watchdog = var.watchdog_schedule, clockwork = var.clockwork_schedule }
+}
+
+resource "aws_cloudwatch_event_rule" "rule" {
+  for_each = local.rules
+
+  name                = "${var.name}-${each.key}"
+  schedule_expression = each.value
+}
+
+resource "aws_cloudwatch_event_target" "rule" {
+  for_each = local.rules
+
+  rule = aws_cloudwatch_event_rule.rule[each.key].name
+  arn  = aws_lambda_function.function[each.key].arn
+}
+
+resource "aws_lambda_permission" "rule" {
+  for_each = local.rules
+
+  statement_id  = "rule"
+  action        = "lambda:InvokeFunction"
+  function_name = aws_lambda_function.function[each.key].function_name
+  principal     = "events.amazonaws.com"
+  source_arn    = aws_cloudwatch_event_rule.rule[each.key].arn
+}
+
+# One that comes late is of no use: the next one is on its way.
+resource "aws_lambda_function_event_invoke_config" "rule" {
+  for_each = local.rules
+
+  function_name                = aws_lambda_function.function[each.key].function_name
+  maximum_event_age_in_seconds = 300
+  maximum_retry_attempts       = 1
+}
+
+# One-shot schedules of SLAs and of starts that are to come later.
+resource "aws_scheduler_schedule_group" "group" {
+  name = var.name
+}

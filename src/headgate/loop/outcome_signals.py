@@ -1,0 +1,187 @@
+"""What an event of a pipeline says of the health of the datasets that it writes: decided without looking anywhere.
+
+Two signals are the pipelines' own, so that nobody who measures a dataset otherwise is overruled by them: PIPELINE_RUN,
+whether what should have been written was, in time, and PIPELINE_DATA, whether it can be relied upon. The window is
+the period, as far as it is over: what becomes of an old period never overrules a newer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.errors import UserError
+from headgate.health.evidence_rows import Correlation, Evidence, Gate, Result, Validation
+from headgate.health.evidence_rows import Producer as EvidenceProducer
+from headgate.health.moments import instant
+from headgate.health.openlineage_effects import evidence_id
+from headgate.health.signal_values import Metrics, Producer, Signal, SignalUpdate, SignalValue
+from headgate.health.vocabulary import Confidence, SignalState
+from headgate.notify.notices import Notice
+from headgate.pipelines.definition import Pipeline
+from headgate.pipelines.due_slots import schedule_id_of
+from headgate.pipelines.event_names import EventName as E
+from headgate.pipelines.periods import Span, periods_of
+from headgate.pipelines.quarantine import QuarantineCheck, QuarantineState
+from headgate.pipelines.run_rows import Slot
+
+RUN: Final = "PIPELINE_RUN"
+DATA: Final = "PIPELINE_DATA"
+SIGNAL_TYPES: Final = (RUN, DATA)
+WINDOW_TYPE: Final = "PERIOD"
+_GATE: Final = "pipeline"
+_DETAILS_MAX: Final = 2_000
+_ID_MAX: Final = 200
+_SCORES: Final = {SignalState.OK: 1.0, SignalState.WARNING: 0.5, SignalState.CRITICAL: 0.0}
+_RESULTS: Final = {
+    SignalState.OK: Result.PASS,
+    SignalState.WARNING: Result.WARN,
+    SignalState.CRITICAL: Result.FAIL,
+}
+
+
+class Meaning(Struct, frozen=True):
+    """What an event says of one signal. `until_done`: it says nothing any more once the period is done."""
+
+    signal_type: str
+    state: SignalState
+    reason: str = ""
+    until_done: bool = False
+    # Of good news: the one reason that is over with it, if not all are.
+    takes_back: str = ""
+
+
+QUARANTINED: Final = "QUARANTINED"
+_OK, _WARNING, _CRITICAL = SignalState.OK, SignalState.WARNING, SignalState.CRITICAL
+MEANINGS: Final[dict[E, tuple[Meaning, ...]]] = {
+    E.PIPELINE_COMPLETED: (Meaning(RUN, _OK), Meaning(DATA, _OK)),
+    E.PIPELINE_FAILED: (Meaning(RUN, _CRITICAL, "RUN_FAILED"),),
+    E.SLA_BREACH: (Meaning(RUN, _CRITICAL, "LATE", until_done=True),),
+    E.RELATIVE_SLA_BREACH: (Meaning(RUN, _CRITICAL, "LATE", until_done=True),),
+    E.EVALUATION_SLA_BREACH: (Meaning(RUN, _WARNING, "NOT_READY", until_done=True),),
+    E.SCHEDULE_MISSED: (Meaning(RUN, _CRITICAL, "NEVER_BEGAN", until_done=True),),
+    E.IRREGULAR_SCHEDULE_MISSED: (Meaning(RUN, _CRITICAL, "NEVER_BEGAN", until_done=True),),
+    E.SENSOR_DEADLINE_EXPIRED: (Meaning(RUN, _CRITICAL, "SENSOR_MISSING", until_done=True),),
+    E.POST_RUN_PASSED: (Meaning(DATA, _OK),),
+    E.POST_RUN_FAILED: (Meaning(DATA, _CRITICAL, "POST_RUN_FAILED"),),
+    E.POST_RUN_SENSOR_MISSING: (Meaning(DATA, _WARNING, "NOT_CONFIRMED"),),
+    # A rerun was asked for: what is there is not wrong, but it is not what would be made now.
+    E.POST_RUN_DRIFT: (Meaning(DATA, _WARNING, "DRIFT"),),
+    E.MONITORING_DRIFT_DETECTED: (Meaning(DATA, _WARNING, "DRIFT"),),
+    E.LATE_DATA_ARRIVAL: (Meaning(DATA, _WARNING, "LATE_DATA"),),
+    # How bad that is, and whether it still is, is read from what is put aside.
+    E.DATA_QUARANTINED: (Meaning(DATA, _WARNING, QUARANTINED),),
+    E.QUARANTINE_CLEARED: (Meaning(DATA, _OK, takes_back=QUARANTINED),),
+}
+
+
+def telling(signal_type: str) -> frozenset[str]:
+    """Return the names of the events that say anything of a signal."""
+    return frozenset(
+        name.value for name, said in MEANINGS.items() if any(each.signal_type == signal_type for each in said)
+    )
+
+
+def weighed(meaning: Meaning, aside: QuarantineCheck) -> Meaning | None:
+    """Return what an event means by what is put aside of its period now; None: nothing any more.
+
+    As long as records are put aside there is no good news of the data, whatever else was looked at.
+    """
+    if meaning.signal_type != DATA or (meaning.state is not _OK and meaning.reason != QUARANTINED):
+        return meaning
+    if aside.state is QuarantineState.CLEAN:
+        return meaning if meaning.state is _OK else None
+    return Meaning(DATA, _CRITICAL if aside.is_blocked else _WARNING, QUARANTINED)
+
+
+def is_overtaken(notice: Notice, later: Iterable[tuple[int, str]]) -> bool:
+    """Whether something was told of the same after it: by the moments and ids of what was."""
+    return any(other > (notice.at_ms, notice.event_id) for other in later)
+
+
+def may_replace(current: Signal | None, meaning: Meaning, pipeline_id: str, *, is_others: bool) -> bool:
+    """Whether a signal becomes what a pipeline says of it. `is_others`: who spoke last writes the dataset as well.
+
+    That one pipeline is well does not mend what another has left undone.
+    """
+    if current is None or meaning.state is not _OK or not current.state.is_breach:
+        return True
+    if meaning.takes_back and not (current.value.failure_signature or "").startswith(f"{meaning.takes_back}:"):
+        return False
+    return not is_others or producer_of(current) == pipeline_id
+
+
+def producer_of(signal: Signal) -> str:
+    """Return the pipeline that a signal comes from, or nothing."""
+    return "" if signal.value.top_producer is None else signal.value.top_producer.producer_id
+
+
+def window_of(pipeline: Pipeline, slot: Slot, at_ms: int) -> tuple[int, int]:
+    """Return from when to when a period counts, in milliseconds; as long as it lasts, until the event itself."""
+    schedule = next((each for each in pipeline.schedules if schedule_id_of(each) == slot.schedule_id), None)
+    try:
+        span: Span | None = periods_of(pipeline, schedule).span(slot.date)
+    except UserError:
+        # The pipeline has periods of another length now.
+        span = None
+    if span is None:
+        return at_ms, at_ms
+    return min(_ms(span.start), at_ms), min(_ms(span.end), at_ms)
+
+
+def evidence_of(notice: Notice, meaning: Meaning, dataset_urn: str) -> Evidence:
+    """Return the run as a proof of what is said. The same event is always the same proof."""
+    result = _RESULTS[meaning.state]
+    signature = signature_of(meaning, notice.pipeline_id)
+    is_bad = meaning.state is not _OK
+    gate = Gate(gate=_GATE, result=result, reason_code=signature, details=notice.text[:_DETAILS_MAX])
+    return Evidence(
+        evidence_id=evidence_id(notice.at_ms, notice.event_id, meaning.signal_type, dataset_urn),
+        dataset_urn=dataset_urn,
+        created_at=instant(notice.at_ms),
+        producer=EvidenceProducer(producer_id=notice.pipeline_id[:_ID_MAX], confidence=Confidence.HIGH),
+        validation=Validation(
+            result=result,
+            failed_gates=(_GATE,) if is_bad else (),
+            reason_codes=(signature,) if signature is not None else (),
+            gates=(gate,),
+        ),
+        correlation=Correlation(run_id=notice.run_id or None, job_id=f"{notice.schedule_id} {notice.date}"[:_ID_MAX]),
+    )
+
+
+def update_of(
+    notice: Notice,
+    meaning: Meaning,
+    dataset_urn: str,
+    window: tuple[int, int],
+    *,
+    evidence: tuple[str, ...],
+    version: int,
+) -> SignalUpdate:
+    """Return the update of a signal, for one who has seen it at `version`."""
+    is_bad = meaning.state is not _OK
+    value = SignalValue(
+        state=meaning.state,
+        score=_SCORES[meaning.state],
+        window_start=instant(window[0]),
+        window_end=instant(window[1]),
+        window_type=WINDOW_TYPE,
+        metrics=Metrics(evidence_count=1, pass_count=0 if is_bad else 1, fail_count=1 if is_bad else 0),
+        failure_signature=signature_of(meaning, notice.pipeline_id),
+        top_producer=Producer(producer_id=notice.pipeline_id[:_ID_MAX], confidence=Confidence.HIGH),
+        evidence_sample=evidence,
+    )
+    return SignalUpdate(dataset_urn=dataset_urn, signal_type=meaning.signal_type, value=value, expected_version=version)
+
+
+def signature_of(meaning: Meaning, pipeline_id: str) -> str | None:
+    """Return how a signal fails: the reason, and the pipeline that it is about."""
+    return f"{meaning.reason}:{pipeline_id[:_ID_MAX]}" if meaning.reason else None
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

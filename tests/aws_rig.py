@@ -1,0 +1,309 @@
+"""Headgate on an account of MiniStack: tables, machine and stream are there, and its Lambdas call the handlers here.
+
+A Lambda of MiniStack is a process; each of these only passes its event on to this one, where the handler of the same
+name is called, and the answer back. Run as a program, this file is that process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import sys
+import threading
+import time
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from headgate.aws.container import Container
+    from headgate.clock import Clock
+
+ROOT: Final = Path(__file__).parents[1]
+TERRAFORM: Final = ROOT / "deploy" / "terraform"
+FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "functions.json").read_text())
+FILTERS: Final[list[dict[str, Any]]] = json.loads((TERRAFORM / "stream_filters.json").read_text())
+# Which function a variable of the machine stands for.
+MACHINE_FUNCTIONS: Final = {
+    "OrchestratorFunctionArn": "orchestrator",
+    "orchestrator_arn": "orchestrator",
+    "EvaluatorFunctionArn": "evaluator",
+    "TriggerFunctionArn": "trigger",
+    "RunCheckerFunctionArn": "run-checker",
+    "sla_monitor_arn": "sla-monitor",
+}
+JOB: Final = "the-job"
+TABLE_PREFIX: Final = "test-"
+PIPELINES: Final = f"{TABLE_PREFIX}headgate-pipelines"
+# The function that asks something of AWS.
+_asking: ContextVar[str] = ContextVar("asking", default="")
+_WITHIN_SECONDS: Final = 30.0
+
+Handler = Callable[[Any, Any], Any]
+
+
+class Context:
+    """An invocation with plenty of time, or as much as a test says."""
+
+    aws_request_id = "0b4cf7ec-3c9a-4a41-9d0d-1b8f7f0a3c11"
+
+    def __init__(self, left_ms: int = 60_000) -> None:
+        self._left_ms = left_ms
+
+    def get_remaining_time_in_millis(self) -> int:
+        return self._left_ms
+
+
+def handler_of(function: str) -> Handler:
+    """Return the handler that Terraform names for a function."""
+    module, _, name = str(FUNCTIONS[function]["handler"]).rpartition(".")
+    handler: Handler = getattr(importlib.import_module(module), name)
+    return handler
+
+
+class Cloud:
+    """One account: what Terraform would make, and what a test looks at."""
+
+    def __init__(self, endpoint: str, account: str, home: Path, clock: Clock) -> None:
+        """Take an account whose access key is in the environment."""
+        from headgate.aws.container import open_container
+        from headgate.aws.function_settings import read_settings
+        from headgate.store.keyring import Keyring
+        from headgate.wiring import KEYS, create_dynamodb_tables
+        from tests.ministack import REGION, aws_session
+
+        self.account = account
+        self.endpoint = endpoint
+        self.region = REGION
+        self._session = aws_session(self.account)
+        self._clients: dict[str, Any] = {}
+        self.environ: dict[str, str] = {
+            "AWS_REGION": REGION,
+            "HEADGATE_HOME": str(home / "home"),
+            "LAMBDA_TASK_ROOT": str(home),
+            "HEADGATE_STORE_AWS_ENDPOINT_URL": endpoint,
+            "HEADGATE_STORE_BLOB_BUCKET": "blobs",
+            "HEADGATE_STORE_TABLE_PREFIX": TABLE_PREFIX,
+            "STATE_MACHINE_ARN": self.arn("states", "stateMachine:lifecycle"),
+            "SLA_MONITOR_ARN": self.function_arn("sla-monitor"),
+            "SCHEDULER_ROLE_ARN": f"arn:aws:iam::{self.account}:role/scheduler",
+            "SCHEDULER_GROUP_NAME": "default",
+            "LIFECYCLE_TOPIC_ARN": self.client("sns").create_topic(Name="lifecycle")["TopicArn"],
+        }
+        Keyring.open(home / KEYS, clock)
+        keys = self.client("secretsmanager").create_secret(Name="keys", SecretString=(home / KEYS).read_text())
+        self.environ["KEYS_SECRET_ARN"] = keys["ARN"]
+        # Where what is published of periods that have ended arrives.
+        self._published = self.client("sqs").create_queue(QueueName="published")["QueueUrl"]
+        self.client("sns").subscribe(
+            TopicArn=self.environ["LIFECYCLE_TOPIC_ARN"], Protocol="sqs", Endpoint=self.arn("sqs", "published")
+        )
+        self._letters: list[dict[str, Any]] = []
+        self.client("s3").create_bucket(Bucket="blobs")
+        create_dynamodb_tables(read_settings(self.environ), clock)
+        self.container: Container = open_container(self.environ, clock)
+        # What the job of the lambda trigger was invoked with.
+        self.jobs: list[dict[str, Any]] = []
+        # What each function has asked of AWS: service, operation, and the table, if it is one of a table.
+        self.asked: dict[str, set[tuple[str, str, str]]] = {name: set() for name in FUNCTIONS}
+        self._direct = ""
+
+    def close(self) -> None:
+        self.container.close()
+        for client in self._clients.values():
+            client.close()
+
+    def client(self, service: str) -> Any:
+        if service not in self._clients:
+            make: Any = self._session.client
+            self._clients[service] = make(service, endpoint_url=self.endpoint)
+        return self._clients[service]
+
+    def arn(self, service: str, resource: str) -> str:
+        return f"arn:aws:{service}:{self.region}:{self.account}:{resource}"
+
+    def function_arn(self, function: str) -> str:
+        return self.arn("lambda", f"function:{function}")
+
+    # What Terraform would make.
+
+    def deploy(self, passed_on_to: str) -> None:
+        """Make the functions of the machine, the machine, and the mapping from the stream to the router."""
+        from headgate.pipelines.starting import lifecycle_definition
+
+        for function in {*MACHINE_FUNCTIONS.values(), "stream-router", JOB}:
+            self._make_function(function, f"{passed_on_to}/{function}")
+        text = lifecycle_definition()
+        for variable, function in MACHINE_FUNCTIONS.items():
+            text = text.replace(f"${{{variable}}}", self.function_arn(function))
+        self.client("stepfunctions").create_state_machine(name="lifecycle", definition=text, roleArn=self._role)
+        stream = self.client("dynamodb").describe_table(TableName=PIPELINES)["Table"]["LatestStreamArn"]
+        self.client("lambda").create_event_source_mapping(
+            EventSourceArn=stream,
+            FunctionName="stream-router",
+            StartingPosition="TRIM_HORIZON",
+            BatchSize=100,
+            FunctionResponseTypes=["ReportBatchItemFailures"],
+            FilterCriteria={"Filters": [{"Pattern": json.dumps(pattern)} for pattern in FILTERS]},
+        )
+
+    @property
+    def _role(self) -> str:
+        return f"arn:aws:iam::{self.account}:role/any"
+
+    def _make_function(self, name: str, url: str) -> None:
+        bootstrap = zipfile.ZipInfo("bootstrap")
+        bootstrap.external_attr = 0o755 << 16
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as code:
+            code.writestr(bootstrap, f'#!/bin/sh\nexec "{sys.executable}" -E -S "{__file__}" "{url}"\n')
+        self.client("lambda").create_function(
+            FunctionName=name,
+            Runtime="provided.al2023",
+            Handler="any",
+            Role=self._role,
+            Code={"ZipFile": packed.getvalue()},
+            Timeout=60,
+        )
+
+    def call(self, function: str, event: Any) -> Any:
+        """Do what a function does: a handler of ours, or the job."""
+        if function == JOB:
+            self.jobs.append(event)
+            return {"rows": 3}
+        token = _asking.set(function)
+        try:
+            return handler_of(function)(event, Context())
+        finally:
+            _asking.reset(token)
+
+    def invoke(self, function: str, event: Any = None, *, left_ms: int = 60_000) -> Any:
+        """Call a handler here and now; what threads of its own ask for is its own, too."""
+        self._direct = function
+        try:
+            return handler_of(function)({} if event is None else event, Context(left_ms))
+        finally:
+            self._direct = ""
+
+    def note(self, client: Any, operation: str, given: Mapping[str, Any]) -> None:
+        """Note what is asked of AWS, and for which function."""
+        function = _asking.get() or self._direct
+        if not function:
+            return
+        service = client.meta.service_model.service_name
+        for table in tables_in(operation, given) or {""}:
+            self.asked[function].add((service, operation, table.removeprefix(TABLE_PREFIX)))
+
+    # What a test looks at.
+
+    def executions(self) -> dict[str, str]:
+        """Return the executions of the lifecycle, with their status."""
+        found = self.client("stepfunctions").list_executions(stateMachineArn=self.environ["STATE_MACHINE_ARN"])
+        return {each["name"]: each["status"] for each in found["executions"]}
+
+    def published(self, pipeline_id: str) -> list[dict[str, Any]]:
+        """Return what was published of a pipeline so far."""
+        answer = self.client("sqs").receive_message(QueueUrl=self._published, MaxNumberOfMessages=10)
+        self._letters += [json.loads(json.loads(each["Body"])["Message"]) for each in answer.get("Messages", [])]
+        return [letter for letter in self._letters if letter["pipelineId"] == pipeline_id]
+
+    def row(self, partition: str, sort: str) -> dict[str, Any] | None:
+        key = {"PK": {"S": partition}, "SK": {"S": sort}}
+        answer = self.client("dynamodb").get_item(TableName=PIPELINES, Key=key, ConsistentRead=True)
+        item: dict[str, Any] | None = answer.get("Item")
+        return item
+
+    def put_row(self, partition: str, sort: str, **attributes: Any) -> None:
+        """Write a row as a program that knows nothing of Headgate does."""
+        item = {"PK": {"S": partition}, "SK": {"S": sort}, **attributes}
+        self.client("dynamodb").put_item(TableName=PIPELINES, Item=item)
+
+
+def tables_in(operation: str, given: Mapping[str, Any]) -> set[str]:
+    """Return the tables that a request of DynamoDB names, each with what is done to it."""
+    if operation == "TransactWriteItems":
+        return {f"{write['TableName']}:{action}" for each in given["TransactItems"] for action, write in each.items()}
+    if operation in ("BatchGetItem", "BatchWriteItem", "TransactGetItems") and "RequestItems" in given:
+        return set(given["RequestItems"])
+    return {given["TableName"]} if "TableName" in given else set()
+
+
+def until(what: str, read: Callable[[], Any]) -> Any:
+    """Return what is read as soon as it is something."""
+    ends_at = time.monotonic() + _WITHIN_SECONDS
+    while not (found := read()):
+        assert time.monotonic() < ends_at, f"not within {_WITHIN_SECONDS:g} s: {what}"
+        time.sleep(0.02)
+    return found
+
+
+@contextmanager
+def passing_on(call: Callable[[str, Any], Any]) -> Iterator[str]:
+    """Serve the processes of MiniStack's Lambdas, and yield the address."""
+
+    class Passed(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            try:
+                path, answer = "response", call(self.path.strip("/"), event)
+            except Exception as exc:
+                # As the runtime of AWS does it.
+                path, answer = "error", {"errorType": type(exc).__name__, "errorMessage": str(exc)}
+            body = json.dumps({"path": path, "answer": answer}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Passed)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def stream_record(
+    number: int, partition: str, sort: str, image: Mapping[str, Any], *, old: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a record as Lambda is given it."""
+    keys = {"PK": {"S": partition}, "SK": {"S": sort}}
+    body = {
+        "Keys": keys,
+        "NewImage": {**keys, **image},
+        "SequenceNumber": f"{number:021d}",
+        "ApproximateCreationDateTime": time.time(),
+        "StreamViewType": "NEW_AND_OLD_IMAGES",
+        **({} if old is None else {"OldImage": {**keys, **old}}),
+    }
+    return {"eventID": f"event-{number}", "eventName": "INSERT" if old is None else "MODIFY", "dynamodb": body}
+
+
+def _pass_on(url: str) -> None:
+    invocations = f"http://{os.environ['AWS_LAMBDA_RUNTIME_API']}/2018-06-01/runtime/invocation"
+    while True:
+        with urllib.request.urlopen(f"{invocations}/next") as invocation:
+            request_id = invocation.headers["Lambda-Runtime-Aws-Request-Id"]
+            event = invocation.read()
+        with urllib.request.urlopen(urllib.request.Request(url, data=event)) as answered:
+            told = json.load(answered)
+        body = json.dumps(told["answer"]).encode()
+        urllib.request.urlopen(urllib.request.Request(f"{invocations}/{request_id}/{told['path']}", data=body)).close()
+
+
+if __name__ == "__main__":
+    _pass_on(sys.argv[1])

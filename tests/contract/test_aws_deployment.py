@@ -1,0 +1,205 @@
+"""What is deployed to AWS: Terraform, package and names agree with the code that they deploy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from headgate.aws import failures
+from headgate.aws.function_settings import FunctionSettings, read_function_settings, read_settings
+from headgate.errors import (
+    HeadgateError,
+    InvalidPayloadError,
+    SettingsError,
+    StoreBusyError,
+    ThrottledError,
+    VersionConflictError,
+)
+from headgate.pipelines import starting
+from headgate.pipelines.starting import lifecycle_definition
+from headgate.pipelines.watchdog import LIMIT_SECONDS
+from headgate.settings import describe
+from headgate.store.tables import ALL_TABLES
+from headgate.triggers.contract import FailureCategory, TriggerFailedError
+from tests.aws_rig import FILTERS, FUNCTIONS, MACHINE_FUNCTIONS, ROOT, TERRAFORM, handler_of
+from tests.pipeline_rig import Rig
+
+DEPLOY: Final = ROOT / "deploy"
+TEXT: Final = "\n".join(path.read_text() for path in sorted(TERRAFORM.glob("*.tf")))
+TERRAFORM_MIRROR: Final = os.environ.get("HEADGATE_TEST_TERRAFORM")
+REQUIRED: Final = {
+    "STATE_MACHINE_ARN": "arn:aws:states:eu-west-1:123456789012:stateMachine:lifecycle",
+    "SLA_MONITOR_ARN": "arn:aws:lambda:eu-west-1:123456789012:function:sla-monitor",
+    "SCHEDULER_ROLE_ARN": "arn:aws:iam::123456789012:role/scheduler",
+    "SCHEDULER_GROUP_NAME": "headgate",
+}
+
+
+# Terraform.
+
+
+def test_tables__as_terraform_makes_them__are_those_of_the_catalogue() -> None:
+    rendered = runpy.run_path(str(DEPLOY / "tables.py"))["rendered"]
+
+    assert (TERRAFORM / "tables.json").read_text() == rendered(), "run: python deploy/tables.py"
+
+
+def test_functions__as_terraform_makes_them__have_handlers_tables_and_time() -> None:
+    known = {table.name for table in ALL_TABLES}
+
+    assert all(callable(handler_of(name)) for name in FUNCTIONS)
+    assert {table for each in FUNCTIONS.values() for table in (*each["reads"], *each["writes"])} <= known
+    # Lambda ends whatever takes longer, and every check of the watchdog must have had its time before that.
+    assert all(each["timeout_seconds"] <= 900 for each in FUNCTIONS.values())
+    with Rig() as rig:
+        from headgate.pipelines.pursuit_check import Lifecycle
+        from headgate.pipelines.watchdog import build_watchdog
+
+        lifecycle = Lifecycle(is_open=lambda _: True, orchestrate=rig.pipelines.orchestrator, end_job=lambda _: None)
+        watchdog = build_watchdog(rig.parts, rig.pipelines.definitions, rig.pipelines.starter, lifecycle)
+    assert FUNCTIONS["watchdog"]["timeout_seconds"] >= len(watchdog._checks) * LIMIT_SECONDS
+
+
+def test_calls__that_functions_may_make__are_given_a_resource() -> None:
+    resources = set(re.findall(r'"([a-z]+:[A-Z]\w+)"\s*= ', TEXT))
+
+    assert {call for each in FUNCTIONS.values() for call in each["calls"]} == resources
+
+
+def test_machine__its_variables__are_filled_in_with_functions_of_ours() -> None:
+    filled = dict(re.findall(r'(\w+)\s*= aws_lambda_function\.function\["([a-z-]+)"\]\.arn\n', TEXT))
+
+    assert {name: filled.get(name) for name in starting.FUNCTIONS} == MACHINE_FUNCTIONS
+    assert set(re.findall(r"\$\{(\w+)\}", lifecycle_definition())) == set(starting.FUNCTIONS)
+    assert set(MACHINE_FUNCTIONS.values()) <= set(FUNCTIONS)
+
+
+def test_environment__that_terraform_sets__is_what_functions_read() -> None:
+    block = TEXT[TEXT.index("environment = merge(") : TEXT.index("var.settings,\n")]
+    given = set(re.findall(r"\b([A-Z][A-Z_]+)\s*= ", block))
+    settings = {each.variable for each in describe()}
+
+    assert {name for name in given if name.startswith("HEADGATE_")} <= settings
+    assert given - settings == {name.upper() for name in FunctionSettings.__struct_fields__}
+
+
+def test_variables__that_are_declared__are_all_used() -> None:
+    declared = set(re.findall(r'^variable "(\w+)"', TEXT, re.MULTILINE))
+
+    assert set(re.findall(r"\bvar\.(\w+)", TEXT)) == declared
+
+
+def test_filters__of_the_stream__let_through_what_the_router_acts_on() -> None:
+    names = [name for each in FILTERS for key in each["dynamodb"]["Keys"].values() for name in key["S"]]
+    let_through = {name if isinstance(name, str) else name["prefix"] for name in names}
+
+    with Rig() as rig:
+        assert let_through == {"MARKER#", "CONFIG", *rig.pipelines.router._routes}
+    # More than five need to be asked for.
+    assert len(FILTERS) <= 5
+
+
+if TERRAFORM_MIRROR is not None:
+    # Opt-in: Terraform and its provider come from no registry that `make test` uses.
+    def test_terraform__validated_by_itself__is_valid(tmp_path: Path) -> None:
+        shutil.copytree(TERRAFORM, tmp_path / "terraform", ignore=shutil.ignore_patterns(".terraform*"))
+        shutil.copy(DEPLOY / "statemachine.asl.json", tmp_path)
+        for arguments in (["init", f"-plugin-dir={TERRAFORM_MIRROR}"], ["fmt", "-check"], ["validate"]):
+            command = ["terraform", *arguments, "-no-color"]
+            done = subprocess.run(command, cwd=tmp_path / "terraform", capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Settings.
+
+
+def test_settings__of_a_function__are_those_of_the_product_in_a_lambda() -> None:
+    settings = read_settings({"AWS_REGION": "eu-west-1", "HEADGATE_STORE_BLOB_BUCKET": "b", **REQUIRED})
+
+    assert (settings.store.backend, settings.store.aws_region) == ("dynamodb", "eu-west-1")
+    assert (str(settings.home), settings.log.format) == ("/tmp/headgate", "json")
+    assert read_function_settings(REQUIRED).keys_secret_arn == ""
+
+
+def test_settings__variables_missing__are_all_named() -> None:
+    with pytest.raises(SettingsError, match="STATE_MACHINE_ARN, SLA_MONITOR_ARN"):
+        read_function_settings({**REQUIRED, "STATE_MACHINE_ARN": "", "SLA_MONITOR_ARN": ""})
+
+
+# Failures.
+
+
+def tasks(machine: dict[str, Any]) -> list[dict[str, Any]]:
+    found = [state for state in machine["States"].values() if state["Type"] == "Task"]
+    inner = [state["ItemProcessor"] for state in machine["States"].values() if "ItemProcessor" in state]
+    return found + [task for each in inner for task in tasks(each)]
+
+
+@pytest.mark.parametrize("error", [ThrottledError("x"), StoreBusyError("x"), VersionConflictError("x")])
+def test_failure__that_passes__is_retried_by_every_state(error: HeadgateError) -> None:
+    raised = failures.named(error)
+
+    assert error.code in str(raised)
+    for task in tasks(json.loads(lifecycle_definition())):
+        assert type(raised).__name__ in task["Retry"][0]["ErrorEquals"]
+
+
+def test_failure__that_stays__keeps_its_own_name() -> None:
+    for error in (InvalidPayloadError("x"), TriggerFailedError("x", FailureCategory.TRANSIENT)):
+        assert failures.named(error) is error
+
+
+# The package.
+
+
+def link(target: Path, path: Path) -> None:
+    """Have a file of the package at a place, with what Python has compiled of it here: that takes a second."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.symlink_to(path)
+    if path.suffix == ".py" and (path.parent / "__pycache__").is_dir():
+        cached = target.parent / "__pycache__"
+        if not cached.is_symlink():
+            cached.symlink_to(path.parent / "__pycache__")
+
+
+def test_package__unpacked_without_anything_else_installed__has_all_that_the_handlers_need(tmp_path: Path) -> None:
+    pipelines, notify = tmp_path / "definitions", tmp_path / "notify.toml"
+    pipelines.mkdir()
+    (pipelines / "a.yaml").write_text("id: a")
+    notify.write_text("")
+    task = tmp_path / "task"
+    for name, path in runpy.run_path(str(DEPLOY / "package.py"))["files"](pipelines, notify).items():
+        link(task / name, path)
+    names = sorted(each["handler"].rpartition(".")[2] for each in FUNCTIONS.values())
+    script = "\n".join(
+        [
+            f"import sys; sys.path.insert(0, {str(task)!r})",
+            f"from headgate.aws.handlers import {', '.join(names)}",
+            "from headgate.pipelines.starting import lifecycle_definition; assert lifecycle_definition()",
+            "class Context:",
+            "    aws_request_id = 'r1'",
+            "    def get_remaining_time_in_millis(self): return 60000",
+            "try: orchestrator({'taskToken': 'do-not-show'}, Context())",
+            "except Exception as error: print(type(error).__name__, error)",
+        ]
+    )
+
+    # Isolated: neither the environment's Python path nor installed packages are seen.
+    environ = {"AWS_REGION": "eu-west-1", "HEADGATE_STORE_BLOB_BUCKET": "b", "HEADGATE_HOME": str(tmp_path / "home")}
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", script], env=environ, capture_output=True, text=True)
+
+    assert done.stdout.startswith("SettingsError variables STATE_MACHINE_ARN, SLA_MONITOR_ARN"), done.stderr
+    (line,) = [json.loads(each) for each in done.stderr.splitlines()]
+    assert (line["level"], line["code"], line["correlation_id"]) == ("error", "bad_setting", "r1")
+    assert "do-not-show" not in done.stderr
+    assert (task / "pipelines" / "a.yaml").is_file()
+    assert (task / "notify.toml").is_file()

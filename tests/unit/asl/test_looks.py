@@ -1,0 +1,106 @@
+"""Calls of our own functions that only look: answered in the turn, once, or by an activity where they cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headgate.asl.executions import ExecutionStatus
+from headgate.durable.definitions import Activity
+from headgate.durable.history import ActivityOptions
+from headgate.errors import StoreBusyError
+from tests.asl_rig import Rig, machine, task
+
+OURS = "headgate.clerk"
+
+
+class Clerk:
+    """A function that can also look."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.looks: list[Any] = []
+
+    def __call__(self, event: dict[str, Any]) -> dict[str, Any]:
+        self.calls.append(event)
+        return {"by": "call"}
+
+    def look(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        self.looks.append(event)
+        return {"by": "look"} if event["action"] == "checkOne" else None
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    # Replayed before every turn: what a look came to has to be remembered.
+    with Rig() as made:
+        yield made
+
+
+def employ(rig: Rig, look: Callable[[dict[str, Any]], Any] | None = None) -> Clerk:
+    clerk = Clerk()
+
+    def call(event: dict[str, Any]) -> dict[str, Any]:
+        return clerk(event)
+
+    rig.app.activities[OURS] = Activity(call, name=OURS, options=ActivityOptions(), look=look or clerk.look)
+    return clerk
+
+
+def asks(*actions: str) -> dict[str, Any]:
+    states: list[tuple[str, dict[str, Any]]] = []
+    for place, action in enumerate(actions):
+        states += [
+            (f"Ask{place}", task(OURS, Parameters={"action": action}, ResultPath=f"$.answer{place}")),
+            (f"Wait{place}", {"Type": "Wait", "Seconds": 10}),
+        ]
+    return machine(*states)
+
+
+def test_function__that_looks__is_answered_without_an_activity_and_looks_once(rig: Rig) -> None:
+    clerk = employ(rig)
+    ended = rig.run(asks("checkOne", "checkOne"))
+    assert ended.output == {"answer0": {"by": "look"}, "answer1": {"by": "look"}}
+    assert (len(clerk.looks), clerk.calls) == (2, [])
+
+
+def test_function__look_that_cannot_tell__is_called(rig: Rig) -> None:
+    clerk = employ(rig)
+    assert rig.run(asks("checkTwo")).output == {"answer0": {"by": "call"}}
+    assert clerk.calls == [{"action": "checkTwo"}]
+
+
+def test_function__look_that_fails__is_called(rig: Rig) -> None:
+    def busy(_event: dict[str, Any]) -> None:
+        raise StoreBusyError("busy")
+
+    clerk = employ(rig, busy)
+    assert rig.run(asks("checkOne")).output == {"answer0": {"by": "call"}}
+    assert len(clerk.calls) == 1
+
+
+def test_function__action_that_does_something__is_called_and_never_looked_at(rig: Rig) -> None:
+    clerk = employ(rig)
+    assert rig.run(asks("release")).output == {"answer0": {"by": "call"}}
+    assert clerk.looks == []
+
+
+def test_function__replayed_by_a_process_that_cannot_look__goes_on_with_what_was_seen(rig: Rig) -> None:
+    clerk = employ(rig)
+    execution_id = rig.start(asks("checkOne", "checkOne"))
+    rig.app.activities[OURS].look = None
+
+    ended = rig.end(execution_id)
+
+    assert ended.status is ExecutionStatus.SUCCEEDED
+    assert ended.output == {"answer0": {"by": "look"}, "answer1": {"by": "call"}}
+    assert (len(clerk.looks), len(clerk.calls)) == (1, 1)
+
+
+def test_stand_in__for_a_function_that_looks__gets_every_call(rig: Rig) -> None:
+    clerk = employ(rig)
+    rig.stand_in(OURS).returns({"by": "stand-in"})
+    assert rig.run(asks("checkOne")).output == {"answer0": {"by": "stand-in"}}
+    assert clerk.looks == []
