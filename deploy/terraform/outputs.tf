@@ -17,3 +17,12 @@ output "failure_queues" {
   description = "Where what was given up waits to be looked at."
   value       = { for name, queue in aws_sqs_queue.failures : name => queue.id }
 }
+
+output "server_settings" {
+  description = "What a server beside the functions is told, as variables of its environment."
+  value = {
+    HEADGATE_PIPELINES_STATE_MACHINE_ARN    = aws_sfn_state_machine.lifecycle.arn
+    HEADGATE_PIPELINES_SCHEDULER_ROLE_ARN   = aws_iam_role.scheduler.arn
+    HEADGATE_PIPELINES_SCHEDULER_GROUP_NAME = aws_scheduler_schedule_group.group.name
+  }
+}

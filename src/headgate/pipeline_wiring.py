@@ -19,6 +19,7 @@ from headgate.durable.retry import Retry
 from headgate.errors import NotFoundError, SettingsError, TransientError
 from headgate.fanout.service import FanoutService
 from headgate.health.service import HealthService
+from headgate.ids import IdMaker
 from headgate.loop import health_news, outcomes
 from headgate.loop.dataset_gate import DatasetGate
 from headgate.notify.alerts import Alerts
@@ -43,6 +44,7 @@ from headgate.pipelines.evaluators import Evaluators, TraitOrder
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.heartbeats import Heartbeats
 from headgate.pipelines.loading import Known, load_folder
+from headgate.pipelines.one_shots import OneShots
 from headgate.pipelines.pipeline_events import PipelineEvent
 from headgate.pipelines.problems import InvalidPipelineError, Problem, errors_of
 from headgate.pipelines.pursuit_check import Lifecycle
@@ -50,6 +52,7 @@ from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.service import Engine, PipelineService
 from headgate.pipelines.sla_timers import SlaMonitor
 from headgate.pipelines.starting import MACHINE
+from headgate.pipelines.step_functions import StepFunctions
 from headgate.pipelines.trait_rows import TraitResult
 from headgate.pipelines.verdicts import Verdicts
 from headgate.pipelines.watchdog import Watchdog, build_watchdog
@@ -153,17 +156,34 @@ def open_pipelines(
     )
 
 
+def open_engine(settings: Settings, clock: Clock, ids: IdMaker) -> Engine | None:
+    """Return what runs the lifecycle in the place of the durable engine, if the settings name it."""
+    named = settings.pipelines
+    if named.state_machine_arn is None or named.scheduler_role_arn is None:
+        return None
+    clients = _aws(settings)
+    one_shots = OneShots(
+        clients.client("scheduler"), role_arn=named.scheduler_role_arn, group=named.scheduler_group_name
+    )
+    return StepFunctions(
+        clients.client("stepfunctions"), one_shots, machine_arn=named.state_machine_arn, clock=clock, ids=ids
+    )
+
+
+def _aws(settings: Settings) -> AwsClients:
+    return AwsClients(region=settings.store.aws_region, endpoint_url=settings.store.aws_endpoint_url)
+
+
 def _open_triggers(
     settings: Settings, service: AppService, fanouts: FanoutService, clock: Clock, environ: Mapping[str, str]
 ) -> TriggerKinds:
-    store = settings.store
     return trigger_kinds(
         clock=clock,
         environ=environ,
         secrets=SecretSources(environ, folder=settings.home / "secrets"),
         commands_folder=settings.home / "commands",
         destinations=_destinations(settings),
-        aws=AwsClients(region=store.aws_region, endpoint_url=store.aws_endpoint_url),
+        aws=_aws(settings),
         client=service.client,
         fanouts=fanouts,
     )
@@ -172,12 +192,7 @@ def _open_triggers(
 def _open_evaluators(
     settings: Settings, pipelines: PipelineService, clock: Clock, environ: Mapping[str, str]
 ) -> Evaluators:
-    store = settings.store
-
-    def aws() -> AwsClients:
-        return AwsClients(region=store.aws_region, endpoint_url=store.aws_endpoint_url)
-
-    builtin = BuiltinEvaluator(pipelines.sensors, pipelines.parts.runs, probes(aws=aws))
+    builtin = BuiltinEvaluator(pipelines.sensors, pipelines.parts.runs, probes(aws=lambda: _aws(settings)))
 
     def changed(change: BreakerChange) -> None:
         if change.after is BreakerState.OPEN:

@@ -227,6 +227,17 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
     watchdog: Annotated[
         Switch, about("Whether the server runs a watchdog beside itself, as soon as there is a pipeline.")
     ] = True
+    state_machine_arn: Annotated[
+        str | None,
+        about(
+            "Machine of Step Functions that runs the lifecycle, where functions on Lambda begin and watch pipelines: "
+            "the server then shows them and takes orders, and begins nothing by itself."
+        ),
+    ] = None
+    scheduler_role_arn: Annotated[
+        str | None, about("Role as which a schedule of EventBridge starts an execution later; with the machine.")
+    ] = None
+    scheduler_group_name: Annotated[str, about("Group of schedules in which those are.")] = "default"
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -253,6 +253,10 @@ def _check_together(settings: Settings) -> None:
         )
     for key, address in (("http", settings.http), ("grpc", settings.grpc)):
         _check_exposure(settings, key, address)
+    if (settings.pipelines.state_machine_arn is None) != (settings.pipelines.scheduler_role_arn is None):
+        raise SettingsError(
+            "pipelines.state_machine_arn, pipelines.scheduler_role_arn: they go together; set both, or neither"
+        )
     if (settings.tls.cert is None) != (settings.tls.key is None):
         raise SettingsError("tls.cert, tls.key: a certificate and its key go together; set both, or neither")
     _check_region(settings.region)

@@ -58,7 +58,7 @@ class World(Rig):
         self.pipelines.put_machine()
         self.pipelines.tick()
         # Again: the subscriptions of alerts are new.
-        self.env.worker.join()
+        service.bus.register(list(self.app.subscriptions.values()), self.app.name)
         self.heartbeats = Heartbeats(self.store, service.clock, self.parts.tells)
         self.manual = ManualActions(
             self.parts, self.pipelines.starter, self.pipelines.waiters, self.pipelines.triggering

@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from botocore.client import BaseClient
 from msgspec.structs import replace
 
 from headgate.aws import handlers
 from headgate.aws.lifecycle_topic import LifecycleTopic
-from headgate.aws.one_shots import schedule_name
-from headgate.aws.step_functions import START_TARGET
 from headgate.clock import SystemClock
 from headgate.pipelines.definition import Exclusions, Pipeline, Readiness, Schedule, Seconds, Sla, Trait, TriggerSpec
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.locks import evaluation_key
+from headgate.pipelines.one_shots import schedule_name
 from headgate.pipelines.row_codec import row
 from headgate.pipelines.run_rows import RunLog, Slot
 from headgate.pipelines.service import PipelineService
 from headgate.pipelines.starting import execution_name
+from headgate.pipelines.step_functions import START_TARGET
 from headgate.pipelines.vocabulary import Cause, RunStatus
 from headgate.pipelines.waiting import WaitKind
 from headgate.store.keyring import Keyring, Purpose
@@ -30,6 +32,7 @@ from headgate.store.tables import PIPELINES, RUN_LOG
 from headgate.store.writes import Change, ChangeKind
 from headgate.triggers.aws_clients import TRIES
 from headgate.wiring import KEYS
+from tests.acceptance.program import Server
 from tests.aws_faults import Faults, refused
 from tests.aws_rig import FUNCTIONS, JOB, Cloud, passing_on, stream_record, until
 from tests.ministack import fresh_account
@@ -203,6 +206,34 @@ def test_waiting_run__what_it_waits_for_comes_and_its_job_ends__is_woken_through
     log = ended(cloud, slot)
     assert (log.status, cloud.executions()[log.execution]) == (RunStatus.COMPLETED, "SUCCEEDED")
     assert executions(cloud, "gold") == [log.execution]
+
+
+def test_server__beside_the_functions__shows_what_they_do_and_takes_orders(
+    cloud: Cloud, account: str, tmp_path: Path
+) -> None:
+    slot = define(cloud, pipeline("shown", trigger=LAMBDA_JOB, readiness=Readiness(rules=(ORDERS_THERE,))))
+    environ = {name: value for name, value in cloud.environ.items() if name.startswith("HEADGATE_STORE_")}
+    environ |= {
+        "AWS_ACCESS_KEY_ID": account,
+        "AWS_SECRET_ACCESS_KEY": "-",
+        "HEADGATE_STORE_BACKEND": "dynamodb",
+        "HEADGATE_STORE_AWS_REGION": cloud.region,
+        "HEADGATE_PIPELINES_STATE_MACHINE_ARN": cloud.environ["STATE_MACHINE_ARN"],
+        "HEADGATE_PIPELINES_SCHEDULER_ROLE_ARN": cloud.environ["SCHEDULER_ROLE_ARN"],
+    }
+
+    with Server(tmp_path, **environ) as server, httpx.Client(base_url=f"{server.url}/api/v1", timeout=30) as client:
+        begun = client.post("/pipelines/shown/runs", json={"date": DATE, "reason": "the file came by mail"})
+        until("it waits for orders", lambda: cloud.row("PIPELINE#shown", f"WAIT#stream#{DATE}#change"))
+        why = client.get("/pipelines/shown/why", params={"date": DATE})
+        pushed = client.post("/pipelines/shown/sensors/orders", json={"data": {"count": 12}})
+        log = ended(cloud, slot)
+        shown = client.get(f"/runs/{log.run_id}")
+
+    assert (begun.status_code, why.status_code, pushed.is_success) == (202, 200, True), pushed.text
+    assert "orders" in why.json()["sentence"]
+    assert (shown.json()["status"], shown.json()["note"]) == ("COMPLETED", "the file came by mail")
+    assert executions(cloud, "shown") == [log.execution]
 
 
 def test_router__records_told_twice__start_nothing_twice(cloud: Cloud) -> None:

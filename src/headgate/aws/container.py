@@ -15,10 +15,7 @@ from msgspec import Struct
 from headgate.aws.deliveries import work_off
 from headgate.aws.function_settings import FunctionSettings, read_function_settings, read_settings
 from headgate.aws.lifecycle_topic import LifecycleTopic
-from headgate.aws.one_shots import OneShots
-from headgate.aws.refusals import asking
 from headgate.aws.sla_schedules import ScheduledSlaMonitor
-from headgate.aws.step_functions import StepFunctions
 from headgate.aws.stream_batches import StreamBatches
 from headgate.clock import Clock, SystemClock
 from headgate.durable.app import App
@@ -26,10 +23,13 @@ from headgate.errors import StoreIOError
 from headgate.health_wiring import open_health
 from headgate.ids import IdMaker
 from headgate.pipeline_wiring import NOTIFY_FILE, OpenPipelines, apply_folder, open_pipelines
+from headgate.pipelines.aws_refusals import asking
 from headgate.pipelines.calls import Answer
 from headgate.pipelines.heartbeats import Who
 from headgate.pipelines.loops import PipelineLoops
+from headgate.pipelines.one_shots import OneShots
 from headgate.pipelines.starting import FUNCTIONS
+from headgate.pipelines.step_functions import StepFunctions
 from headgate.pipelines.watchdog import TickReport
 from headgate.settings import Settings
 from headgate.store.cache import Cache

@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from headgate.aws.refusals import asking
 from headgate.durable.records import instant
 from headgate.errors import HeadgateError
+from headgate.pipelines.aws_refusals import asking
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.run_rows import run_log_of
 from headgate.pipelines.vocabulary import RunStatus

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
-from headgate.aws.one_shots import OneShots
 from headgate.clock import Clock
 from headgate.pipelines.calls import Answer
 from headgate.pipelines.definition import Json
+from headgate.pipelines.one_shots import OneShots
 from headgate.pipelines.sla_timers import BREACH, WARNING
 
 _MOMENTS: Final = {WARNING: "warningAt", BREACH: "breachAt"}

@@ -19,7 +19,7 @@ from headgate.pipelines.typed_reading import Path, Reading
 ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,253}[a-z0-9]")
 TRIGGER_TYPES: Final = (
     "command", "http", "airflow", "glue", "emr", "emr-serverless", "step-function", "databricks", "lambda", "workflow",
-    "fanout",
+    "fan-out",
 )  # fmt: skip
 MODES: Final = ("ALL", "ANY")
 TRAIT_RULES: Final = ("all-required-pass", "majority-pass")

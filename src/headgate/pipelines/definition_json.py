@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 from typing import Any, Final
 
@@ -81,7 +82,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
         case Struct():
             return {
                 field.encode_name: _plain(getattr(value, field.name))
-                for field in msgspec.structs.fields(value)
+                for field in _fields(type(value))
                 if field.required or not _is_default(field, getattr(value, field.name))
             }
         case dict():
@@ -93,6 +94,12 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
         case enum.Enum():
             return value.value
     return value
+
+
+# msgspec looks through the types each time it is asked.
+@functools.cache
+def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
+    return msgspec.structs.fields(kind)
 
 
 def _is_default(field: FieldInfo, value: object) -> bool:

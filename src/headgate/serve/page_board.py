@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headgate.auth.roles import Permission
 from headgate.errors import ForbiddenError, TransientError
 from headgate.health.vocabulary import IncidentStatus, Severity, SignalState, Tier
+from headgate.serve.page_pipelines import PipelineCounts, pipeline_counts
 from headgate.serve.page_questions import Asking, Listed
 from headgate.serve.page_words import command
 
@@ -44,13 +46,16 @@ class Board(Struct, frozen=True, kw_only=True):
     tiers: tuple[TierBreaches, ...]
     counts: tuple[Count, ...]
     has_datasets: bool
+    # None: there are none, or they may not be seen.
+    pipelines: PipelineCounts | None
     missing: tuple[str, ...]
     register: str = REGISTER
 
     @property
     def is_well(self) -> bool:
         """Whether nothing is wrong, as far as it could be looked at."""
-        return not self.incidents and not any(each.signals for each in self.tiers) and not self.missing
+        is_quiet = not self.incidents and not any(each.signals for each in self.tiers) and not self.missing
+        return is_quiet and (self.pipelines is None or not self.pipelines.listed)
 
 
 def board(asking: Asking) -> Board:
@@ -70,6 +75,7 @@ def board(asking: Asking) -> Board:
         tiers=tuple(tiers),
         counts=(*_of_incidents(incidents.items), *_of_signals(tiers)),
         has_datasets=has_datasets,
+        pipelines=_pipelines(asking, missing),
         missing=tuple(dict.fromkeys(missing)),
     )
 
@@ -80,6 +86,17 @@ def _listed(asking: Asking, missing: list[str], name: str, most: int, **query: A
     except (ForbiddenError, TransientError) as exc:
         missing.append(exc.message)
         return Listed([], has_more=False)
+
+
+def _pipelines(asking: Asking, missing: list[str]) -> PipelineCounts | None:
+    # A board of datasets is whole without pipelines that its reader has nothing to do with.
+    if not asking.may(Permission.PIPELINE_READ):
+        return None
+    try:
+        return pipeline_counts(asking)
+    except TransientError as exc:
+        missing.append(exc.message)
+        return None
 
 
 def _of_incidents(incidents: Sequence[Any]) -> list[Count]:

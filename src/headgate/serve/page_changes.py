@@ -1,4 +1,4 @@
-"""Changes for pages: a stream that says that something of health is no longer as a page shows it."""
+"""Changes for pages: a stream that says that something of health or pipelines is no longer as a page shows it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
+from msgspec import Struct
+
 from headgate.auth.principals import Principal, may
 from headgate.auth.roles import Permission
 from headgate.durable.event_log import StoredEvent
 from headgate.errors import HeadgateError
-from headgate.health.announcements import SOURCE
+from headgate.health import announcements
 from headgate.health.service import HealthService
+from headgate.pipelines import pipeline_events
 from headgate.serve import streams
 from headgate.serve.followed_log import Followed
 from headgate.serve.pool import WorkPool
@@ -24,10 +27,20 @@ _KINDS: Final[Mapping[str, Permission]] = {
     "incident": Permission.INCIDENT_READ,
     "dataset": Permission.DATASET_READ,
 }
+_PIPELINE: Final = "pipeline"
+_RUN: Final = "run"
 # What is committed between a look and the wait for the next commit is seen so much later at most.
 _LOOK_SECONDS: Final = 1.0
 # A page is not drawn anew more often than people can read it.
 _PAUSE_SECONDS: Final = 0.5
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """What a page is about: one dataset, one pipeline, all pipelines, or everything."""
+
+    dataset_urn: str | None = None
+    pipeline_id: str | None = None
+    is_of_pipelines: bool = False
 
 
 class PageChanges:
@@ -38,8 +51,8 @@ class PageChanges:
         self._pool = pool
         self._watches = watches
 
-    async def messages(self, principal: Principal, dataset_urn: str | None) -> AsyncIterator[bytes]:
-        """Go through the changes of one dataset, or of all that the caller sees, from now on.
+    async def messages(self, principal: Principal, subject: Subject) -> AsyncIterator[bytes]:
+        """Go through the changes of what a page is about, as far as the caller sees them, from now on.
 
         It ends after some hours, when the server stops, and when the store cannot be asked: the page comes back.
         """
@@ -50,7 +63,7 @@ class PageChanges:
         yield streams.OPENING + streams.message("ready", {})
         try:
             while not self._watches.is_stopping and loop.time() < ends_at:
-                kinds = sorted(changed(await self._pool.run(followed.look), principal, dataset_urn))
+                kinds = sorted(changed(await self._pool.run(followed.look), principal, subject))
                 if kinds:
                     yield streams.message("changed", {"kinds": kinds})
                     spoke_at = loop.time()
@@ -63,17 +76,32 @@ class PageChanges:
             return
 
 
-def changed(events: list[StoredEvent], principal: Principal, dataset_urn: str | None) -> set[str]:
-    """Return which kinds of things have changed that someone may see, of one dataset or of all."""
+def changed(events: list[StoredEvent], principal: Principal, subject: Subject) -> set[str]:
+    """Return which kinds of things have changed that someone may see, of what a page is about."""
     found = set()
     for each in events:
+        told: Any = each.event.data
+        data: dict[str, Any] = told if isinstance(told, dict) else {}
         # Anyone may emit an event of any type, but not from here.
-        if each.source != SOURCE:
-            continue
-        kind = each.type.split(".")[1]
-        data: Any = each.event.data
-        urn = data.get("dataset_urn", "") if isinstance(data, dict) else ""
-        is_meant = dataset_urn in (None, urn)
-        if is_meant and kind in _KINDS and may(principal, _KINDS[kind], urn):
+        if each.source == announcements.SOURCE:
+            kind = _of_health(each.type.split(".")[1], data, principal, subject)
+        elif each.source == pipeline_events.SOURCE:
+            kind = _of_pipelines(data, principal, subject)
+        else:
+            kind = None
+        if kind is not None:
             found.add(kind)
     return found
+
+
+def _of_health(kind: str, data: Mapping[str, Any], principal: Principal, subject: Subject) -> str | None:
+    urn = data.get("dataset_urn", "")
+    is_meant = subject.pipeline_id is None and not subject.is_of_pipelines and subject.dataset_urn in (None, urn)
+    return kind if is_meant and kind in _KINDS and may(principal, _KINDS[kind], urn) else None
+
+
+def _of_pipelines(data: Mapping[str, Any], principal: Principal, subject: Subject) -> str | None:
+    is_meant = subject.dataset_urn is None and subject.pipeline_id in (None, data.get("pipeline_id"))
+    if not is_meant or not may(principal, Permission.PIPELINE_READ):
+        return None
+    return _RUN if data.get("run_id") else _PIPELINE

@@ -6,7 +6,7 @@ Rules, scopes and masks are those of the operations, and there is no other way f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -14,14 +14,17 @@ from msgspec import Struct
 
 from headgate.auth.principals import Principal, may
 from headgate.auth.roles import Permission
-from headgate.errors import ForbiddenError, TransientError
+from headgate.durable.bus import Bus
+from headgate.errors import ForbiddenError, NotFoundError, TransientError
 from headgate.health.service import HealthService
+from headgate.pipelines.service import PipelineService
 from headgate.serve.datasets import dataset_operations
 from headgate.serve.gates import gate_operations
 from headgate.serve.health_views import complete
 from headgate.serve.incidents import incident_operations
 from headgate.serve.lineage import lineage_operations
 from headgate.serve.operations import PREFIX, Answer, Call, Operation
+from headgate.serve.pipelines import pipeline_operations
 from headgate.serve.signals import signal_operations
 
 PAGE_SIZE: Final = 100
@@ -48,17 +51,26 @@ class Listed(Struct, frozen=True):
     has_more: bool
 
 
-class Questions:
-    """The operations that pages ask."""
+class PipelinesAsked(NamedTuple):
+    """The pipelines of a server, and where their events are told."""
 
-    def __init__(self, health: HealthService) -> None:
+    service: PipelineService
+    bus: Bus
+
+
+class Questions:
+    """The operations that pages ask; those of pipelines, where there are any."""
+
+    def __init__(self, health: HealthService, pipelines: PipelinesAsked | None = None) -> None:
         self.health = health
-        operations = [
+        self.pipelines = None if pipelines is None else pipelines.service
+        operations: list[Operation] = [
             *dataset_operations(health),
             *signal_operations(health),
             *incident_operations(health),
             *lineage_operations(health),
             *gate_operations(health),
+            *(() if pipelines is None else pipeline_operations(pipelines.service, pipelines.bus)),
         ]
         self._operations = {f"{each.method} {each.path}": each for each in operations}
 
@@ -72,6 +84,8 @@ class Asking:
 
     def __init__(self, questions: Questions, principal: Principal | None) -> None:
         self.health = questions.health
+        # None: this server has no pipelines.
+        self.pipelines = questions.pipelines
         self.now_ms = int(questions.health.clock.seconds() * 1000)
         self._questions = questions
         self._principal = principal
@@ -112,7 +126,7 @@ class Asking:
         """Return what an operation answers as a part of a page, which can do without it."""
         try:
             return Section(self.ask(name, path=path, query=query, body=body))
-        except (ForbiddenError, TransientError) as exc:
+        except (ForbiddenError, NotFoundError, TransientError) as exc:
             return Section(missing=exc.message)
 
     def listed(self, name: str, *, most: int, query: Mapping[str, Any] | None = None) -> Listed:

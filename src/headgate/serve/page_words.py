@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable
 from typing import Any, Final
@@ -48,6 +49,12 @@ def clock_time(at: str, now: str) -> str:
 def number(value: float) -> str:
     """Return a number without digits that say nothing."""
     return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def compact(value: Any, chars_max: int = 200) -> str:  # noqa: ANN401 - whatever JSON holds
+    """Return a value as JSON on one line, as much of it as can be read at a glance."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
 
 
 def command(*words: str) -> str:

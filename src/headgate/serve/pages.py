@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from importlib.resources import files
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
-from jinja2.runtime import Context
 from litestar import Request, Response, get
 from litestar.enums import MediaType
 from litestar.types import ControllerRouterHandler
@@ -22,18 +20,24 @@ from headgate.errors import HeadgateError, InvalidPayloadError, NotFoundError, T
 from headgate.health import urns
 from headgate.health.moments import instant
 from headgate.health.service import HealthService
-from headgate.serve import page_datasets, page_incidents, page_words, streams
+from headgate.serve import page_datasets, page_incidents, page_pipelines, page_runs, page_words, streams
 from headgate.serve.operations import principal_of
 from headgate.serve.page_board import board
-from headgate.serve.page_changes import PageChanges
-from headgate.serve.page_questions import Asking, Questions, segment, twin
+from headgate.serve.page_changes import PageChanges, Subject
+from headgate.serve.page_questions import Asking, PipelinesAsked, Questions, segment, twin
 from headgate.serve.pool import WorkPool
 from headgate.serve.problem import CHALLENGE, retry_after
 from headgate.serve.watching import Watches
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 PATH: Final = "/ui"
 _DATASET: Final = "/datasets/{dataset_urn:str}"
 _INCIDENT: Final = "/incidents/{incident_id:str}"
+_PIPELINE: Final = "/pipelines/{pipeline_id:str}"
+_RUN: Final = "/runs/{run_id:str}"
+_OF_PIPELINES: Final = "pipelines"
 # Sent by the script of a page that wants the inside of it alone.
 FRAGMENT: Final = "headgate-fragment"
 _ASSETS: Final[Mapping[str, str]] = {"style.css": "text/css", "live.js": "text/javascript"}
@@ -69,9 +73,12 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-def page_routes(health: HealthService, pool: WorkPool, watches: Watches) -> list[ControllerRouterHandler]:
-    """Return the routes of the pages."""
-    drawing, changes = _Drawing(health, pool), PageChanges(health, pool, watches)
+def page_routes(
+    health: HealthService, pool: WorkPool, watches: Watches, pipelines: PipelinesAsked | None = None
+) -> list[ControllerRouterHandler]:
+    """Return the routes of the pages. Without `pipelines`, theirs say how to get some."""
+    drawing = _Drawing(Questions(health, pipelines), pool)
+    changes = PageChanges(health, pool, watches)
 
     def route(path: str, draw: Callable[[Request[Any, Any, Any]], Drawn]) -> ControllerRouterHandler:
         async def show(request: Request[Any, Any, Any]) -> Response[Any]:
@@ -81,10 +88,15 @@ def page_routes(health: HealthService, pool: WorkPool, watches: Watches) -> list
 
     @get(f"{PATH}/changes", include_in_schema=False)
     async def follow(request: Request[Any, Any, Any]) -> Response[Any]:
+        pipeline_id = request.query_params.get("pipeline_id") or None
+        if pipeline_id is not None or request.query_params.get("of") == _OF_PIPELINES:
+            principal = require(principal_of(request.scope), Permission.PIPELINE_READ)
+            subject = Subject(pipeline_id=pipeline_id, is_of_pipelines=True)
+            return streams.stream(changes.messages(principal, subject))
         named = request.query_params.get("dataset_urn") or None
         urn = None if named is None else await pool.run(lambda: health.registered(urns.dataset_urn(named)))
         principal = require(principal_of(request.scope), Permission.DATASET_READ, urn)
-        return streams.stream(changes.messages(principal, urn))
+        return streams.stream(changes.messages(principal, Subject(dataset_urn=urn)))
 
     return [
         route(PATH, lambda _request: _board),
@@ -92,8 +104,11 @@ def page_routes(health: HealthService, pool: WorkPool, watches: Watches) -> list
         route(PATH + _DATASET, _dataset),
         route(f"{PATH}/incidents", _incident_list),
         route(PATH + _INCIDENT, _incident),
+        route(f"{PATH}/pipelines", _pipeline_list),
+        route(PATH + _PIPELINE, _pipeline),
+        route(PATH + _RUN, _run),
         # Whatever else begins like a page is answered by one: the framework looks no further than the first words fit.
-        *(route(f"{PATH}{under}/{{rest:path}}", _nothing) for under in ("", _DATASET, _INCIDENT)),
+        *(route(f"{PATH}{under}/{{rest:path}}", _nothing) for under in ("", _DATASET, _INCIDENT, _PIPELINE, _RUN)),
         follow,
         *(_asset(name, media_type, drawing.assets[name]) for name, media_type in _ASSETS.items()),
     ]
@@ -187,6 +202,61 @@ def _incident(request: Request[Any, Any, Any]) -> Drawn:
     return draw
 
 
+def _pipeline_list(request: Request[Any, Any, Any]) -> Drawn:
+    query = _query(request, page_pipelines.FILTERS, frozenset())
+
+    def draw(asking: Asking) -> Page:
+        view = page_pipelines.pipeline_list(asking, query)
+        return Page(
+            template="pipelines.html",
+            title="Pipelines",
+            view=view,
+            json=twin("/pipelines"),
+            cli=view.cli,
+            changes=f"{PATH}/changes?{urlencode({'of': _OF_PIPELINES})}",
+            section="pipelines",
+        )
+
+    return draw
+
+
+def _pipeline(request: Request[Any, Any, Any]) -> Drawn:
+    pipeline_id: str = request.path_params["pipeline_id"]
+    query = _query(request, ("date", "schedule"), frozenset())
+
+    def draw(asking: Asking) -> Page:
+        view = page_pipelines.pipeline_page(asking, pipeline_id, query)
+        return Page(
+            template="pipeline.html",
+            title=pipeline_id,
+            view=view,
+            json=twin(f"/pipelines/{segment(pipeline_id)}"),
+            cli=view.commands[0][1],
+            changes=f"{PATH}/changes?{urlencode({'pipeline_id': pipeline_id})}",
+            section="pipelines",
+        )
+
+    return draw
+
+
+def _run(request: Request[Any, Any, Any]) -> Drawn:
+    run_id: str = request.path_params["run_id"]
+
+    def draw(asking: Asking) -> Page:
+        view = page_runs.run_page(asking, run_id)
+        return Page(
+            template="run.html",
+            title=f"{view.run['pipeline_id']} of {view.run['date']}",
+            view=view,
+            json=twin(f"/runs/{segment(run_id)}"),
+            cli=view.commands[0][1],
+            changes=f"{PATH}/changes?{urlencode({'pipeline_id': view.run['pipeline_id']})}",
+            section="pipelines",
+        )
+
+    return draw
+
+
 def _nothing(request: Request[Any, Any, Any]) -> Drawn:
     path = request.scope["path"]
 
@@ -227,12 +297,18 @@ def _query(request: Request[Any, Any, Any], names: Sequence[str], choices: froze
 class _Drawing:
     """Draws pages in threads of the pool."""
 
-    def __init__(self, health: HealthService, pool: WorkPool) -> None:
-        self._questions = Questions(health)
+    def __init__(self, questions: Questions, pool: WorkPool) -> None:
+        self._questions = questions
         self._pool = pool
         folder = files("headgate.serve") / "templates"
         self.assets = {name: (folder / name).read_bytes() for name in _ASSETS}
-        self._templates = _environment(self.assets)
+
+    @functools.cached_property
+    def _templates(self) -> Environment:
+        # Made for the first page: most servers are asked by programs long before a person looks.
+        from headgate.serve.page_templates import environment
+
+        return environment(PATH, self.assets)
 
     async def answer(self, request: Request[Any, Any, Any], draw: Drawn) -> Response[Any]:
         """Return the answer to a request: a page, also of what went wrong."""
@@ -257,48 +333,10 @@ class _Drawing:
             view=page.view,
             now=instant(asking.now_ms),
             now_ms=asking.now_ms,
+            has_pipelines=asking.pipelines is not None,
         )
         headers = {**_HEADERS, "vary": FRAGMENT, **page.headers}
         return Response(content, status_code=page.status, media_type=MediaType.HTML, headers=headers)
-
-
-def _environment(assets: Mapping[str, bytes]) -> Environment:
-    environment = Environment(
-        loader=PackageLoader("headgate.serve", "templates"),
-        # Everything that is shown came from users.
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    versions = {name: hashlib.blake2b(content, digest_size=6).hexdigest() for name, content in assets.items()}
-    environment.filters |= {
-        "ago": _ago,
-        "clock_time": _clock_time,
-        "stamp": page_words.stamp,
-        "number": page_words.number,
-        "span": page_words.span,
-        "segment": segment,
-        "asset": lambda name: f"{PATH}/{name}?v={versions[name]}",
-        "with_token": _with_token,
-    }
-    return environment
-
-
-@pass_context
-def _ago(context: Context, at: str) -> str:
-    return page_words.ago(at, context["now_ms"])
-
-
-@pass_context
-def _clock_time(context: Context, at: str) -> str:
-    return page_words.clock_time(at, context["now"])
-
-
-def _with_token(filters: Mapping[str, Any], token: str) -> str:
-    """Return the query of the next page."""
-    return urlencode({**{name: value for name, value in filters.items() if value}, "page_token": token}, doseq=True)
 
 
 def _asset(name: str, media_type: str, content: bytes) -> ControllerRouterHandler:

@@ -21,7 +21,7 @@ from headgate.health.meters import HealthMeters
 from headgate.health.region_duty import KEEP_SECONDS
 from headgate.health.service import HealthService
 from headgate.health_wiring import OpenRegion, open_authenticator, open_health, open_keys, open_region
-from headgate.pipeline_wiring import OpenPipelines, apply_folder, audited, open_pipelines
+from headgate.pipeline_wiring import OpenPipelines, apply_folder, audited, open_engine, open_pipelines
 from headgate.pipelines.heartbeats import Who
 from headgate.pipelines.loops import PipelineLoops
 from headgate.serve.alerts import alert_routes
@@ -122,6 +122,7 @@ def run(
                 environ=environ or {},
                 health=health,
                 commit=lambda writes, change: health.audit.commit(writes, audited(change)),
+                engine=open_engine(settings, clock, service.ids),
             )
             if settings.pipelines.folder is not None:
                 apply_folder(pipelines, settings.pipelines.folder)
@@ -175,7 +176,9 @@ class Server:
         self._pipelines = parts.pipelines
         self._clock = clock
         self._beats_at = 0.0
-        self._loops = PipelineLoops(parts.pipelines.service, also=self._tend_pipelines)
+        # Where functions on Lambda begin and watch pipelines, nobody here does.
+        is_elsewhere = settings.pipelines.state_machine_arn is not None
+        self._loops = None if is_elsewhere else PipelineLoops(parts.pipelines.service, also=self._tend_pipelines)
         self._http = http
         self._pool = WorkPool()
         self._sweepers = [*_sweepers(opened), *_upkeep(parts.health), *_duties(parts.region)]
@@ -303,7 +306,8 @@ class Server:
                 turn_seconds=worker.turn_seconds,
                 on_fatal=lambda _error: stop.request(),
             )
-        self._loops.start()
+        if self._loops is not None:
+            self._loops.start()
         fanout = self._settings.fanout
         self._background = Background(
             self._fanouts,
@@ -328,7 +332,8 @@ class Server:
 
     def _stop_pipelines(self, grace_seconds: float) -> None:
         self._watchdog.stop()
-        self._loops.stop(grace_seconds)
+        if self._loops is not None:
+            self._loops.stop(grace_seconds)
 
     def _unusable_handlers(self) -> dict[str, str]:
         return {} if self._background is None else self._background.unusable

@@ -13,7 +13,7 @@ import structlog
 
 from headgate.clock import Clock
 from headgate.durable.app import App
-from headgate.pipeline_wiring import open_pipelines
+from headgate.pipeline_wiring import open_engine, open_pipelines
 from headgate.serve.stop import Stop
 from headgate.settings import Settings
 from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store
@@ -42,7 +42,8 @@ def run(
         service = open_service(App("headgate"), opened, clock)
         fanouts = open_fanouts(opened, clock, service.ids)
         join_fanouts(service, opened, fanouts)
-        watchdog = open_pipelines(service, opened, fanouts, clock, environ=environ).watchdog
+        engine = open_engine(settings, clock, service.ids)
+        watchdog = open_pipelines(service, opened, fanouts, clock, environ=environ, engine=engine).watchdog
         announce(f"headgate watchdog ready  home={settings.home}")
         while True:
             report = watchdog.tick()

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import logging
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import structlog
-import typer
 from litestar.types import ASGIApp
-from typer.testing import CliRunner
 
 import headgate as hg
 from headgate.cli.plan import diff, plan
-from headgate.cli.session import Session
 from headgate.cli.why import why
 from headgate.notify.alerts import Alerts
 from headgate.notify.channels import open_channels
@@ -35,6 +30,7 @@ from headgate.serve.http_server import HttpServer
 from headgate.serve.pipelines import pipeline_routes
 from headgate.settings import Address
 from headgate.telemetry import Metrics, Tracing
+from tests.unit.cli.program import invoke
 from tests.unit.notify.rig import surroundings
 from tests.unit.serve.pipeline_rig import PipelineApi
 
@@ -80,7 +76,7 @@ class Site:
     # The program.
 
     def run(self, *arguments: str) -> Any:
-        return CliRunner().invoke(_part(arguments[0]), arguments, obj=Session({"HEADGATE_SERVER": self.url}))
+        return invoke(arguments, {"HEADGATE_SERVER": self.url})
 
     def said(self, *arguments: str, exit_code: int = 0) -> str:
         """Run a command that ends so, and return what it printed."""
@@ -97,18 +93,6 @@ class Site:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return str(path)
-
-
-@cache
-def _part(word: str) -> typer.Typer:
-    """Return the program with one of its words: all of them take longer to be made known than a call takes."""
-    part = typer.Typer()
-    part.callback()(lambda: None)
-    if word in COMMANDS:
-        part.command(word)(COMMANDS[word])
-    else:
-        part.add_typer(importlib.import_module(f"headgate.cli.{word}").app, name=word)
-    return part
 
 
 @contextmanager

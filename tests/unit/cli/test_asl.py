@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from headgate.asl.journal import Event
 from headgate.cli.asl_files import is_file, machine_name, read_variables
 from headgate.cli.asl_progress import ITEMS_SHOWN_MAX, Progress
-from headgate.cli.main import load
-from headgate.cli.session import Session
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError, NotFoundError, UserError
 from headgate.serve.asl_events import event_view
+from tests.unit.cli.program import invoke
 
 GOOD = {"StartAt": "A", "States": {"A": {"Type": "Pass", "Result": {"n": 1}, "Next": "B"}, "B": {"Type": "Succeed"}}}
 BAD = {"StartAt": "A", "States": {"A": {"Type": "Pass", "Next": "Bee"}, "B": {"Type": "Succeed"}}}
@@ -38,7 +36,7 @@ LOOP = {
 
 
 def run(*arguments: str, home: Path) -> Any:
-    return CliRunner().invoke(load(), arguments, obj=Session({"HEADGATE_HOME": str(home)}))
+    return invoke(arguments, {"HEADGATE_HOME": str(home)})
 
 
 def written(folder: Path, definition: Any, name: str = "m.asl.json") -> str:

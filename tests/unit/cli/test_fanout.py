@@ -9,14 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from headgate.cli import fanout, fanout_submit, fanout_views
 from headgate.cli.fanout_exits import exit_code
 from headgate.cli.fanout_watch import _Watched
-from headgate.cli.main import load
 from headgate.cli.moments import asked
-from headgate.cli.session import Session
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError, SettingsError, UserError
 from headgate.fanout.attempts import Failure, Result
@@ -29,6 +26,7 @@ from headgate.ids import IdMaker
 from headgate.serve.fanout_views import fanout_view
 from headgate.settings import Settings
 from tests.stores import open_sqlite
+from tests.unit.cli.program import invoke
 
 
 class World:
@@ -67,7 +65,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def run(*arguments: str, home: Path) -> Any:
-    return CliRunner().invoke(load(), arguments, obj=Session({"HEADGATE_HOME": str(home)}))
+    return invoke(arguments, {"HEADGATE_HOME": str(home)})
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from headgate.cli import api_key, dataset, documents, gate, incident_views, moments, signal
-from headgate.cli.main import load
-from headgate.cli.session import Session
 from headgate.clock import SystemClock
 from headgate.errors import HeadgateError, InvalidPayloadError, UserError
 from headgate.health.datasets import DatasetSpec
@@ -31,6 +28,7 @@ from headgate.store.blobs import FolderBlobs
 from headgate.store.cache import Cache
 from headgate.store.keyring import Keyring
 from tests.stores import open_sqlite
+from tests.unit.cli.program import invoke
 
 ORDERS, PAID = "urn:dp:orders:created:v1", "urn:dp:orders:paid"
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -118,7 +116,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str, home: Path) -> Any:
-    return CliRunner().invoke(load(), arguments, obj=Session({"HEADGATE_HOME": str(home)}))
+    return invoke(arguments, {"HEADGATE_HOME": str(home)})
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from headgate.cli.definition_files import load
-from headgate.cli.main import load as load_program
 from headgate.cli.pipeline_views import later
-from headgate.cli.session import Session
 from headgate.cli.trigger_checks import check_trigger
 from headgate.errors import AlreadyExistsError, DefinitionError, HeadgateError, UserError
 from headgate.pipelines.definition_checks import TRIGGER_TYPES
+from tests.unit.cli.program import invoke
 
 GOOD = """\
 id: silver
@@ -36,7 +34,7 @@ trigger:
 
 
 def run(*arguments: str) -> Any:
-    return CliRunner().invoke(load_program(arguments), arguments, obj=Session({}))
+    return invoke(arguments)
 
 
 def written(folder: Path, name: str, text: str) -> str:
@@ -173,8 +171,10 @@ def test_validate__archetypes_with_a_mistake__says_where(tmp_path: Path) -> None
 
 def test_triggers__of_every_type_that_a_definition_may_name__are_checked_without_a_server() -> None:
     for name in TRIGGER_TYPES:
-        with pytest.raises(DefinitionError, match=name):
+        with pytest.raises(DefinitionError, match=name) as caught:
             check_trigger(name, {"no_such_field": 1})
+        # What is wrong is the field.
+        assert "there is none" not in caught.value.message
 
 
 def test_triggers__secret__need_not_be_there_but_must_be_one_that_may_be_had() -> None:

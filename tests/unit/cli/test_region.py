@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from headgate.cli.main import load
-from headgate.cli.session import Session
 from headgate.clock import SystemClock
 from headgate.errors import IllegalTransitionError, SettingsError, UserError
 from headgate.health.failover import Keeper
@@ -21,6 +18,7 @@ from headgate.store.schema import Key
 from headgate.store.tables import SIGNAL_STATE
 from headgate.store.values import Item
 from tests.stores import open_sqlite
+from tests.unit.cli.program import invoke
 
 EAST, WEST = "us-east-1", "us-west-2"
 TABLE = SIGNAL_STATE.name
@@ -32,7 +30,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str | Path, exit_code: int = 0) -> Any:
-    ended = CliRunner().invoke(load(), [str(each) for each in arguments], obj=Session({}))
+    ended = invoke([str(each) for each in arguments])
     if ended.exception is not None and not isinstance(ended.exception, SystemExit):
         raise ended.exception
     assert ended.exit_code == exit_code, ended.output

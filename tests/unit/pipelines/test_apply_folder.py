@@ -7,6 +7,7 @@ from pathlib import Path
 from headgate.durable.app import App
 from headgate.notify.vocabulary import INFRASTRUCTURE
 from headgate.pipelines.event_names import EventName
+from headgate.pipelines.vocabulary import RunStatus
 from tests.acceptance.pipeline_world import World
 
 PIPELINE = "id: silver\narchetype: own-load\nschedules: [{cron: 0 6 * * *}]\ntrigger: {type: workflow, config: %s}\n"
@@ -33,3 +34,18 @@ def test_apply_folder__archetypes_beside_it__are_known_and_what_is_wrong_with_on
     assert len(refused) == 2
     assert list(defined.readiness.traits) == ["landed"]
     assert told == ["PIPELINE_DEFINED"]
+
+
+def test_apply_folder__job_that_is_a_fan_out__runs_to_its_end(tmp_path: Path) -> None:
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+    (folder / "tiles.yaml").write_text(
+        "id: tiles\nschedules: [{cron: 0 6 * * *}]\n"
+        "trigger: {type: fan-out, config: {handler: 'builtins:sum', range: [0, 10], chunk_size: 5}}\n"
+    )
+    with World("2026-03-03T05:00:00+00:00", App("shop"), tmp_path / "home") as world:
+        world.apply(folder)
+        world.advance("90m")
+        (run,) = world.all_runs("tiles")
+
+    assert (run.status, run.date) == (RunStatus.COMPLETED, "2026-03-03")

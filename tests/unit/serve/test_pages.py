@@ -22,6 +22,7 @@ from headgate.durable.events import Event
 from headgate.serve import page_words
 from headgate.serve.health_views import SignalUpdateIn
 from headgate.serve.http import build_http
+from headgate.serve.page_questions import PipelinesAsked
 from headgate.serve.page_strips import DAYS, HEIGHT, WIDTH, strip
 from headgate.serve.pages import page_routes
 from headgate.serve.watching import Watches
@@ -39,8 +40,8 @@ BROWSER: Final = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.
 class Site(HealthApi):
     """The application with its pages."""
 
-    def __init__(self, home: Path, *, is_required: bool = False) -> None:
-        super().__init__(home, is_required=is_required)
+    def __init__(self, home: Path, *, is_required: bool = False, has_pipelines: bool = False) -> None:
+        super().__init__(home, is_required=is_required, is_whole=has_pipelines)
         self.is_stopping = False
         self.incidents: dict[str, str] = {}
         api = self.app
@@ -51,7 +52,12 @@ class Site(HealthApi):
             metrics=Metrics(version="1.2.3"),
             tracing=Tracing(),
             clock=self.clock,
-            routes=page_routes(self.health, self.pool, Watches(self.opened.store, stopping=lambda: self.is_stopping)),
+            routes=page_routes(
+                self.health,
+                self.pool,
+                Watches(self.opened.store, stopping=lambda: self.is_stopping),
+                PipelinesAsked(self.pipelines.service, self.service.bus) if has_pipelines else None,
+            ),
             authenticator=Authenticator(self.keys, is_required=is_required),
         )
 
@@ -483,6 +489,13 @@ def test_scope__a_role_that_may_read_only_some_parts__is_told_what_is_not_shown(
     troubled.incident_page(incident, status=403, key=key)
 
 
+def test_pipelines__a_server_without__has_no_link_to_them_and_says_how_to_get_some(empty: Site) -> None:
+    said = text_of(empty.page("/ui/pipelines", status=404))
+
+    assert "headgate up --pipelines" in said
+    assert "/ui/pipelines" not in empty.page("/ui")
+
+
 def test_scope__nobody_known__sees_no_page_but_how_to_say_who_they_are(guarded: Site) -> None:
     for path in (*PAGES, "/ui/datasets/urn%3Adp%3Ax", "/ui/incidents/INC-1"):
         answer = guarded.get(ORIGIN + path)
@@ -505,7 +518,7 @@ def test_fragment__asked_for__is_the_inside_of_the_page_alone(troubled: Site) ->
         assert answer.headers["vary"] == "headgate-fragment"
 
 
-def _following(
+def following(
     site: Site,
     talk: Callable[[Stream, Callable[..., Coroutine[Any, Any, Any]]], Coroutine[Any, Any, None]],
     query: str = "",
@@ -552,7 +565,7 @@ def test_changes__a_signal_breaks__the_page_is_told_of_it_and_its_incident(site:
         found = await stream.event()
         assert found == ("changed", {"kinds": ["incident", "signal"]})
 
-    _following(site, talk)
+    following(site, talk)
 
 
 def test_changes__of_another_dataset_or_outside_of_the_scope__are_not_told(site: Site) -> None:
@@ -570,13 +583,13 @@ def test_changes__of_another_dataset_or_outside_of_the_scope__are_not_told(site:
         # Either of the others would have been told as an incident too.
         assert await stream.event() == ("changed", {"kinds": ["signal"]})
 
-    _following(site, talk, query=f"dataset_urn={quote(ORDERS.removesuffix(':v1'))}")
+    following(site, talk, query=f"dataset_urn={quote(ORDERS.removesuffix(':v1'))}")
     site.clock.advance(600)
     done(site.put(f"{of(ORDERS)}/signals/FRESHNESS", site.value("OK")), 200)
     site.clock.advance(600)
     _break(site, PAYMENTS, "OK")
     site.clock.advance(600)
-    _following(site, talk, key=key)
+    following(site, talk, key=key)
 
 
 def test_changes__server_stops__the_stream_ends(site: Site) -> None:
@@ -584,7 +597,7 @@ def test_changes__server_stops__the_stream_ends(site: Site) -> None:
         site.is_stopping = True
         assert await stream.event() is None
 
-    _following(site, talk)
+    following(site, talk)
 
 
 # Words and strips.

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.aws.refusals import asking
+from headgate.pipelines.aws_refusals import asking
 from headgate.pipelines.definition import Json
 
 _NAME_MAX: Final = 64

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.aws.one_shots import OneShots
-from headgate.aws.refusals import asking
 from headgate.clock import Clock
 from headgate.errors import StaleClaimError
 from headgate.ids import IdMaker
+from headgate.pipelines.aws_refusals import asking
 from headgate.pipelines.definition import Json
+from headgate.pipelines.one_shots import OneShots
 
 # Whom a schedule calls to start an execution under a name of our choice.
 START_TARGET: Final = "arn:aws:scheduler:::aws-sdk:sfn:startExecution"
