@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NODE := $(VENV)/node/.installed
 PIP := $(BIN)/pip --disable-pip-version-check -q
-JOBS ?= 2
+# More than a machine of two cores has: many tests wait for processes, and leave a core idle.
+JOBS ?= 3
 
 .PHONY: all dev demo test lint check docs proto bench peers soak lock clean services
 .DEFAULT_GOAL := all

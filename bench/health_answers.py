@@ -36,7 +36,8 @@ def _contexts(home: Path, health: HealthService, store: CountingStore, times: in
 
     def ask() -> None:
         story = health.contexts.of(incidents[next(asked) % len(incidents)])
-        assert story.complete, story.missing
+        # Of a full store the lineage is larger than is followed, and the story says so.
+        assert {each.part for each in story.missing} <= {"blast_radius"}, story.missing
         assert any(each.archived for each in story.evidence)
 
     first = 1000 * seconds(ask)

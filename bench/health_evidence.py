@@ -26,7 +26,7 @@ RATE = 50_000
 RATES = (5_000, 10_000, 20_000, 30_000, 40_000, 50_000)
 STEP = 1_000
 # A rate that is held for a moment and not for long is lowered by so much, so many times.
-LOWERED, LOWERED_TIMES = 0.9, 5
+LOWERED, LOWERED_TIMES = 0.9, 10
 P99_MS_MAX = 100.0
 BATCH = 500
 FAILS_EVERY = 50
