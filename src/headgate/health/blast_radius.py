@@ -83,18 +83,21 @@ class BlastRadii:
         """Read the graph if nobody has yet, so that the first question is as quick as any. Raises as `downstream`."""
         self._graph.warm()
 
-    def downstream(self, urn: str) -> BlastRadius:
-        """Return what depends on a dataset, as of a second ago. Raises `InvalidIdError` and what the store raises."""
-        return self._reach(urn, is_upstream=False)
+    def downstream(self, urn: str, *, edges_max: int | None = None) -> BlastRadius:
+        """Return what depends on a dataset, as of a second ago. Raises `InvalidIdError` and what the store raises.
+
+        With `edges_max`, only the nearest is looked at, and whether that is all is told.
+        """
+        return self._reach(urn, edges_max or self._edges_max, is_upstream=False)
 
     def upstream(self, urn: str) -> BlastRadius:
         """Return what a dataset depends on, as of a second ago. Raises as `downstream` does."""
-        return self._reach(urn, is_upstream=True)
+        return self._reach(urn, self._edges_max, is_upstream=True)
 
-    def _reach(self, urn: str, *, is_upstream: bool) -> BlastRadius:
+    def _reach(self, urn: str, edges_max: int, *, is_upstream: bool) -> BlastRadius:
         now = self._clock.seconds()
         with self._graph.links() as links:
-            walk = _Walk(links, urns.dataset_urn(urn), self._edges_max, int(now), is_upstream=is_upstream)
+            walk = _Walk(links, urns.dataset_urn(urn), edges_max, int(now), is_upstream=is_upstream)
             is_known = links.knows(urn)
         tiers = self._tiers(list(walk.datasets))
         counts = {tier.value: 0 for tier in Tier}

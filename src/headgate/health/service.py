@@ -54,6 +54,9 @@ from headgate.store.tables import DATASET_REGISTRY
 from headgate.telemetry import Tracing
 
 DOWNSTREAM_NAMED_MAX: Final = 100
+# What an incident says when it opens. Many open at once when something is wrong, and to follow ten thousand edges for
+# each would keep everyone else waiting; the whole is a question of its own.
+OPENING_EDGES_MAX: Final = 500
 _log = structlog.get_logger("statestore.service")
 
 
@@ -234,7 +237,7 @@ class HealthService:
         return {urn: dataset.tier for urn, dataset in found if dataset is not None}
 
     def _blast_radius(self, dataset_urn: str) -> incident_values.BlastRadius:
-        reached = self.blast_radii.downstream(dataset_urn)
+        reached = self.blast_radii.downstream(dataset_urn, edges_max=OPENING_EDGES_MAX)
         return incident_values.BlastRadius(
             downstream_count=reached.downstream_count,
             downstream_services=reached.downstream_services,

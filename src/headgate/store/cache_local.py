@@ -36,6 +36,8 @@ class LocalLayer:
         self._stats = stats
         self._entries: OrderedDict[Key, Entry] = OrderedDict()
         self._floors: OrderedDict[Key, tuple[int, float]] = OrderedDict()
+        # The keys of both, by group: whole groups change with every incident, and L1 may be large.
+        self._groups: dict[Group, set[Key]] = {}
 
     def find(self, key: Key, now: float) -> Entry | None:
         """Return the answer, fresh or not, unless it is past its hard limit."""
@@ -44,6 +46,7 @@ class LocalLayer:
             return None
         if now >= entry.hard_until:
             del self._entries[key]
+            self._left(key)
             return None
         self._entries.move_to_end(key)
         return entry
@@ -62,8 +65,10 @@ class LocalLayer:
             entry.hard_until = max(entry.hard_until, held.hard_until)
         self._entries[key] = entry
         self._entries.move_to_end(key)
+        self._came(key)
         if len(self._entries) > self._entries_max:
             evicted, _ = self._entries.popitem(last=False)
+            self._left(evicted)
             self._stats.of(kind_of(evicted)).evictions += 1
         return True
 
@@ -76,14 +81,17 @@ class LocalLayer:
             self._floors.pop(key, None)
         else:
             self.raise_floor(key, version, now)
+        self._left(key)
 
     def raise_floor(self, key: Key, version: int, now: float) -> None:
         """Refuse versions of `key` below `version` for as long as a load could still bring one."""
         floor, until = self._floors.pop(key, (0, now))
         highest = max(floor, version) if now < until else version
         self._floors[key] = (highest, now + self._floor_seconds)
+        self._came(key)
         if len(self._floors) > self._entries_max:
-            self._floors.popitem(last=False)
+            evicted, _ = self._floors.popitem(last=False)
+            self._left(evicted)
 
     def is_below_floor(self, key: Key, entry: Entry, now: float) -> bool:
         """Whether a version newer than that of `entry` is known to exist."""
@@ -92,11 +100,23 @@ class LocalLayer:
 
     def drop_group(self, group: Group) -> None:
         """Forget every answer of `group`."""
-        # A walk over all of L1, a millisecond or so: whole groups change when people edit, not when data flows.
-        for key in [key for key in self._entries if group_of(key) == group]:
-            del self._entries[key]
-        for key in [key for key in self._floors if group_of(key) == group]:
-            del self._floors[key]
+        for key in self._groups.pop(group, ()):
+            self._entries.pop(key, None)
+            self._floors.pop(key, None)
+
+    def _came(self, key: Key) -> None:
+        self._groups.setdefault(group_of(key), set()).add(key)
+
+    def _left(self, key: Key) -> None:
+        """Let a key be of no group any more, if it is neither an answer nor a floor."""
+        if key in self._entries or key in self._floors:
+            return
+        group = group_of(key)
+        keys = self._groups.get(group)
+        if keys is not None:
+            keys.discard(key)
+            if not keys:
+                del self._groups[group]
 
     def expire_all(self) -> None:
         """Let no answer pass as fresh any more. They stay to be confirmed, or served stale."""

@@ -124,6 +124,8 @@ def test_downstream__more_than_the_bound__says_that_it_is_not_complete(rig: Rig)
     assert not radius.complete
     assert radius.edges_reached == 5
     assert radius.estimated_impact is Impact.UNKNOWN
+    assert rig.radii.downstream(RAW, edges_max=5) == radius
+    assert rig.radii.downstream(RAW).complete
 
 
 def test_downstream__as_many_as_the_bound__is_complete(rig: Rig) -> None:
