@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from headgate.clock import SystemClock
 
 IMPORT_MS_MAX = 150
 OPEN_MS_MAX = 50
+COMMAND_MS_MAX = 300
 
 
 def run() -> list[Figure]:
@@ -31,7 +33,30 @@ def run() -> list[Figure]:
             notes=f"bare {statistics.median(bare):.0f} ms, with the import {statistics.median(imported):.0f} ms",
         ),
         _opening(statistics.median(bare)),
+        _command(),
     ]
+
+
+def _command() -> Figure:
+    """A command that finds no server: everything but the answer. Beside it, what a fuller client would load."""
+    program = str(Path(sys.executable).parent / "headgate")
+    command = [program, "execution", "ls", "--server", "http://127.0.0.1:1"]
+    spent = [(_processor_ms(command), _processor_ms([sys.executable, "-c", "import httpx"])) for _ in range(ROUNDS)]
+    ours, client = (statistics.median(each) for each in zip(*spent, strict=True))
+    return Figure(
+        "processor of a command that asks a server",
+        f"{ours:.0f} ms",
+        f"< {COMMAND_MS_MAX} ms",
+        ours < COMMAND_MS_MAX,
+        notes=f"an interpreter that imports httpx and does nothing: {client:.0f} ms",
+    )
+
+
+def _processor_ms(command: list[str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=False, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return 1000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
 def _opening(bare_ms: float) -> Figure:

@@ -70,9 +70,11 @@ class Ended(Struct, frozen=True):
 class MapBooks:
     """Keeps the books of map runs. Safe to use from many threads."""
 
-    def __init__(self, fanouts: FanoutService) -> None:
+    def __init__(self, fanouts: FanoutService, *, draw: Callable[[int], int] = random.randrange) -> None:
+        """Take `draw`, which returns any number from 0 on below the one it is given."""
         self._fanouts = fanouts
         self._library = fanouts.library
+        self._draw = draw
 
     # Taking chunks.
 
@@ -85,7 +87,7 @@ class MapBooks:
         if fanout.cancelled_at is not None or fanout.paused_at is not None:
             return []
         if takers > 1:
-            taken = self._begin(fanout, self._queued(run_id, count, after=_somewhere(fanout)), name)
+            taken = self._begin(fanout, self._queued(run_id, count, after=self._somewhere(fanout)), name)
             if taken:
                 return taken
         look = count
@@ -98,6 +100,11 @@ class MapBooks:
 
     def _queued(self, run_id: str, count: int, after: str | None = None) -> Sequence[Chunk]:
         return self._library.queued(run_id, MAIN_LANE, due_ms=self._library.now_ms(), after=after, limit=count)
+
+    def _somewhere(self, fanout: Fanout) -> str:
+        """Return a place in the queue of a fan-out that is as good as any other, so that few want the same chunk."""
+        drawn = self._draw(max(1, fanout.items_total))
+        return queue_place(moment_ms(fanout.created_at), f"-{drawn:0{fanout.width}d}")
 
     def _begin(self, fanout: Fanout, chunks: Sequence[Chunk], name: Callable[[Chunk, str], str]) -> list[Work]:
         if not chunks:
@@ -240,9 +247,3 @@ def _message(cause: str) -> str:
 def _spread(found: Sequence[Chunk], count: int) -> Sequence[Chunk]:
     """Return as many as are wanted. Whoever was too late at the head of the queue takes from where chance puts it."""
     return found if len(found) <= count else random.sample(list(found), count)
-
-
-def _somewhere(fanout: Fanout) -> str:
-    """Return a place in the queue of a fan-out that is as good as any other, so that few want the same chunk."""
-    drawn = random.randrange(max(1, fanout.items_total))
-    return queue_place(moment_ms(fanout.created_at), f"-{drawn:0{fanout.width}d}")

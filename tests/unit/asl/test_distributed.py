@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -380,16 +379,15 @@ def test_standard__a_map_within__is_a_map_run_of_its_own(rig: MapRig) -> None:
 
 
 def test_take__many_want_one__each_begins_at_a_place_of_its_own_and_nobody_goes_without(
-    rig: MapRig, monkeypatch: pytest.MonkeyPatch
+    rig: MapRig,
 ) -> None:
     order = Order(group="g", chunk_size=1, policy=Policy(max_attempts=1))
     rig.fanouts.splitter.split(order, ListSource(list(range(6))), run_id="map-1")
-    books = MapBooks(rig.fanouts)
+    books = MapBooks(rig.fanouts, draw=lambda _: 4)
 
     def taken(takers: int) -> list[int]:
         return [work.chunk.start for work in books.take("map-1", 1, lambda chunk, _: chunk.chunk_id, takers=takers)]
 
-    monkeypatch.setattr(random, "randrange", lambda _: 4)
     assert taken(takers=1) == [0]
     assert [taken(takers=40) for _ in range(5)] == [[4], [5], [1], [2], [3]]
     assert taken(takers=40) == []
