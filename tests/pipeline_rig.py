@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from headgate.asl.executions import ExecutionStatus
 from headgate.asl.hosting import WORKFLOW
 from headgate.durable.app import App
-from headgate.durable.duration import Duration, seconds
+from headgate.durable.duration import Duration, Seconds, seconds
 from headgate.pipelines.calls import Answer
 from headgate.pipelines.clockwork import Defined
 from headgate.pipelines.definition import (
@@ -21,7 +21,6 @@ from headgate.pipelines.definition import (
     RetryPolicy,
     Rule,
     Schedule,
-    Seconds,
     SensorTrigger,
     TriggerSpec,
 )

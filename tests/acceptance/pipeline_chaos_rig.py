@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from headgate.durable.duration import Duration, seconds
+from headgate.durable.duration import Duration, Seconds, seconds
 from headgate.pipelines.definition import (
     History,
     Period,
@@ -17,7 +17,6 @@ from headgate.pipelines.definition import (
     RetryPolicy,
     Rule,
     Schedule,
-    Seconds,
     SensorTrigger,
     Sla,
     Upstream,

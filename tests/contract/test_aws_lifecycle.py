@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from headgate.aws import handlers
 from headgate.aws.lifecycle_topic import LifecycleTopic
 from headgate.clock import SystemClock
-from headgate.pipelines.definition import Exclusions, Pipeline, Readiness, Schedule, Seconds, Sla, Trait, TriggerSpec
+from headgate.durable.duration import Seconds
+from headgate.pipelines.definition import Exclusions, Pipeline, Readiness, Schedule, Sla, Trait, TriggerSpec
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.locks import evaluation_key
 from headgate.pipelines.one_shots import schedule_name

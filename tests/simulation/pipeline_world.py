@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
 from headgate.durable import guard
+from headgate.durable.duration import Seconds
 from headgate.durable.records import NEVER_MS
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, TransientError
 from headgate.pipelines.clockwork import Clockwork, Defined
@@ -30,7 +31,6 @@ from headgate.pipelines.definition import (
     RetryPolicy,
     Rule,
     Schedule,
-    Seconds,
     Trait,
     TriggerSpec,
     Upstream,

@@ -104,3 +104,24 @@ def _refusal(duration: object, name: str) -> UserError:
     # An integer can have more digits than Python will write.
     shown = "…" if isinstance(duration, int) and duration.bit_length() > 400 else repr(duration)
     return UserError(f"{name} {shown if len(shown) <= 40 else shown[:40] + '…'} is not a duration: {_ALLOWED}")
+
+
+class Seconds(float):
+    """A duration, read from a number of seconds or a text such as "90s" or "1h30m"."""
+
+
+def seconds_of(value: object) -> Seconds:
+    """Return a duration that is given as a number of seconds or as text. Raises `ValueError`."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} is not a duration; use a number of seconds or a text such as 90s")
+    try:
+        return Seconds(seconds(value))
+    except UserError as exc:
+        raise ValueError(str(exc)) from exc
+
+
+def from_json_type(wanted: type, value: object) -> object:
+    """Return a value of ours for what stands in JSON. For msgspec's `dec_hook`, which asks for this error."""
+    if wanted is Seconds:
+        return seconds_of(value)
+    raise NotImplementedError(f"JSON holds no {wanted.__name__}")

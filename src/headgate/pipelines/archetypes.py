@@ -16,8 +16,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headgate.durable.duration import Seconds
 from headgate.errors import DefinitionError
-from headgate.pipelines.definition import Json, Pipeline, Seconds, Trait
+from headgate.pipelines.definition import Json, Pipeline, Trait
 from headgate.pipelines.node_edits import give, mapping_at, renamed
 from headgate.pipelines.problems import InvalidPipelineError, Problem, nearest, one_of, shown
 from headgate.pipelines.typed_reading import Reading, read_struct

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 from msgspec import field as _field
 
+from headgate.durable.duration import Seconds
 from headgate.pipelines.vocabulary import CatchUp, FailureCategory, OnUnknown, Severity
 
 WINDOW_SECONDS: Final = 3_600.0
@@ -22,10 +23,6 @@ SENSOR_TIMEOUT_SECONDS: Final = 7_200.0
 
 # A JSON value of the user's.
 Json: TypeAlias = Any
-
-
-class Seconds(float):
-    """A duration, read from a number of seconds or a text such as "90s" or "1h30m"."""
 
 
 class _Part(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

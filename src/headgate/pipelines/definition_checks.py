@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
+from headgate.durable.duration import Seconds
 from headgate.errors import UserError
 from headgate.pipelines.calendars import Calendars
-from headgate.pipelines.definition import Period, Pipeline, Seconds, Sla, Trait
+from headgate.pipelines.definition import Period, Pipeline, Sla, Trait
 from headgate.pipelines.dependencies import upstreams_of
 from headgate.pipelines.limits import UPSTREAMS_MAX, bounds_text, excesses
 from headgate.pipelines.problems import nearest, one_of, shown

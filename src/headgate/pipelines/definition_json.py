@@ -11,9 +11,9 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Struct
 from msgspec.structs import FieldInfo
 
-from headgate.durable import duration
-from headgate.errors import InvalidPayloadError, UserError
-from headgate.pipelines.definition import Pipeline, Seconds
+from headgate.durable.duration import Seconds, from_json_type
+from headgate.errors import InvalidPayloadError
+from headgate.pipelines.definition import Pipeline
 
 
 def encode(pipeline: Pipeline) -> str:
@@ -45,23 +45,6 @@ def plain(pipeline: Pipeline) -> dict[str, Any]:
     """Return a definition as maps, lists and scalars, without what equals a default. They are the caller's own."""
     found: dict[str, Any] = _plain(pipeline)
     return found
-
-
-def seconds_of(value: object) -> Seconds:
-    """Return a duration that is given as a number of seconds or as text. Raises `ValueError`."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} is not a duration")
-    try:
-        return Seconds(duration.seconds(value))
-    except UserError as exc:
-        raise ValueError(str(exc)) from exc
-
-
-def from_json_type(wanted: type, value: object) -> object:
-    """Return a value of ours for what stands in JSON. For msgspec's `dec_hook`."""
-    if wanted is Seconds:
-        return seconds_of(value)
-    raise NotImplementedError(f"a definition holds no {wanted.__name__}")
 
 
 def _renamed(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds

@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from headgate.durable import duration
-from headgate.pipelines.definition import Pipeline, Seconds
+from headgate.durable.duration import Seconds
+from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.definition_json import encode, plain
 from headgate.pipelines.typed_reading import name_in_files
 

@@ -13,8 +13,9 @@ from msgspec import Struct
 from msgspec.inspect import Field, StructType, Type
 
 from headgate.durable import duration
+from headgate.durable.duration import Seconds
 from headgate.pipelines.archetypes import RULES, Archetype
-from headgate.pipelines.definition import Pipeline, Seconds
+from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.definition_checks import ID, MODES, TRAIT_RULES, TRIGGER_TYPES
 from headgate.pipelines.limits import BOUNDS, Bounds
 from headgate.pipelines.related_periods import CHOICES

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from headgate.durable import duration
+from headgate.durable.duration import Seconds
 from headgate.pipelines.definition import (
     Budgets,
     Cascade,
@@ -18,7 +19,6 @@ from headgate.pipelines.definition import (
     Readiness,
     RetryPolicy,
     Rule,
-    Seconds,
     SensorTrigger,
     Sla,
     Trait,

@@ -13,9 +13,10 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headgate.durable.duration import Seconds
 from headgate.pipelines.archetypes import SUFFIXES, Archetype, fill_in, shipped_archetypes
 from headgate.pipelines.calendars import Calendars
-from headgate.pipelines.definition import POLL_WINDOW_SECONDS, Pipeline, Seconds
+from headgate.pipelines.definition import POLL_WINDOW_SECONDS, Pipeline
 from headgate.pipelines.definition_checks import DefinitionChecks, TraitCheck, TriggerCheck
 from headgate.pipelines.dependencies import circles, upstreams_of
 from headgate.pipelines.problems import InvalidPipelineError, Problem, errors_of, nearest

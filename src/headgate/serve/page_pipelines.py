@@ -9,10 +9,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headgate.durable.duration import from_json_type
 from headgate.errors import NotFoundError
 from headgate.health.moments import instant
 from headgate.pipelines.definition import Pipeline
-from headgate.pipelines.definition_json import from_json_type
 from headgate.pipelines.dependencies import upstreams_of
 from headgate.pipelines.pipeline_store import BadPipeline
 from headgate.pipelines.run_rows import Slot

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from headgate.clock import Clock
+from headgate.durable.duration import Seconds
 from headgate.triggers.command_process import Command, Finished, kill_group, run
 from headgate.triggers.command_records import Begun, CommandRecord, Ended, sweep
-from headgate.triggers.config import Config, Seconds, between
+from headgate.triggers.config import Config, between
 from headgate.triggers.contract import (
     FailureCategory,
     Job,

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, ge
 import msgspec
 from msgspec import Struct
 
-from headgate.durable import duration
-from headgate.errors import DefinitionError, UserError
+from headgate.durable.duration import from_json_type
+from headgate.errors import DefinitionError
 
 C = TypeVar("C")
 
@@ -24,10 +24,6 @@ _OURS: Final = frozenset(
 )
 
 
-class Seconds(float):
-    """A duration, given as a number of seconds or as a text such as "90s"."""
-
-
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The config of one kind. What it does not know it refuses."""
 
@@ -35,7 +31,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def read(kind: str, config_type: type[C], value: dict[str, Any]) -> C:
     """Return a config in its type. Raises `DefinitionError`, which names the field and what is allowed."""
     try:
-        return msgspec.convert(value, config_type, dec_hook=_decode)
+        return msgspec.convert(value, config_type, dec_hook=from_json_type)
     except msgspec.ValidationError as exc:
         raise DefinitionError(f"trigger {kind}: {_explained(config_type, str(exc))}") from exc
 
@@ -74,17 +70,6 @@ def check_name(field: str, value: str) -> None:
     """Raise `ValueError` for a name that is empty or stands for many things."""
     if not value.strip() or "*" in value:
         raise ValueError(f"{field} {value[:80]!r}: name one thing; no '*', and not nothing")
-
-
-def _decode(wanted: type, value: object) -> object:
-    if wanted is not Seconds:
-        raise NotImplementedError(wanted)
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} is not a duration; use a number of seconds or a text such as 90s")
-    try:
-        return Seconds(duration.seconds(value))
-    except UserError as exc:
-        raise ValueError(str(exc)) from exc
 
 
 def _explained(config_type: type, message: str) -> str:

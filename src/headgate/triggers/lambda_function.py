@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
+from headgate.durable.duration import Seconds
 from headgate.triggers.aws_clients import AwsClients, aws_call
-from headgate.triggers.config import Config, Seconds, between, check_name
+from headgate.triggers.config import Config, between, check_name
 from headgate.triggers.contract import (
     Job,
     JobState,

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 
 from headgate.durable import payload
 from headgate.durable.client import Client
+from headgate.durable.duration import Seconds
 from headgate.durable.handle import failure_of
 from headgate.durable.history import Status
 from headgate.errors import (
@@ -17,7 +18,7 @@ from headgate.errors import (
     TransientError,
     UserError,
 )
-from headgate.triggers.config import Config, Seconds, check_name
+from headgate.triggers.config import Config, check_name
 from headgate.triggers.contract import (
     FailureCategory,
     Job,

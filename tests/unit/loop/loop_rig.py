@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
+from headgate.durable.duration import Seconds
 from headgate.durable.events import Event
 from headgate.health.incident_listing import IncidentFilter
 from headgate.health.incident_values import Incident
@@ -13,7 +14,7 @@ from headgate.health.signal_values import Signal
 from headgate.loop.dataset_gate import DatasetGate
 from headgate.loop.outcomes import Outcomes
 from headgate.pipeline_wiring import close_loop
-from headgate.pipelines.definition import Pipeline, Readiness, RetryPolicy, Rule, Seconds
+from headgate.pipelines.definition import Pipeline, Readiness, RetryPolicy, Rule
 from headgate.pipelines.service import PipelineService
 from headgate.store.blobs import FolderBlobs
 from headgate.store.cache import Cache

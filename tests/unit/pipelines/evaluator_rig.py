@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from headgate.clock import Clock, SystemClock, VirtualClock
-from headgate.pipelines.definition import Seconds, Trait
+from headgate.durable.duration import Seconds
+from headgate.pipelines.definition import Trait
 from headgate.pipelines.evaluator_protocol import Question
 from headgate.pipelines.evaluators import TraitOrder
 from headgate.store.sqlite import SqliteStore, Synchronous

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from headgate.durable.duration import Seconds
 from headgate.pipelines.admissions import Applicant, admit
-from headgate.pipelines.definition import RetryPolicy, Seconds
+from headgate.pipelines.definition import RetryPolicy
 from headgate.pipelines.retries import backoff_seconds, decide_retry
 from headgate.pipelines.run_rows import RunLog
 from headgate.pipelines.vocabulary import Cause, FailureCategory, JobEvent, RunStatus

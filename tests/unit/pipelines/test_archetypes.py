@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.durable.duration import Seconds
 from headgate.errors import DefinitionError
 from headgate.pipelines.archetypes import (
     Archetype,
@@ -15,7 +16,7 @@ from headgate.pipelines.archetypes import (
     resolve,
     shipped_archetypes,
 )
-from headgate.pipelines.definition import Pipeline, Readiness, Seconds, Trait
+from headgate.pipelines.definition import Pipeline, Readiness, Trait
 from headgate.pipelines.loading import Known, load_pipeline
 from headgate.pipelines.problems import InvalidPipelineError
 from tests.unit.pipelines.loading_rig import SOURCE, errors

@@ -7,17 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate.pipelines.definition import (
-    Cascade,
-    Period,
-    Pipeline,
-    Readiness,
-    Rule,
-    Schedule,
-    Seconds,
-    SensorTrigger,
-    Upstream,
-)
+from headgate.durable.duration import Seconds
+from headgate.pipelines.definition import Cascade, Period, Pipeline, Readiness, Rule, Schedule, SensorTrigger, Upstream
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.vocabulary import Cause, RerunReason, RunStatus

@@ -16,9 +16,10 @@ import pytest
 
 from headgate.clock import SystemClock, VirtualClock
 from headgate.durable.destinations import Destinations
+from headgate.durable.duration import Seconds
 from headgate.errors import DefinitionError, StoreBusyError
 from headgate.ids import IdMaker
-from headgate.pipelines.definition import Seconds, Trait
+from headgate.pipelines.definition import Trait
 from headgate.pipelines.evaluator_breaker import EvaluatorBreakers
 from headgate.pipelines.evaluator_builtin import BuiltinEvaluator
 from headgate.pipelines.evaluator_http import HttpEvaluator

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.asl.executions import ExecutionStatus
+from headgate.durable.duration import Seconds
 from headgate.pipelines.definition import (
     Budgets,
     Monitoring,
@@ -16,7 +17,6 @@ from headgate.pipelines.definition import (
     Readiness,
     RetryPolicy,
     Schedule,
-    Seconds,
     SensorTrigger,
     Sla,
     Trait,

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from headgate.durable.duration import Seconds
 from headgate.errors import DefinitionError
-from headgate.pipelines.definition import Exclusions, Pipeline, Readiness, Rule, Seconds, Upstream
+from headgate.pipelines.definition import Exclusions, Pipeline, Readiness, Rule, Upstream
 from headgate.pipelines.definition_json import decode, digest, encode
 from headgate.pipelines.dependencies import circles
 from headgate.pipelines.loading import Known, load_folder, load_pipeline, load_text, unknown_upstreams

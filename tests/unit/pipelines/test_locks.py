@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from headgate.durable.duration import Seconds
 from headgate.errors import ConflictError, StaleClaimError
-from headgate.pipelines.definition import Monitoring, Pipeline, PostRun, Readiness, RetryPolicy, Seconds, TriggerSpec
+from headgate.pipelines.definition import Monitoring, Pipeline, PostRun, Readiness, RetryPolicy, TriggerSpec
 from headgate.pipelines.locks import MARGIN_SECONDS, Lock, evaluation_key, held, lifetime_seconds
 from headgate.store.conditions import exists
 from headgate.store.schema import Key

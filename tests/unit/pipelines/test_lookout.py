@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from headgate.durable.duration import Seconds
 from headgate.errors import CorruptionError, HeadgateError, ItemTooLargeError, OutcomeUnknownError, StoreBusyError
-from headgate.pipelines.definition import Readiness, Rule, Seconds, Trait
+from headgate.pipelines.definition import Readiness, Rule, Trait
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.looking import OWN_LOOK_SECONDS, Decision, Look, Looking, Step, decide, why_wake
 from headgate.pipelines.lookout import BATCH, LEARN_SECONDS, Lookout

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.pipelines.definition import Readiness, Schedule, Seconds
+from headgate.durable.duration import Seconds
+from headgate.pipelines.definition import Readiness, Schedule
 from headgate.pipelines.loops import CONSUMER, PipelineLoops
 from headgate.store.tables import PIPELINES
 from headgate.store.writes import StreamStart

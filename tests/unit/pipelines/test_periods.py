@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headgate.durable.duration import Seconds
 from headgate.errors import InvalidScheduleError, UserError
-from headgate.pipelines.definition import Period, Pipeline, Schedule, Seconds
+from headgate.pipelines.definition import Period, Pipeline, Schedule
 from headgate.pipelines.periods import PeriodKey, Periods, parse, periods_inside, periods_of
 
 # Berlin: 2026-03-29 at 01:00Z from 02:00 to 03:00, 2026-10-25 at 01:00Z from 03:00 to 02:00.

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from headgate.clock import VirtualClock
+from headgate.durable.duration import Seconds
 from headgate.errors import (
     ConflictError,
     CorruptionError,
@@ -20,17 +21,7 @@ from headgate.errors import (
     TransactionLimitError,
     VersionConflictError,
 )
-from headgate.pipelines.definition import (
-    Pipeline,
-    Readiness,
-    Rule,
-    Schedule,
-    Seconds,
-    Sla,
-    Trait,
-    TriggerSpec,
-    Upstream,
-)
+from headgate.pipelines.definition import Pipeline, Readiness, Rule, Schedule, Sla, Trait, TriggerSpec, Upstream
 from headgate.pipelines.definition_json import digest
 from headgate.pipelines.dependencies import Dependency
 from headgate.pipelines.differences import differences

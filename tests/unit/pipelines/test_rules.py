@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from headgate.durable.duration import Seconds
 from headgate.errors import DefinitionError
-from headgate.pipelines.definition import History, NOf, PostRun, Readiness, Rule, Seconds, SensorTrigger, Upstream
+from headgate.pipelines.definition import History, NOf, PostRun, Readiness, Rule, SensorTrigger, Upstream
 from headgate.pipelines.drift import baseline_of, drift_of
 from headgate.pipelines.facts import DatasetFact, Facts, TraitFact, UpstreamFact
 from headgate.pipelines.rule_operators import CHECKS, is_equal, moment_ms, number

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headgate.durable.duration import Seconds
 from headgate.pipelines.definition import (
     Budgets,
     Cascade,
@@ -18,7 +19,6 @@ from headgate.pipelines.definition import (
     RetryPolicy,
     Rule,
     Schedule,
-    Seconds,
     SensorTrigger,
     Sla,
     Trait,

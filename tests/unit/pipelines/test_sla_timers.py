@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from headgate.durable.duration import Seconds
 from headgate.errors import InvalidPayloadError, TransientError
-from headgate.pipelines.definition import Period, Pipeline, RetryPolicy, Schedule, Seconds, SensorTrigger, Sla
+from headgate.pipelines.definition import Period, Pipeline, RetryPolicy, Schedule, SensorTrigger, Sla
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.vocabulary import ExpectationKind, ExpectationVerdict, FailureCategory, RunStatus

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from headgate.durable.duration import Seconds
 from headgate.errors import NotFoundError
-from headgate.pipelines.definition import Seconds, Sla
+from headgate.pipelines.definition import Sla
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.starting import execution_name, lifecycle_definition

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from headgate.durable.duration import Seconds
 from headgate.errors import (
     IllegalTransitionError,
     NotFoundError,
@@ -16,7 +17,7 @@ from headgate.errors import (
     StoreBusyError,
 )
 from headgate.pipelines.calls import Call, read_call
-from headgate.pipelines.definition import Seconds, TriggerSpec
+from headgate.pipelines.definition import TriggerSpec
 from headgate.pipelines.endings import RunEndings
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.run_rows import Run

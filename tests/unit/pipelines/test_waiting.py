@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from headgate.durable.duration import Seconds
 from headgate.errors import NotFoundError, SignatureError, StaleClaimError, StoreBusyError
-from headgate.pipelines.definition import Readiness, Seconds
+from headgate.pipelines.definition import Readiness
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.vocabulary import RunStatus
 from headgate.pipelines.waiting import Waiters, WaitKind

@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from headgate.durable.duration import Seconds
 from headgate.errors import TransientError
 from headgate.notify.vocabulary import INFRASTRUCTURE
-from headgate.pipelines.definition import Exclusions, Inclusions, Period, Schedule, Seconds, Sla
+from headgate.pipelines.definition import Exclusions, Inclusions, Period, Schedule, Sla
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.heartbeats import Heartbeats
 from headgate.pipelines.pipeline_rows import config_key

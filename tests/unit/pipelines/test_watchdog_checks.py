@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from headgate.durable.duration import Seconds
 from headgate.pipelines.definition import (
     Exclusions,
     Monitoring,
@@ -18,7 +19,6 @@ from headgate.pipelines.definition import (
     RetryPolicy,
     Rule,
     Schedule,
-    Seconds,
     SensorTrigger,
     Sla,
     Trait,

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from headgate.auth.roles import Role
+from headgate.durable.duration import from_json_type
 from headgate.durable.events import Event
 from headgate.pipelines.definition import Pipeline
-from headgate.pipelines.definition_json import from_json_type
 from headgate.pipelines.endings import RunEndings
 from headgate.pipelines.evaluations import Outlook
 from headgate.pipelines.event_names import EventName
