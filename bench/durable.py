@@ -170,8 +170,7 @@ class _Samples:
         self.turns = TableRows(TURNS, TURNS.name)
         self.activities = TableRows(ACTIVITIES, ACTIVITIES.name)
         execution = Execution(execution_id, "serial", Status.RUNNING, "2026-11-16T01:01:05.213Z", 5, 1, turn=4)
-        item = item_of(execution)
-        self.execution = self.executions.row(item, dump(item, special=False))
+        self.execution_item = item_of(execution)
         from msgspec import Raw
 
         ended = ActivityEnded(7, Raw(b"7"), worker="wrk_01M7GXYE9R76S2GSDGN6FFR7MX", started_at_ms=1, ended_at_ms=2)
@@ -187,10 +186,13 @@ class _Samples:
     def write(self, connection: sqlite3.Connection, place: int) -> None:
         turn = {**self.turn_item, "turn": place}
         activity = {**self.activity_item, "activity_id": f"a#{place:09d}"}
+        # The row says its turn. SQLite writes no page for a row that is rewritten with what it holds already.
+        execution = {**self.execution_item, "turn": place}
+        row = self.executions.row(execution, self._dump(execution, special=False))
         connection.execute("BEGIN IMMEDIATE")
         if place == 0:
-            connection.execute(self.executions.upsert, self.execution)
-        connection.execute(self.executions.rewrite, (self.execution[-1], self.execution[0]))
+            connection.execute(self.executions.upsert, row)
+        connection.execute(self.executions.rewrite, (row[-1], row[0]))
         connection.execute(self.turns.upsert, self.turns.row(turn, self._dump(turn, special=False)))
         connection.execute(self.activities.delete, (f"a#{place - 1:09d}",))
         connection.execute(self.activities.upsert, self.activities.row(activity, self._dump(activity, special=False)))

@@ -415,6 +415,8 @@ class Worker:
 
     def next_timeout_ms(self) -> int | None:
         """Return when the first of the activities that run or wait here runs out of time, or should be given back."""
+        if not self.running and not self.queue:
+            return None if self._waiting_due_ms >= NEVER_MS else self._waiting_due_ms
         running_ms = [r.deadline_ms for r in list(self.running.values()) if r.timeout is not None]
         held_up = self._prefetch.seconds_left(len(self.queue), self.threads)
         surplus_ms = NEVER_MS if held_up is None else self.activities.now_ms() + int(1000 * held_up)

@@ -191,6 +191,16 @@ class CheckRow(Operation):
 
     __slots__ = ()
 
+    def admits(self, connection: sqlite3.Connection) -> bool:
+        # The same few rows are checked by one transaction after the other: that a worker is a member, for instance.
+        recent = self.rows.recent
+        body = recent.body(connection, self.key)
+        if body is not None and self.condition is not None:
+            item = recent.item(self.key, body, lambda body: decoded(self.rows, body))
+            if is_live(self.rows, item, self._now) and holds(self.condition, item):
+                return True
+        return super().admits(connection)
+
     def apply(self, connection: sqlite3.Connection) -> None:
         del connection
 

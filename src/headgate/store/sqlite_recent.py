@@ -7,9 +7,11 @@ anyone else has written to the file since. As long as nobody has, what it last s
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from typing import Final
 
 from headgate.store.schema import KeyPart
+from headgate.store.values import Item
 
 # The key of a row as the statements take it: one value, or two.
 Parameters = tuple[KeyPart | None, ...]
@@ -25,12 +27,14 @@ class RecentRows:
     Whoever writes to the table tells `keep` about it, or calls `forget`.
     """
 
-    __slots__ = ("_bodies", "_select")
+    __slots__ = ("_bodies", "_items", "_select")
 
     def __init__(self, select: str) -> None:
         self._select = select
         # None: there is no such row.
         self._bodies: dict[Parameters, str | None] = {}
+        # Each with the body that it was loaded from.
+        self._items: dict[Parameters, tuple[str, Item]] = {}
 
     def body(self, connection: sqlite3.Connection, key: Parameters) -> str | None:
         """Return what a row holds at this point of the transaction, or None if there is no such row."""
@@ -51,6 +55,18 @@ class RecentRows:
             bodies[key] = body
         return body
 
+    def item(self, key: Parameters, body: str, load: Callable[[str], Item]) -> Item:
+        """Return a body as an item, loaded once as long as it stays the same. Shared: nobody changes it or keeps it."""
+        known = self._items.get(key)
+        if known is not None and known[0] is body:
+            return known[1]
+        item = load(body)
+        if len(self._items) >= ROWS_MAX:
+            self._items.clear()
+        self._items[key] = (body, item)
+        return item
+
     def forget(self) -> None:
         """A transaction was undone, or someone else has written: the rows may hold anything."""
         self._bodies.clear()
+        self._items.clear()

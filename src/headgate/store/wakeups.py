@@ -18,13 +18,17 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from time import time_ns
+from time import monotonic, time_ns
 from typing import Final
 
 # The kernel keeps socket addresses in 108 bytes, the final NUL included.
 _ADDRESS_BYTES_MAX: Final = 107
 _POLL_SECONDS: Final = 1.0
 _SETTLED_NS: Final = 100_000_000
+# For how long the sockets of others are taken to be the same ones, and how soon a newcomer looks for what was
+# committed without a poke at it.
+_PEERS_SECONDS: Final = 0.01
+_FIRST_LOOK_SECONDS: Final = 5 * _PEERS_SECONDS
 
 
 class Wakeups:
@@ -45,6 +49,7 @@ class Wakeups:
         self._address = ""
         self._peers: list[str] = []
         self._peers_as_of = -1
+        self._peers_until = 0.0
         self._outbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 
     def generation(self, *, others: bool = False) -> int:
@@ -58,11 +63,16 @@ class Wakeups:
         """Wake everyone who waits, here and elsewhere. Called after a commit, by one thread at a time."""
         self._advance()
         try:
-            for peer in self._current_peers():
+            now = monotonic()
+            if now >= self._peers_until:
+                self._peers = self._current_peers()
+                self._peers_until = now + _PEERS_SECONDS
+            for peer in self._peers:
                 self._poke(peer)
         except OSError:
             # The write is durable, and its caller must hear that. Who was not poked finds out by looking.
             self._peers_as_of = -1
+            self._peers_until = 0.0
 
     def wait(self, generation: int, timeout_seconds: float, *, others: bool = False) -> int:
         """Return the generation once it is past `generation`, or at the time-out."""
@@ -158,9 +168,11 @@ class Wakeups:
         poll = select.poll()
         if inbox is not None:
             poll.register(inbox, select.POLLIN)
+        wait_seconds = _FIRST_LOOK_SECONDS
         try:
             while not self._closed:
-                is_poked = bool(poll.poll(_POLL_SECONDS * 1000))
+                is_poked = bool(poll.poll(wait_seconds * 1000))
+                wait_seconds = _POLL_SECONDS
                 if is_poked and inbox is not None:
                     _drain(inbox)
                 version = _data_version(connection)

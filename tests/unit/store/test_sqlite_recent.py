@@ -17,7 +17,7 @@ from headgate.store.sqlite import SqliteStore, Synchronous
 from headgate.store.sqlite_recent import ROWS_MAX
 from headgate.store.tables import SIGNAL_STATE
 from headgate.store.values import Item
-from headgate.store.writes import Put, Write
+from headgate.store.writes import Check, Put, Write
 from tests.stores import open_sqlite
 
 KEY = Key("urn:dp:a:b", "FRESHNESS")
@@ -64,6 +64,30 @@ def test_condition__what_was_written_was_undone__is_asked_of_what_was_there_befo
         store._commits.run(undone)
     store.put(SIGNAL_STATE, item(2, said="again"), condition=version_is(1))
     assert store.get(SIGNAL_STATE, KEY) == item(2, said="again")
+
+
+def test_check__again_and_again__is_asked_of_what_is_there_now(
+    store: SqliteStore, tmp_path: Path, clock: VirtualClock
+) -> None:
+    noted = Put(SIGNAL_STATE, {"PK": "urn:dp:a:b", "SK": "VOLUME", "version": 1})
+    store.put(SIGNAL_STATE, item(1, ttl=int(clock.seconds()) + 100))
+    for _ in range(2):
+        store.transact([noted, Check(SIGNAL_STATE, KEY, version_is(1))])
+    store.put(SIGNAL_STATE, item(2, ttl=int(clock.seconds()) + 100))
+    with pytest.raises(ConflictError) as refused:
+        store.transact([noted, Check(SIGNAL_STATE, KEY, version_is(1))])
+    assert refused.value.current is not None
+    refused.value.current["version"] = 1
+    for _ in range(2):
+        store.transact([noted, Check(SIGNAL_STATE, KEY, version_is(2))])
+    with closing(open_sqlite(tmp_path, clock=clock, synchronous=Synchronous.NORMAL)) as other:
+        other.put(SIGNAL_STATE, item(3, ttl=int(clock.seconds()) + 100))
+    with pytest.raises(ConflictError):
+        store.transact([noted, Check(SIGNAL_STATE, KEY, version_is(2))])
+    store.transact([noted, Check(SIGNAL_STATE, KEY, version_is(3))])
+    clock.advance(101)
+    with pytest.raises(ConflictError):
+        store.transact([noted, Check(SIGNAL_STATE, KEY, version_is(3))])
 
 
 def test_change__row_was_swept_since__is_told_as_a_new_one(store: SqliteStore, clock: VirtualClock) -> None:
