@@ -7,8 +7,10 @@ NODE := $(VENV)/node/.installed
 PIP := $(BIN)/pip --disable-pip-version-check -q
 # More than a machine of two cores has: many tests wait for processes, and leave a core idle.
 JOBS ?= 3
+# Some machines ask Python not to keep what it compiles: every program that the tests start would be compiled anew.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all dev demo test lint check docs proto bench peers soak lock clean services
+.PHONY: all dev demo test lint check compiled docs proto bench peers soak lock clean services
 .DEFAULT_GOAL := all
 
 all: test  ## everything CI runs
@@ -46,9 +48,13 @@ $(NODE): tests/node/package.json tests/node/package-lock.json $(STAMP) | service
 
 # Side by side: what checks types uses one core, and leaves the others idle.
 test: $(STAMP)  ## style, types, layers, and every test
-	$(MAKE) --no-print-directory -j 2 lint check
+	$(MAKE) --no-print-directory -j 3 lint check
 
-check: $(STAMP) $(NODE) services
+# Once, while packages are being fetched, and not by each of the processes that run tests.
+compiled: $(STAMP)
+	$(BIN)/pytest -q --collect-only tests >$(VENV)/collected 2>&1 || { tail -n 50 $(VENV)/collected; exit 1; }
+
+check: $(STAMP) $(NODE) services compiled
 	$(BIN)/pytest -n $(JOBS) --dist worksteal tests
 
 docs: $(STAMP)  ## write docs/reference anew from the code
