@@ -8,6 +8,7 @@ subscriptions that are still to be served are one, and the other deliveries foll
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -55,14 +56,17 @@ UNDELIVERED: Final = "DELIVERIES"
 _REST: Final = "REST"
 # What a delivery takes besides the event.
 _DELIVERY_BYTES: Final = 1_000
+# From making a delivery to its being committed. What takes longer is found by a look that nobody asks for.
+_COMMIT_SECONDS: Final = 1.0
 
 
 class Bus:
     """Takes events and brings them to subscriptions. Safe to use from many threads."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, source: str = SOURCE_DEFAULT) -> None:
-        # Set by whoever performs deliveries in this process, to hear of new ones at once.
-        self.told: Callable[[], None] = lambda: None
+        # Set by whoever performs deliveries in this process, to look for new ones at once.
+        self.look: Callable[[], None] = lambda: None
+        self._wanted_at = -math.inf
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -152,6 +156,14 @@ class Bus:
         event_id = event_id_of(complete.source, complete.id, now_ms)
         return self._writes(complete, event_id, now_ms, deliveries_max, bytes_max)
 
+    def told(self) -> None:
+        """Have deliveries performed now that were made with `event_writes` and have just been committed, if any were.
+
+        Looking costs more than most commits, and most events have no subscription that wants them.
+        """
+        if self._clock.monotonic() - self._wanted_at <= _COMMIT_SECONDS:
+            self.look()
+
     def sweep(self, *, limit: int = 100) -> int:
         """Make the deliveries that someone was about to make and did not, and return how many."""
         due = Sort(Range.AT_MOST, self._now_ms())
@@ -207,7 +219,7 @@ class Bus:
         the subscription is retired.
         """
         self._dead_letters.redeliver(subscription, event_id, self._now_ms())
-        self.told()
+        self.look()
 
     def purge(self, subscription: str, event_id: str | None = None) -> int:
         """Throw away one dead letter of a subscription, or all of them, and return how many there were."""
@@ -238,7 +250,7 @@ class Bus:
             types=tuple(types),
         )
         count = self._replays.run(request, registered.subscription, self._now_ms())
-        self.told()
+        self.look()
         return count
 
     def replays(self, subscription: str) -> list[ReplayState]:
@@ -274,6 +286,8 @@ class Bus:
     def _writes(self, event: Event, event_id: str, now_ms: int, deliveries_max: int, bytes_max: int) -> list[Write]:
         body = events.dump(event)
         wanted = matching(self._registry.all(), event)
+        if wanted:
+            self._wanted_at = self._clock.monotonic()
         room = _room(body, deliveries_max, bytes_max)
         made = [delivery(each, event_id, body, now_ms).put() for each in wanted[:room]]
         writes: list[Write] = [event_put(event_id, event, body), *made]

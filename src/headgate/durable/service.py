@@ -95,7 +95,7 @@ class Service:
         self.client.notify = self._threads.notify
         self.client.waits.is_rung = True
         self._threads.others_committed = self.client.waits.ring_all
-        self.bus.told = self._threads.look
+        self.bus.look = self._threads.look
         self.schedules.told = self._threads.look
 
     def pulse(self) -> Pulse | None:

@@ -163,6 +163,28 @@ def test_matches__filter__all_that_is_given_must_hold(wanted: Filter, is_wanted:
     assert matches(subscription, events.parse(events.dump(event))) is is_wanted
 
 
+def test_told__only_what_nobody_wants_was_emitted__nothing_is_looked_for(
+    bus: Bus, store: SqliteStore, clock: VirtualClock
+) -> None:
+    looks: list[float] = []
+    bus.look = lambda: looks.append(clock.monotonic())
+    now_ms = int(clock.seconds() * 1000)
+    store.transact(bus.event_writes(Event(id="e-1", type="stock.counted"), now_ms))
+    bus.told()
+    bus.emit(Event(type="stock.counted"))
+    assert looks == []
+
+    store.transact(bus.event_writes(Event(id="e-2", type="order.created"), now_ms))
+    # Another one may be told between the making of a delivery and its commit, and both look.
+    bus.told()
+    bus.told()
+    assert len(looks) == 2
+
+    clock.advance(60)
+    bus.told()
+    assert len(looks) == 2
+
+
 def test_matches__a_filter_on_data_that_is_not_an_object__is_no_match() -> None:
     subscription = Subscription(name="s", types=("*",), filter=Filter(data={"a": 1}))
 
