@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from bench import health_client, health_evidence
 from bench.health_client import PACKAGE, Row, Told, at_set_times, request
-from bench.health_rows import SIGNATURE, Sizes, evidence_id, filled, signal_at, sizes, state_at, urn
+from bench.health_rows import Sizes, evidence_id, filled, signal_at, signature_at, sizes, state_at, urn
 from bench.health_server import serving
 from bench.measure import Figure
 from headgate.health.vocabulary import SignalState
@@ -104,7 +104,7 @@ class _Asked:
         value.window_type = "TUMBLING_5MIN"
         value.metrics.evidence_count, value.metrics.pass_count, value.metrics.fail_count = 1200, 1199, 1
         if state is not SignalState.OK:
-            value.failure_signature = SIGNATURE
+            value.failure_signature = signature_at(place)
         return request(f"{PACKAGE}SignalStateService/UpdateSignalState", message.SerializeToString())
 
     def _state(self, place: int) -> SignalState:

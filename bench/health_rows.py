@@ -143,6 +143,11 @@ def state_at(place: int) -> SignalState:
     return SignalState.WARNING if spot < CRITICAL_PER_MILLE + WARNING_PER_MILLE else SignalState.OK
 
 
+def signature_at(place: int) -> str:
+    """Return how the n-th signal fails when it does: of two signals of one dataset each has its own trouble."""
+    return f"MISSING_FIELD:{signal_at(place)[1].lower()}"
+
+
 def evidence_id(number: int) -> str:
     """Return the id of the n-th piece of evidence."""
     return f"{_EVIDENCE_PREFIX}{number:016d}"
@@ -228,7 +233,7 @@ class _Rows:
             window_type="TUMBLING_5MIN",
             metrics=Metrics(evidence_count=1200, pass_count=1199, fail_count=1),
             breach_start=self._at(60) if state.is_breach else None,
-            failure_signature=SIGNATURE if state.is_breach else None,
+            failure_signature=signature_at(place) if state.is_breach else None,
             evidence_sample=(evidence_id(place % self._size.evidence),) if state.is_breach else (),
             incident_id=self._incident_of.get(place),
         )
@@ -256,11 +261,11 @@ class _Rows:
 
     def _incident(self, number: int, place: int | None) -> Incident:
         """Return an open incident of a signal, or without one an incident that is over."""
-        dataset_urn, signal_type = signal_at(number if place is None else place)
+        spot = number if place is None else place
+        dataset_urn, signal_type = signal_at(spot)
         status, phase = (IncidentStatus.RESOLVED, Phase.RESOLVED) if place is None else (IncidentStatus.OPEN, Phase.NEW)
         at = self._at(60 if place is not None else 3_000 + number % 40_000)
-        # Of two critical signals of one dataset each has its own trouble.
-        signature = f"MISSING_FIELD:{signal_type.lower()}"
+        signature = signature_at(spot)
         return Incident(
             incident_id=incident_id(number),
             status=status,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from bench.health_rows import SIGNATURE, Sizes, settings_at, signal_at, state_at
+from bench.health_rows import Sizes, settings_at, signal_at, signature_at, state_at
 from bench.measure import Figure, ratio
 from headgate.clock import SystemClock
 from headgate.durable.app import App
@@ -22,6 +22,7 @@ from headgate.health.signal_values import ANY_VERSION, Metrics, Signal, SignalUp
 from headgate.health.signals import BATCH_MAX
 from headgate.health.vocabulary import SignalState
 from headgate.health_wiring import open_health
+from headgate.serve import garbage
 from headgate.store.port import Store
 from headgate.store.schema import Key
 from headgate.store.sqlite_rows import TableRows
@@ -83,6 +84,7 @@ def opened(home: Path) -> Iterator[tuple[HealthService, CountingStore]]:
     with closing(held.store), closing(open_cache(settings, clock)) as cache:
         health = open_health(held, cache, clock, open_service(App("bench"), held, clock))
         with closing(health):
+            garbage.settle()
             yield health, held.store
 
 
@@ -123,7 +125,7 @@ def value_at(place: int, state: SignalState, now_ms: int) -> SignalValue:
         window_end=instant(now_ms),
         window_type="TUMBLING_5MIN",
         metrics=Metrics(evidence_count=1200 + place % 7, pass_count=1199, fail_count=1),
-        failure_signature=SIGNATURE if state.is_breach else None,
+        failure_signature=signature_at(place) if state.is_breach else None,
     )
 
 

@@ -1,6 +1,6 @@
 """Builds the package of the Lambda functions from what is installed beside this Python.
 
-    python deploy/package.py build/headgate.zip --pipelines pipelines --notify notify.toml
+    python deploy/package.py build/headgate.zip --pipelines pipelines --notify notify.toml --code src
 
 Nothing is downloaded. Compiled parts are taken as they are installed: run it on the platform and with the version of
 Python that the functions will have. The same files make the same package, byte by byte.
@@ -72,9 +72,10 @@ def _required(distribution: metadata.Distribution) -> Iterator[tuple[str, bool]]
             yield match.group(), not marker
 
 
-def files(pipelines: Path | None = None, notify: Path | None = None) -> dict[str, Path]:
+def files(pipelines: Path | None = None, notify: Path | None = None, code: Path | None = None) -> dict[str, Path]:
     """Return where each file of the package is, by its path in it. Raises `SystemExit` if one is not there."""
-    found: dict[str, Path] = {}
+    # First, so that nothing of it takes the place of ours.
+    found: dict[str, Path] = {} if code is None else _tree(code, "")
     for distribution in distributions().values():
         for file in distribution.files or []:
             path = PurePosixPath(str(file))
@@ -94,7 +95,7 @@ def _tree(folder: Path, under: str) -> dict[str, Path]:
     if not folder.is_dir():
         sys.exit(f"{folder}: there is no such folder")
     return {
-        f"{under}/{path.relative_to(folder).as_posix()}": path
+        (PurePosixPath(under) / path.relative_to(folder).as_posix()).as_posix(): path
         for path in sorted(folder.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
@@ -118,7 +119,7 @@ def _compiled(name: str, path: Path, scratch: Path) -> tuple[str, bytes] | None:
     return f"{module.parent}/__pycache__/{module.stem}.{sys.implementation.cache_tag}.pyc", scratch.read_bytes()
 
 
-def build(target: Path, *, pipelines: Path | None = None, notify: Path | None = None) -> int:
+def build(target: Path, *, pipelines: Path | None = None, notify: Path | None = None, code: Path | None = None) -> int:
     """Write the package, and return how many bytes it has unpacked. Raises `SystemExit` if that is too much."""
     target.parent.mkdir(parents=True, exist_ok=True)
     size = 0
@@ -126,7 +127,7 @@ def build(target: Path, *, pipelines: Path | None = None, notify: Path | None = 
         tempfile.TemporaryDirectory() as folder,
         zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as package,
     ):
-        for name, path in sorted(files(pipelines, notify).items()):
+        for name, path in sorted(files(pipelines, notify, code).items()):
             compiled = _compiled(name, path, Path(folder) / "module.pyc") if path.suffix == ".py" else None
             for entry, content in ((name, path.read_bytes()), *([compiled] if compiled else [])):
                 info = zipfile.ZipInfo(entry, _EPOCH)
@@ -149,8 +150,9 @@ def main() -> None:
     parser.add_argument("target", type=Path, help="where the package is written")
     parser.add_argument("--pipelines", type=Path, help="folder of definitions that the function `definitions` applies")
     parser.add_argument("--notify", type=Path, help="notify.toml: where alerts go")
+    parser.add_argument("--code", type=Path, help="folder with the modules of your app, and whatever else they import")
     asked = parser.parse_args()
-    size = build(asked.target, pipelines=asked.pipelines, notify=asked.notify)
+    size = build(asked.target, pipelines=asked.pipelines, notify=asked.notify, code=asked.code)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     sys.stdout.write(f"{asked.target}: {asked.target.stat().st_size:,} bytes, {size:,} unpacked, for Python {python}\n")
 

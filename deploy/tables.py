@@ -33,7 +33,7 @@ def described(table: Table) -> dict[str, Any]:
         **_keys(table),
         "indexes": {index.name: _keys(index) for index in table.indexes},
         "ttl_attribute": table.ttl_attribute,
-        "stream": table.stream,
+        "stream": table.stream or table.wakes,
     }
 
 

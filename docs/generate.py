@@ -65,7 +65,7 @@ def _table_section(table: Table) -> Iterator[str]:
     )
     facts = [
         f"TTL `{table.ttl_attribute}`" if table.ttl_attribute else "no TTL",
-        "change stream" if table.stream else "no stream",
+        "change stream" if table.stream else "a stream on DynamoDB alone" if table.wakes else "no stream",
         table.billing.value,
         table.classification.value,
     ]

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[1]
 TERRAFORM: Final = ROOT / "deploy" / "terraform"
-FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "functions.json").read_text())
+PIPELINE_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "functions.json").read_text())
+WORKFLOW_FUNCTIONS: Final[dict[str, dict[str, Any]]] = json.loads((TERRAFORM / "workflow_functions.json").read_text())
+FUNCTIONS: Final = {**PIPELINE_FUNCTIONS, **WORKFLOW_FUNCTIONS}
 FILTERS: Final[list[dict[str, Any]]] = json.loads((TERRAFORM / "stream_filters.json").read_text())
 # Which function a variable of the machine stands for.
 MACHINE_FUNCTIONS: Final = {
@@ -45,6 +47,8 @@ PIPELINES: Final = f"{TABLE_PREFIX}headgate-pipelines"
 # The function that asks something of AWS.
 _asking: ContextVar[str] = ContextVar("asking", default="")
 _WITHIN_SECONDS: Final = 30.0
+# Services whose permissions go by another name.
+_CALLED: Final = {"stepfunctions": "states"}
 
 Handler = Callable[[Any, Any], Any]
 
@@ -233,6 +237,26 @@ def tables_in(operation: str, given: Mapping[str, Any]) -> set[str]:
     if operation in ("BatchGetItem", "BatchWriteItem", "TransactGetItems") and "RequestItems" in given:
         return set(given["RequestItems"])
     return {given["TableName"]} if "TableName" in given else set()
+
+
+def is_granted(function: Mapping[str, Any], service: str, operation: str, table: str) -> bool:
+    """Whether the role that Terraform gives a function may do this."""
+    name, _, write = table.partition(":")
+    match service:
+        case "dynamodb" if operation == "DescribeTable":
+            return bool(function["reads_stream"])
+        case "dynamodb" if operation in ("GetItem", "BatchGetItem", "Query") or write == "ConditionCheck":
+            return name in {*function["reads"], *function["writes"]}
+        case "dynamodb":
+            return name in function["writes"]
+        case "dynamodbstreams":
+            return bool(function["reads_stream"])
+        case "lambda":
+            return bool(function["starts_jobs"])
+        case "s3":
+            return operation in ("GetObject", "PutObject")
+    call = f"{_CALLED.get(service, service)}:{operation.removesuffix('Batch')}"
+    return call in function["calls"] or (service == "stepfunctions" and function["starts_jobs"])
 
 
 def until(what: str, read: Callable[[], Any]) -> Any:

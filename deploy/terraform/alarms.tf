@@ -37,12 +37,19 @@ resource "aws_cloudwatch_metric_alarm" "silence" {
   alarm_actions       = local.alarm_actions
 }
 
+moved {
+  from = aws_cloudwatch_metric_alarm.iterator_age
+  to   = aws_cloudwatch_metric_alarm.iterator_age["stream-router"]
+}
+
 resource "aws_cloudwatch_metric_alarm" "iterator_age" {
-  alarm_name          = "${var.name}-stream-router-behind"
-  alarm_description   = "Changed rows wait for more than five minutes before the router hears of them."
+  for_each = toset(concat(["stream-router"], var.app == "" ? [] : ["waker"]))
+
+  alarm_name          = "${var.name}-${each.key}-behind"
+  alarm_description   = "Changed rows wait for more than five minutes before ${each.key} hears of them."
   namespace           = "AWS/Lambda"
   metric_name         = "IteratorAge"
-  dimensions          = { FunctionName = aws_lambda_function.function["stream-router"].function_name }
+  dimensions          = { FunctionName = aws_lambda_function.function[each.key].function_name }
   statistic           = "Maximum"
   period              = 300
   evaluation_periods  = 1
@@ -53,7 +60,7 @@ resource "aws_cloudwatch_metric_alarm" "iterator_age" {
 }
 
 resource "aws_cloudwatch_metric_alarm" "dead_letters" {
-  for_each = aws_sqs_queue.failures
+  for_each = merge(aws_sqs_queue.failures, aws_sqs_queue.failed_wakes)
 
   alarm_name          = "${each.value.name}-letters"
   alarm_description   = "Something was given up, and waits in ${each.value.name}."

@@ -1,7 +1,8 @@
-# What each function is, may read, write and call: functions.json. The tests hold it against what the code does.
+# What each function is, may read, write and call: functions.json, and workflow_functions.json where there is an app.
+# The tests hold it against what the code does.
 
 locals {
-  functions = jsondecode(file("${path.module}/functions.json"))
+  functions = merge(jsondecode(file("${path.module}/functions.json")), local.workflow_functions)
   account   = data.aws_caller_identity.current.account_id
   partition = data.aws_partition.current.partition
 
@@ -58,7 +59,7 @@ resource "aws_lambda_function" "function" {
   reserved_concurrent_executions = each.value.reserved_concurrency
 
   environment {
-    variables = local.environment
+    variables = merge(local.environment, contains(keys(local.workflow_functions), each.key) ? local.workflow_environment : {})
   }
 
   dead_letter_config {
@@ -122,7 +123,10 @@ resource "aws_lambda_event_source_mapping" "router" {
 # What happens by the clock.
 
 locals {
-  rules = { watchdog = var.watchdog_schedule, clockwork = var.clockwork_schedule }
+  rules = merge(
+    { watchdog = var.watchdog_schedule, clockwork = var.clockwork_schedule },
+    var.app == "" ? {} : { sweep = var.sweep_schedule },
+  )
 }
 
 resource "aws_cloudwatch_event_rule" "rule" {
@@ -158,7 +162,7 @@ resource "aws_lambda_function_event_invoke_config" "rule" {
   maximum_retry_attempts       = 1
 }
 
-# One-shot schedules of SLAs and of starts that are to come later.
+# One-shot schedules of SLAs, of starts that are to come later, and of wakes that no queue can keep for so long.
 resource "aws_scheduler_schedule_group" "group" {
   name = var.name
 }

@@ -26,6 +26,7 @@ locals {
     "scheduler:CreateSchedule" = [local.schedule_arns]
     "scheduler:DeleteSchedule" = [local.schedule_arns]
     "sns:Publish"              = local.topic_arns
+    "sqs:SendMessage"          = values(local.wake_queue_arns)
   }
 
   # What starting, asking after and ending a job takes, by what it is done to. Empty lists give nothing.
@@ -106,9 +107,40 @@ data "aws_iam_policy_document" "function" {
     }
   }
 
-  # Listing knows no narrower resource; the mapping of the stream asks for it.
+  # The mappings read streams and queues in the name of the function.
   dynamic "statement" {
-    for_each = each.key == "stream-router" ? [1] : []
+    for_each = try(each.value.hears_streams, false) ? [1] : []
+    content {
+      sid       = "WakingRows"
+      actions   = ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
+      resources = [for table in keys(local.wake_filters) : "${aws_dynamodb_table.table[table].arn}/stream/*"]
+    }
+  }
+
+  dynamic "statement" {
+    for_each = length(try(each.value.receives, [])) > 0 ? [1] : []
+    content {
+      sid     = "Wakes"
+      actions = ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"]
+      resources = [
+        for name, arn in local.wake_queue_arns : arn if contains(each.value.receives, split("-", name)[0])
+      ]
+    }
+  }
+
+  # Histories are deleted when they were kept for long enough.
+  dynamic "statement" {
+    for_each = each.key == "sweep" ? [1] : []
+    content {
+      sid       = "Histories"
+      actions   = ["s3:DeleteObject"]
+      resources = ["${aws_s3_bucket.bucket.arn}/blobs/history/*"]
+    }
+  }
+
+  # Listing knows no narrower resource; the mapping of a stream asks for it.
+  dynamic "statement" {
+    for_each = each.key == "stream-router" || try(each.value.hears_streams, false) ? [1] : []
     content {
       sid       = "Streams"
       actions   = ["dynamodb:ListStreams"]
@@ -234,7 +266,7 @@ resource "aws_iam_role_policy" "machine" {
   policy = data.aws_iam_policy_document.machine.json
 }
 
-# One-shot schedules call the SLA monitor, and start executions.
+# One-shot schedules call the SLA monitor, start executions, and put wakes into their queue.
 
 data "aws_iam_policy_document" "scheduler" {
   statement {
@@ -245,6 +277,22 @@ data "aws_iam_policy_document" "scheduler" {
   statement {
     actions   = ["states:StartExecution"]
     resources = [local.machine_arn]
+  }
+
+  dynamic "statement" {
+    for_each = var.app == "" ? [] : [1]
+    content {
+      actions   = ["sqs:SendMessage"]
+      resources = [local.wake_queue_arns["later"]]
+    }
+  }
+
+  dynamic "statement" {
+    for_each = var.app == "" || var.kms_key_arn == "" ? [] : [1]
+    content {
+      actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
+      resources = [var.kms_key_arn]
+    }
   }
 }
 

@@ -15,7 +15,12 @@ output "function_names" {
 
 output "failure_queues" {
   description = "Where what was given up waits to be looked at."
-  value       = { for name, queue in aws_sqs_queue.failures : name => queue.id }
+  value       = { for name, queue in merge(aws_sqs_queue.failures, aws_sqs_queue.failed_wakes) : name => queue.id }
+}
+
+output "wake_queues" {
+  description = "What calls the functions of workflows, by name."
+  value       = { for name, queue in aws_sqs_queue.wakes : name => queue.id }
 }
 
 output "server_settings" {

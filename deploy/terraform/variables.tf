@@ -48,6 +48,30 @@ variable "settings" {
   default     = {}
 }
 
+variable "app" {
+  description = "The app whose workflows the functions run, as module:name of the package; empty: none."
+  type        = string
+  default     = ""
+}
+
+variable "task_queues" {
+  description = "Task queues whose activities the functions perform. Those of others wait for a worker that is a process."
+  type        = list(string)
+  default     = ["default"]
+}
+
+variable "activity_policy_arns" {
+  description = "Policies that grant activities what they do in the world."
+  type        = list(string)
+  default     = []
+}
+
+variable "sweep_schedule" {
+  description = "How often what nobody was told of is looked for, and recurring starts are made."
+  type        = string
+  default     = "rate(1 minute)"
+}
+
 variable "watchdog_schedule" {
   description = "How often the watchdog looks."
   type        = string

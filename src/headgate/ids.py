@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
 import secrets
 import threading
@@ -33,6 +35,8 @@ class IdMaker:
         self._lock = threading.Lock()
         self._last_ms = 0
         self._last_random = 0
+        self._process = 0
+        self._chance = random.Random()
 
     def make(self, prefix: str) -> str:
         """Return a new id `{prefix}_{ulid}`. Raises `UserError` for a prefix that is not a short lower-case word."""
@@ -47,7 +51,7 @@ class IdMaker:
             if now_ms > self._last_ms:
                 self._last_ms = now_ms
                 # The top bit stays free so that incrementing within a millisecond cannot overflow.
-                self._last_random = secrets.randbits(_RANDOM_BITS - 1)
+                self._last_random = self._drawn()
             elif self._last_random < _RANDOM_MAX:
                 self._last_random += 1
             else:
@@ -55,6 +59,17 @@ class IdMaker:
                 self._last_random = 0
             number = (self._last_ms << _RANDOM_BITS) | self._last_random
         return _encode(number)
+
+    def _drawn(self) -> int:
+        """Return random bits. Ids are unique but no secrets, so the kernel is asked once in a process, not for each.
+
+        Asking it lets other threads go first, and ids are made on the path of every request.
+        """
+        process = os.getpid()
+        if process != self._process:
+            self._process = process
+            self._chance.seed(secrets.randbits(256))
+        return self._chance.getrandbits(_RANDOM_BITS - 1)
 
 
 def made_at_ms(identifier: str) -> int:

@@ -20,14 +20,14 @@ from headgate.errors import NotFoundError, SettingsError, TransientError
 from headgate.fanout.service import FanoutService
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
-from headgate.loop import health_news, outcomes
+from headgate.loop import definition_lineage, health_news, outcomes
 from headgate.loop.dataset_gate import DatasetGate
 from headgate.notify.alerts import Alerts
 from headgate.notify.channels import Surroundings, open_channels
 from headgate.notify.configuration import NotifyConfig, parse_config
 from headgate.notify.delivering import Deliverer, register
 from headgate.notify.mutes import Change, Commit, Mutes
-from headgate.notify.notices import NOBODY, Audience
+from headgate.notify.notices import NOBODY, Audience, Notice
 from headgate.notify.notifier import Notifier
 from headgate.pipelines import alarms
 from headgate.pipelines.archetypes import load_archetypes
@@ -35,6 +35,7 @@ from headgate.pipelines.backfilling import Backfilling
 from headgate.pipelines.backfills import Backfills
 from headgate.pipelines.calendar_store import CalendarStore
 from headgate.pipelines.calls import Answer
+from headgate.pipelines.catalogue import CATALOGUE
 from headgate.pipelines.evaluator_breaker import EvaluatorBreakers
 from headgate.pipelines.evaluator_builtin import BuiltinEvaluator
 from headgate.pipelines.evaluator_http import HttpEvaluator
@@ -161,13 +162,28 @@ def open_engine(settings: Settings, clock: Clock, ids: IdMaker) -> Engine | None
     named = settings.pipelines
     if named.state_machine_arn is None or named.scheduler_role_arn is None:
         return None
-    clients = _aws(settings)
-    one_shots = OneShots(
-        clients.client("scheduler"), role_arn=named.scheduler_role_arn, group=named.scheduler_group_name
+    return open_step_functions(
+        _aws(settings),
+        clock,
+        ids,
+        machine_arn=named.state_machine_arn,
+        scheduler_role_arn=named.scheduler_role_arn,
+        scheduler_group=named.scheduler_group_name,
     )
-    return StepFunctions(
-        clients.client("stepfunctions"), one_shots, machine_arn=named.state_machine_arn, clock=clock, ids=ids
-    )
+
+
+def open_step_functions(
+    clients: AwsClients,
+    clock: Clock,
+    ids: IdMaker,
+    *,
+    machine_arn: str,
+    scheduler_role_arn: str,
+    scheduler_group: str,
+) -> StepFunctions:
+    """Return the lifecycle on Step Functions, with the one-shot schedules that begin it later."""
+    one_shots = OneShots(clients.client("scheduler"), role_arn=scheduler_role_arn, group=scheduler_group)
+    return StepFunctions(clients.client("stepfunctions"), one_shots, machine_arn=machine_arn, clock=clock, ids=ids)
 
 
 def _aws(settings: Settings) -> AwsClients:
@@ -260,10 +276,15 @@ def _is_open(service: AppService, name: str) -> bool:
 
 
 def close_loop(app: App, pipelines: PipelineService, health: HealthService) -> None:
-    """Have what becomes of runs change the health of datasets, and that wake whoever waits for them."""
-    told = outcomes.Outcomes(pipelines, health)
+    """Have what becomes of runs change the health of datasets, and that wake whoever waits for them.
+
+    What definitions say of datasets is brought to the lineage.
+    """
+    lineage = definition_lineage.DefinitionLineage(pipelines, health)
+    told = outcomes.Outcomes(pipelines, health, lineage)
     woken = health_news.HealthNews(pipelines)
     app.on_event(*outcomes.TYPES, name="headgate.loop.outcomes", retry=_LOOP_RETRY)(told.handle)
+    app.on_event(*definition_lineage.TYPES, name="headgate.loop.lineage", retry=_LOOP_RETRY)(lineage.handle)
     app.on_event(*health_news.TYPES, name="headgate.loop.news", retry=_LOOP_RETRY)(woken.handle)
 
 
@@ -299,7 +320,16 @@ def _open_alerts(
         said = pipeline.alerts
         return Audience(owner=pipeline.owner, labels=pipeline.labels, channels=said.channels, mute=said.mute)
 
-    notifier = Notifier(store, clock, service.ids, service.bus, config, alerts, mutes, audience_of=audience_of)
+    def ended_by(notice: Notice) -> str:
+        # A watchdog may find only afterwards that a period was missed which has been made up for.
+        if notice.event not in CATALOGUE[EventName.PIPELINE_COMPLETED].resolves:
+            return ""
+        log = pipelines.parts.runs.log(Slot(notice.pipeline_id, notice.schedule_id, notice.date))
+        return EventName.PIPELINE_COMPLETED.value if log is not None and log.status.is_done else ""
+
+    notifier = Notifier(
+        store, clock, service.ids, service.bus, config, alerts, mutes, audience_of=audience_of, ended_by=ended_by
+    )
     deliverer = Deliverer(clock, service.ids, service.bus, alerts, channels, link_prefix=config.link_prefix)
     register(service.app, notifier, deliverer, list(channels), config.routes)
     return alerts, mutes, notifier, deliverer

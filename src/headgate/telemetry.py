@@ -10,7 +10,6 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TextIO
 
@@ -46,14 +45,19 @@ def correlation_id() -> str | None:
     return _correlation.get()
 
 
-@contextmanager
-def correlated(identifier: str) -> Iterator[None]:
+class correlated:
     """Bind `identifier` to every log line and span made inside, in this task or thread and those it starts."""
-    token = _correlation.set(identifier)
-    try:
-        yield
-    finally:
-        _correlation.reset(token)
+
+    __slots__ = ("_identifier", "_token")
+
+    def __init__(self, identifier: str) -> None:
+        self._identifier = identifier
+
+    def __enter__(self) -> None:
+        self._token = _correlation.set(self._identifier)
+
+    def __exit__(self, kind: object, error: object, trace: object, /) -> None:
+        _correlation.reset(self._token)
 
 
 def is_correlation_id(text: str) -> bool:
@@ -163,6 +167,11 @@ class Tracing:
         provider = TracerProvider(resource=Resource.create({"service.name": service_name}), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(exporter))
         return cls(provider)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether spans are made."""
+        return self._tracer is not None
 
     def span(self, name: str, /, *, parent: Mapping[str, str] | None = None, **attributes: Attribute) -> SpanScope:
         """Return a span to enter. `parent` is headers that may carry a W3C `traceparent` from the caller."""

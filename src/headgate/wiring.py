@@ -27,6 +27,7 @@ from headgate.errors import SettingsError, TransientError
 from headgate.fanout import mapping
 from headgate.fanout.background import Background
 from headgate.fanout.counts import Counts
+from headgate.fanout.events import ENDED_EVENT
 from headgate.fanout.results import summary
 from headgate.fanout.rows import Fanout
 from headgate.fanout.service import FanoutService
@@ -180,7 +181,7 @@ def join_fanouts(service: AppService, opened: OpenedStore, fanouts: FanoutServic
     def announce(fanout: Fanout, counts: Counts) -> list[Write]:
         event = Event(
             id=fanouts.ids.make("evt"),
-            type="headgate.fanout.ended",
+            type=ENDED_EVENT,
             source="/headgate/fanout",
             subject=fanout.run_id,
             data=summary(fanout, counts),

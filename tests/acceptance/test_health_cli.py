@@ -101,6 +101,10 @@ def test_night__from_the_first_alarm_to_the_audit__every_step_is_one_command(sit
     site.said("gate", "revoke", urn, override["override_id"])
     assert site.json("gate", "check", urn, exit_code=20)["overridable_by"] == ["admin", "operator"]
 
+    # How much came in?
+    site.said("signal", "set", urn, "volume", "ok", "--count", "1200")
+    assert "1200" in site.said("signal", "volume", urn, "--days", "1")
+
     # It is mended; what was measured before is no news.
     assert "OK  FRESHNESS" in site.said("signal", "set", urn, "FRESHNESS", "ok")
     past = ("critical", "--signature", "LATE", "--window-end", "1h")
@@ -154,6 +158,10 @@ def test_evidence_and_lineage__told_by_files__are_found_again(site: Site) -> Non
     assert site.said("evidence", "show", kept["evidence_id"]).startswith("FAIL  evd-")
     assert "APPLIED, 1 edges new" in site.said("lineage", "push", "spec.json")
     assert [each["entity_id"] for each in site.json("lineage", "writers", "urn:dp:night:bills")] == ["billing"]
+    site.said("gate", "flag", "fleet.enabled", "off", "--reason", "bad deployment")
+    assert site.json("gate", "flag", "fleet.enabled")["is_on"] is False
+    assert "MANUAL" in site.said("dataset", "producers", "raw.bills", "--add", "billing")
+    assert "lspec:billing:git:abc123" in site.said("lineage", "specs", "--commit", "abc123")
 
 
 def test_dbt__folder_with_a_manifest__is_taken(site: Site) -> None:

@@ -9,13 +9,24 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from headgate.aws import failures
-from headgate.aws.function_settings import FunctionSettings, read_function_settings, read_settings
+from headgate.aws.function_settings import (
+    AppSettings,
+    FunctionSettings,
+    read_app_settings,
+    read_function_settings,
+    read_settings,
+)
+from headgate.durable.history import Woken
+from headgate.durable.records import Activity, Timer, message
+from headgate.durable.wakes import asked_by
 from headgate.errors import (
     HeadgateError,
     InvalidPayloadError,
@@ -28,10 +39,14 @@ from headgate.pipelines import starting
 from headgate.pipelines.starting import lifecycle_definition
 from headgate.pipelines.watchdog import LIMIT_SECONDS
 from headgate.settings import describe
-from headgate.store.tables import ALL_TABLES
+from headgate.store.dynamodb_items import to_attributes
+from headgate.store.schema import Table
+from headgate.store.tables import ACTIVITIES, ALL_TABLES, INBOXES, TIMERS
 from headgate.triggers.contract import FailureCategory, TriggerFailedError
 from tests.aws_rig import FILTERS, FUNCTIONS, MACHINE_FUNCTIONS, ROOT, TERRAFORM, handler_of
 from tests.pipeline_rig import Rig
+from tests.workflow_rig import FILTERS as WAKE_FILTERS
+from tests.workflow_rig import lets_through
 
 DEPLOY: Final = ROOT / "deploy"
 TEXT: Final = "\n".join(path.read_text() for path in sorted(TERRAFORM.glob("*.tf")))
@@ -90,6 +105,10 @@ def test_environment__that_terraform_sets__is_what_functions_read() -> None:
 
     assert {name for name in given if name.startswith("HEADGATE_")} <= settings
     assert given - settings == {name.upper() for name in FunctionSettings.__struct_fields__}
+    start = TEXT.index("workflow_environment = {")
+    of_apps = set(re.findall(r"\b([A-Z][A-Z_]+)\s*= ", TEXT[start : TEXT.index("\n  }\n", start)]))
+    assert of_apps <= (wanted := {name.upper() for name in AppSettings.__struct_fields__})
+    assert wanted <= of_apps | given
 
 
 def test_variables__that_are_declared__are_all_used() -> None:
@@ -106,6 +125,32 @@ def test_filters__of_the_stream__let_through_what_the_router_acts_on() -> None:
         assert let_through == {"MARKER#", "CONFIG", *rig.pipelines.router._routes}
     # More than five need to be asked for.
     assert len(FILTERS) <= 5
+
+
+def test_filters__of_rows_that_wake__let_through_what_asks_for_something_and_nothing_else() -> None:
+    mail = message("o-1", Woken("now"), 7, "u")
+    timer = Timer("o-1#1#000002", "o-1", 1, 2, 9_000)
+    task = Activity("o-1#1#000001", "charge", "1", "{}", "0", 7, queue_pk="Q#default", available_at_ms=7)
+    claimed = replace(task, queue_pk=None, available_at_ms=None, lease_pk="wrk_1", lease_expires_ms=9)
+    signal_id = {"execution_id": "o-1", "message_id": "S#1"}
+
+    rows: list[tuple[Table, Mapping[str, Any]]] = [
+        (INBOXES, mail.put().item),
+        (INBOXES, signal_id),
+        (TIMERS, timer.put().item),
+        (ACTIVITIES, task.put().item),
+        (ACTIVITIES, claimed.put().item),
+    ]
+
+    asked = [asked_by(table, item) is not None for table, item in rows]
+    let_through = [any(lets_through(each, record(item)) for each in WAKE_FILTERS[table.name]) for table, item in rows]
+
+    assert let_through == asked == [True, False, True, True, False]
+    assert {table.name for table in ALL_TABLES if table.wakes} == set(WAKE_FILTERS)
+
+
+def record(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {"eventName": "INSERT", "dynamodb": {"NewImage": to_attributes(item)}}
 
 
 if TERRAFORM_MIRROR is not None:
@@ -133,6 +178,21 @@ def test_settings__of_a_function__are_those_of_the_product_in_a_lambda() -> None
 def test_settings__variables_missing__are_all_named() -> None:
     with pytest.raises(SettingsError, match="STATE_MACHINE_ARN, SLA_MONITOR_ARN"):
         read_function_settings({**REQUIRED, "STATE_MACHINE_ARN": "", "SLA_MONITOR_ARN": ""})
+
+
+def test_settings__of_an_app__name_queues_and_leave_the_product_its_own() -> None:
+    given = {name.upper(): "x" for name in AppSettings.__struct_fields__} | {"ACTIVITY_QUEUE_URLS": '{"default": "u"}'}
+
+    settings = read_app_settings(given)
+
+    assert (settings.headgate_app, settings.activity_queues()) == ("x", {"default": "u"})
+    assert (
+        read_settings({"AWS_REGION": "eu-west-1", "HEADGATE_STORE_BLOB_BUCKET": "b", **given}).store.blob_bucket == "b"
+    )
+    with pytest.raises(SettingsError, match="HEADGATE_APP, TURNS_QUEUE_URL"):
+        read_app_settings({})
+    with pytest.raises(SettingsError, match="ACTIVITY_QUEUE_URLS"):
+        read_app_settings({**given, "ACTIVITY_QUEUE_URLS": "[]"}).activity_queues()
 
 
 # Failures.
@@ -177,14 +237,18 @@ def test_package__unpacked_without_anything_else_installed__has_all_that_the_han
     (pipelines / "a.yaml").write_text("id: a")
     notify.write_text("")
     task = tmp_path / "task"
-    for name, path in runpy.run_path(str(DEPLOY / "package.py"))["files"](pipelines, notify).items():
+    code = tmp_path / "code"
+    (code / "orders").mkdir(parents=True)
+    (code / "orders" / "__init__.py").write_text("import headgate as hg; app = hg.App('orders')")
+    for name, path in runpy.run_path(str(DEPLOY / "package.py"))["files"](pipelines, notify, code).items():
         link(task / name, path)
-    names = sorted(each["handler"].rpartition(".")[2] for each in FUNCTIONS.values())
+    handlers = sorted(each["handler"].rpartition(".") for each in FUNCTIONS.values())
     script = "\n".join(
         [
             f"import sys; sys.path.insert(0, {str(task)!r})",
-            f"from headgate.aws.handlers import {', '.join(names)}",
+            *[f"from {module} import {name}" for module, _, name in handlers],
             "from headgate.pipelines.starting import lifecycle_definition; assert lifecycle_definition()",
+            "from headgate.wiring import load_app; assert load_app('orders:app').name == 'orders'",
             "class Context:",
             "    aws_request_id = 'r1'",
             "    def get_remaining_time_in_millis(self): return 60000",

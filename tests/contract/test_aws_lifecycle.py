@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from headgate.aws import handlers
 from headgate.aws.lifecycle_topic import LifecycleTopic
-from headgate.clock import SystemClock
 from headgate.durable.duration import Seconds
 from headgate.pipelines.definition import Exclusions, Pipeline, Readiness, Schedule, Sla, Trait, TriggerSpec
 from headgate.pipelines.event_names import EventName
@@ -35,9 +34,10 @@ from headgate.triggers.aws_clients import TRIES
 from headgate.wiring import KEYS
 from tests.acceptance.program import Server
 from tests.aws_faults import Faults, refused
-from tests.aws_rig import FUNCTIONS, JOB, Cloud, passing_on, stream_record, until
+from tests.aws_rig import FUNCTIONS, JOB, Cloud, is_granted, passing_on, stream_record, until
 from tests.ministack import fresh_account
 from tests.pipeline_rig import LANDED, ORDERS_THERE, pipeline
+from tests.shifted_clock import ShiftedClock
 
 DATE = "2026-03-03"
 PACKED = """
@@ -48,18 +48,6 @@ schedules:
 trigger: {type: lambda, config: {function: the-job}}
 """
 PASSING = {"StartAt": "P", "States": {"P": {"Type": "Pass", "End": True}}}
-
-
-class ShiftedClock(SystemClock):
-    """The machine's clock, some time ahead."""
-
-    ahead = timedelta(0)
-
-    def __init__(self) -> None:
-        self.seconds = lambda: SystemClock.seconds() + self.ahead.total_seconds()
-
-    def now(self) -> datetime:
-        return super().now() + self.ahead
 
 
 @pytest.fixture(scope="module")
@@ -108,27 +96,6 @@ def cloud(deployed: Cloud, account: str, monkeypatch: pytest.MonkeyPatch) -> Ite
     yield deployed
     asked = {(name, *each) for name, all_asked in deployed.asked.items() for each in list(all_asked)}
     assert {each for each in asked if not is_granted(FUNCTIONS[each[0]], *each[1:])} == set()
-
-
-def is_granted(function: Mapping[str, Any], service: str, operation: str, table: str) -> bool:
-    """Whether the role that Terraform gives a function may do this."""
-    name, _, write = table.partition(":")
-    match service:
-        case "dynamodb" if operation == "DescribeTable":
-            return bool(function["reads_stream"])
-        case "dynamodb" if operation in ("GetItem", "BatchGetItem", "Query") or write == "ConditionCheck":
-            return name in {*function["reads"], *function["writes"]}
-        case "dynamodb":
-            return name in function["writes"]
-        case "dynamodbstreams":
-            return bool(function["reads_stream"])
-        case "stepfunctions":
-            return f"states:{operation}" in function["calls"] or function["starts_jobs"]
-        case "scheduler" | "sns":
-            return f"{service}:{operation}" in function["calls"]
-        case "lambda":
-            return bool(function["starts_jobs"])
-    return False
 
 
 def service_of(cloud: Cloud) -> PipelineService:

@@ -66,6 +66,8 @@ def test_update__specs_one_after_another__leave_the_edges_of_the_newest(
     assert [entry.entity_id for entry in lineage.column_readers("urn:col:urn:dp:wide:t0100:id").entries] == [JOB]
     assert lineage.spec("lspec:landing:git:b2").dataset_reads == new.dataset_reads
     assert [each.commit for each in lineage.specs("landing").specs] == ["a1", "b2"]
+    assert lineage.specs_of_commit("b2").specs == [lineage.spec("lspec:landing:git:b2")]
+    assert lineage.specs_of_commit("b").specs == []
 
 
 def test_sweep__a_change_left_half_done__is_finished(store: Store, clock: VirtualClock, eventually: Eventually) -> None:

@@ -13,8 +13,9 @@ from headgate.clock import VirtualClock
 from headgate.durable.records import instant
 from headgate.health.signal_decisions import Standing, Verdict
 from headgate.health.signal_results import Result
-from headgate.health.signal_values import Signal
+from headgate.health.signal_values import Metrics, Signal
 from headgate.health.vocabulary import SignalState, Tier
+from headgate.health.volumes import Volumes
 from headgate.store.keyring import Keyring
 from headgate.store.tables import BREACH_SHARDS, SIGNAL_STATE
 from headgate.store.writes import Query
@@ -149,6 +150,38 @@ def test_expired__not_yet_deleted__is_as_if_it_never_was(rig: Rig, clock: Virtua
     assert again.verdict is Verdict.APPLIED
     assert again.signal is not None
     assert again.signal.version == 1
+
+
+def test_volumes__late_again_and_with_gaps__are_kept_by_the_hour_without_another_commit(
+    rig: Rig, store: AnyStore, clock: VirtualClock
+) -> None:
+    clock.advance(3600 - clock.seconds() % 3600)
+    end_ms, volumes = rig.now_ms, Volumes(store, clock)
+
+    def count(minute: int, events: int, state: SignalState = OK) -> int:
+        """Report a window that ended some minutes into the three hours that are now over, and return the commits."""
+        said = replace(value(state, end_ms - (180 - minute) * 60_000), metrics=Metrics(evidence_count=events))
+        before = store.stats.commits
+        rig.signals.update(replace(rig.update(OK, kind="VOLUME"), value=said))
+        return store.stats.commits - before
+
+    def known() -> list[int | None]:
+        return [each.event_count for each in volumes.history(ORDERS, 1).points[-4:]]
+
+    assert [count(5, 10), count(15, 30), count(60, 1), count(125, 7)] == [1, 1, 1, 1]
+    assert known() == [41, None, 7, None]
+    count(10, 20)
+    count(10, 20)
+    count(15, 30)
+    count(125, 8)
+    count(180, 0, CRITICAL)
+    assert known() == [61, None, 8, None]
+    count(70, 2)
+    assert known() == [61, 2, 8, None]
+    found = volumes.history(ORDERS)
+    assert (len(found.points), found.known_count) == (168, 3)
+    clock.advance(15 * 86_400)
+    assert volumes.history(ORDERS, 14).known_count == 0
 
 
 def test_batch__on_every_backend__has_a_result_for_each(rig: Rig) -> None:

@@ -22,11 +22,13 @@ from tests.acceptance.program import PROGRAM
 
 DOCS = Path(__file__).parents[2] / "docs"
 ANSWER_SECONDS_MAX = 60.0
+# Between two looks, so that what is looked at gets on with it.
+LOOK_SECONDS = 0.5
 PORT_SHOWN, GRPC_PORT_SHOWN = "8400", "8401"
 # Those only look, so a test, which is faster than a reader, may ask again until all is as shown.
 LOOKS = re.compile(
     r"headgate (execution|fanout) (ls|show|history|failures|errors)\b|headgate asl describe\b|curl -s \S+/orders/"
-    r"|headgate why\b|headgate pipeline events\b"
+    r"|headgate why\b|headgate pipeline events\b|headgate lineage downstream\b"
 )
 # What the shell says of a process that was killed, sooner or later.
 KILLED = re.compile(r"bash: line \d+: +\d+ Killed")
@@ -43,9 +45,10 @@ VARIES = (
     (re.compile(r"passed in [\d.]+s"), "passed in TIME"),
     (re.compile(r"(completed in|failed in|took) +[\dms.]+"), r"\1 TIME"),
     (re.compile(r"\b\d+\.\d\ds\b|\b\d\d:\d\d:\d\d\.\d{3}\b"), "TIME"),
-    (re.compile(r"\b(run|readiness)_[0-9A-Z]{26}\b"), r"\1_ID"),
+    (re.compile(r"\b(run|readiness|backfill)_[0-9A-Z]{26}\b"), r"\1_ID"),
     # On the wall of a pipeline: with the day, if that is another one.
     (re.compile(r"(\d{4}-\d\d-\d\d )?\b\d\d:\d\d\b"), "CLOCK"),
+    (re.compile(r"\bCES?T\b"), "ZONE"),
     (re.compile(r"[ \t]+"), " "),
 )
 
@@ -115,6 +118,10 @@ class Shell:
         self._reader = threading.Thread(target=self._read, name="reads the shell")
         self._reader.start()
 
+    def ask(self, command: Command) -> str:
+        """Type a command, and return what it says."""
+        return self._output(command, time.monotonic() + ANSWER_SECONDS_MAX)
+
     def run(self, command: Command) -> None:
         """Type a command, and fail unless its output is as shown."""
         deadline = time.monotonic() + ANSWER_SECONDS_MAX
@@ -124,6 +131,7 @@ class Shell:
                 return
             assert LOOKS.match(command.line), f"$ {command.line}\n{output}\nis not as shown:\n{command.shown}"
             assert time.monotonic() < deadline, f"$ {command.line}\n{output}\nis never as shown:\n{command.shown}"
+            time.sleep(LOOK_SECONDS)
 
     def _output(self, command: Command, deadline: float) -> str:
         self._marks += 1
@@ -236,6 +244,28 @@ def test_pipeline_page__every_command__does_what_the_page_shows(tmp_path: Path) 
             shell.run(step)
 
     assert (tmp_path / "shop" / ".headgate" / "headgate.db").exists()
+
+
+@pytest.mark.timeout(240)
+def test_medallion_page__every_command__does_what_the_page_shows(tmp_path: Path) -> None:
+    shutil.copytree(DOCS.parent / "examples", tmp_path / "examples")
+    # What the page calls the hours and days of whoever wrote it, and what they are called today.
+    today: dict[str, str] = {}
+    with ExitStack() as exits:
+        shell = Shell(tmp_path, free_ports())
+        exits.callback(shell.close)
+        for step in steps(DOCS.parent / "examples" / "medallion" / "README.md"):
+            assert isinstance(step, Command)
+            if step.line.startswith("echo $"):
+                today[step.shown.strip()] = shell.ask(step).strip()
+                continue
+            if "24" in today:
+                today["300.0"] = str(12.5 * int(today["24"]))
+            names = "|".join(re.escape(name) for name in sorted(today, key=len, reverse=True))
+            shown = re.sub(rf"\b({names})\b", lambda found: today[found[0]], step.shown) if names else step.shown
+            shell.run(step._replace(shown=shown))
+
+    assert {"2026-11-15", "2026-11-16", "24"} <= today.keys()
 
 
 @pytest.mark.parametrize(

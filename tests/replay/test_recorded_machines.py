@@ -45,7 +45,13 @@ def _distribute(host: DurableHost, visit: Visit, spec: MapSpec, input: Json) -> 
     raise AssertionError(f"{visit.state.name}: no machine here has a distributed Map")
 
 
-SURROUNDINGS = Surroundings(sign=_no_token, options_of=lambda *_: None, distribute=_distribute)
+def _no_definition(machine: str, version: int) -> str:
+    raise AssertionError(f"{machine}: a recording has its definition, and not the one that is kept as {version}")
+
+
+SURROUNDINGS = Surroundings(
+    sign=_no_token, options_of=lambda *_: None, distribute=_distribute, definition_of=_no_definition
+)
 FUNCTION = machine_workflow(SURROUNDINGS)
 
 

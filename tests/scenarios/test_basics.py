@@ -9,17 +9,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 import headgate as hg
 from headgate.durable.history import StartActivity, Started
 from headgate.errors import (
     AlreadyStartedError,
+    ConflictError,
     DefinitionError,
     ExecutionClosedError,
     InvalidIdError,
     NotFoundError,
     WorkflowViolationError,
 )
+from headgate.store.conditions import absent
+from headgate.store.schema import Key
+from headgate.store.tables import IDEMPOTENCY
+from headgate.store.writes import Put
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.hashing import raw
 from tests.scenarios.histories import commands, events, issued, kinds, left_behind, notes, turns
@@ -261,6 +267,21 @@ def test_start__same_id_and_another_input__is_refused(open_env: OpenEnvironment)
         one_call.start(2, id="same")
     with pytest.raises(AlreadyStartedError, match="same"):
         constant.start(id="same")
+
+
+def test_start__with_a_row_of_the_callers__both_are_there_or_neither(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    client = env.service.client
+    row = {"idempotency_key": "mine"}
+    mine = Put(IDEMPOTENCY, row, absent())
+    handle = client.start("one_call", Raw(b"1"), execution_id="same", also=[mine])
+    assert env.service.store.get(IDEMPOTENCY, Key("mine")) == row
+    assert client.start("one_call", Raw(b"1"), execution_id="same", also=[mine]).was_started is False
+    assert env.result(handle) == 2
+    with pytest.raises(ConflictError):
+        client.start("one_call", Raw(b"1"), execution_id="other", also=[mine])
+    with pytest.raises(NotFoundError):
+        client.get("other")
 
 
 def test_start__input_that_differs_in_the_order_of_keys__is_the_same(open_env: OpenEnvironment) -> None:

@@ -92,10 +92,12 @@ class AslProcess(Process):
         self.client = Client(store, clock, ids, keyring, archive, workflows=app.workflows)
         app.bind(self.client, self.bus)
         machine.functions.declare(app)
+        machines = Machines(store, clock)
         surroundings = Surroundings(
             sign=lambda execution_id, signal: sign_token(keyring, execution_id, signal),
             options_of=self._options_of,
             distribute=_distribute,
+            definition_of=machines.definition,
             look=self._look,
         )
         app.workflows[WORKFLOW] = Workflow(
@@ -107,7 +109,7 @@ class AslProcess(Process):
         )
         self.executions = MachineExecutions(
             self.client,
-            Machines(store, clock),
+            machines,
             Inspector(surroundings),
             keyring,
             clock,

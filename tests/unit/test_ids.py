@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import threading
 
@@ -94,6 +95,18 @@ def test_make__two_makers_at_one_time__differ(clock: VirtualClock) -> None:
     first, second = IdMaker(clock), IdMaker(clock)
 
     assert first.make("run") != second.make("run")
+
+
+def test_make__same_maker_in_a_forked_process__differs(ids: IdMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids.ulid()
+    forked = copy.deepcopy(ids._chance.getstate())
+    ids._last_ms = 0
+    ours = ids.ulid()
+    ids._chance.setstate(forked)
+    ids._last_ms = 0
+    monkeypatch.setattr("headgate.ids.os.getpid", lambda: -7)
+
+    assert ids.ulid() != ours
 
 
 @given(st.integers(min_value=1, max_value=281_474_976_710_655))

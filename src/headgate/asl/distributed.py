@@ -81,7 +81,7 @@ class Distributor:
         run_id = visit.frame.map_run = visit.frame.map_run or f"map-{hg.uuid()}"
         items = items_of(visit, spec, input)
         order = order_of(host.request, visit, spec, input)
-        split = split_order_of(host.request, visit, spec, input, order, items)
+        split = split_order_of(host.definition(host.request), visit, spec, input, order, items)
         writing = writing_of(visit, spec, input)
         journal, lane = host.journal, visit.lane
         lane.event_id = journal.add("MapStateStarted", lane.event_id, {"length": len(items or ())})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -40,6 +40,7 @@ from headgate.errors import (
 )
 from headgate.ids import IdMaker
 from headgate.store.keyring import Keyring
+from headgate.store.writes import Write
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 MACHINE_TAG: Final = "machine"
@@ -124,11 +125,13 @@ class MachineExecutions:
         version: int | None = None,
         limits: Limits | None = None,
         delay_seconds: float | None = None,
+        also: Sequence[Write] = (),
     ) -> tuple[str, bool]:
         """Start a machine, and return the id of the execution and whether it is a new one.
 
-        The same name with the same input gives the one that is there. Raises `NotFoundError` if there is no such
-        machine or function, `AlreadyStartedError` if the name was used with another input, `PayloadTooLargeError`.
+        The same name with the same input gives the one that is there. `also` is written with a new one.
+        Raises `NotFoundError` if there is no such machine or function, `AlreadyStartedError` if the name was used
+        with another input, `PayloadTooLargeError`.
         """
         stored = self.machines.get(machine, version)
         return self.start_definition(
@@ -139,6 +142,7 @@ class MachineExecutions:
             version=stored.version,
             limits=limits,
             delay_seconds=delay_seconds,
+            also=also,
         )
 
     def start_definition(
@@ -151,6 +155,7 @@ class MachineExecutions:
         version: int = 0,
         limits: Limits | None = None,
         delay_seconds: float | None = None,
+        also: Sequence[Write] = (),
     ) -> tuple[str, bool]:
         """Start a definition that need not be kept under its name. Otherwise as `start`."""
         request = self.request(machine, definition, input, name=name, version=version, limits=limits)
@@ -166,6 +171,7 @@ class MachineExecutions:
                 memo=memo,
                 timeout_seconds=compiled(definition).timeout_seconds,
                 delay_seconds=delay_seconds,
+                also=also,
             )
         except AlreadyStartedError:
             # When it was started and from which version is part of the input; the same name and input are the same.
@@ -201,7 +207,8 @@ class MachineExecutions:
                 f"input of machine {machine}: {size:,} bytes; at most {limits.data_bytes_max:,}; pass a reference"
             )
         self._check_functions(machine, compiled(definition))
-        return Request(machine, name, definition, self._now_ms(), input, version, limits)
+        # A machine that is kept is named and not written out: its executions are many, and it may be large.
+        return Request(machine, name, "" if version else definition, self._now_ms(), input, version, limits)
 
     def _check_functions(self, machine: str, definition: Machine) -> None:
         """Refuse a machine that would wait for ever for a function that nobody has."""
@@ -277,7 +284,8 @@ class MachineExecutions:
             is_redriven=True,
             ended_as=found.events[-1].type if len(found.events) > found.journaled else "",
         )
-        self._check_functions(request.machine, compiled(request.definition))
+        machine = compiled(request.definition or self.machines.definition(request.machine, request.version))
+        self._check_functions(request.machine, machine)
         self._client.start(
             WORKFLOW,
             payload.encode(request, what=f"input of machine {request.machine}"),
@@ -285,7 +293,7 @@ class MachineExecutions:
             reuse=Reuse.FAILED,
             tags=row.tags,
             memo=Raw(b"null") if row.memo is None else Raw(row.memo.encode()),
-            timeout_seconds=compiled(request.definition).timeout_seconds,
+            timeout_seconds=machine.timeout_seconds,
         )
         return count
 

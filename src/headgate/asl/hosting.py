@@ -26,7 +26,7 @@ from headgate.asl.running import Call, Run, context_of
 from headgate.asl.scope import Json
 from headgate.asl.task_tokens import SIGNAL, Callback, Told
 from headgate.asl.visits import Lane, Visit
-from headgate.durable import payload
+from headgate.durable import guard, payload
 from headgate.durable import workflow as hg
 from headgate.durable.definitions import Workflow
 from headgate.durable.failures import ActivityTimeout, ChildFailure, ErrorInfo, Failure, describe
@@ -60,6 +60,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     # The options of a call of a function, if it is registered here; None for one that another process has.
     options_of: Callable[[str, Raw], ActivityOptions | None]
     distribute: Distributes
+    # The definition of a version of a machine.
+    definition_of: Callable[[str, int], str]
     # The answer to a call that only looks, where it can be had at once and changes nothing; None: an activity has to.
     look: Callable[[str, Json], Json] = lambda _name, _input: None
     journal: Callable[[Request], Journal] = lambda request: Tally(request.events)
@@ -71,8 +73,8 @@ def machine_workflow(
     """Return the function of the workflow that runs machines. `seen` is told the frame that it goes by."""
 
     async def run_machine(request: Request) -> Json:
-        machine = compiled(request.definition)
         host = DurableHost(request, surroundings)
+        machine = compiled(host.definition(request))
         journal = host.journal
         if request.resume is None:
             started_id = journal.add("ExecutionStarted", 0, {"input": request.input})
@@ -115,6 +117,17 @@ class DurableHost:
             started_at_ms=request.started_at_ms,
             redrive_count=request.redrive_count,
         )
+
+    def definition(self, request: Request) -> str:
+        """Return the definition that a request names. If it cannot be read now, the turn is tried again."""
+        if request.definition:
+            return request.definition
+        try:
+            # Not recorded, for it is the same whenever it is read.
+            return guard.lifted(lambda: self.surroundings.definition_of(request.machine, request.version))
+        except HeadgateError as exc:
+            self._interpreter.break_off(exc)
+            raise
 
     def now_ms(self) -> int:
         return self._interpreter.at_ms
@@ -250,7 +263,7 @@ class DurableHost:
 
     async def _await_child(self, call: Call, request: Request) -> Json:
         request = replace(request, started_at_ms=self.now_ms())
-        machine = compiled(request.definition)
+        machine = compiled(self.definition(request))
         child = child_workflow().options(timeout=machine.timeout_seconds, tags={"machine": request.machine})(request)
         facts: dict[str, Json] = {
             "ExecutionArn": child.id,

@@ -27,6 +27,8 @@ KIND: Final = "STATE-MACHINE"
 LATEST: Final = "LATEST"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 _PROBLEMS_TOLD_MAX: Final = 20
+# Definitions that a process has at hand, for those who run them.
+_KNOWN_MAX: Final = 256
 
 
 class StoredMachine(Struct, frozen=True, omit_defaults=True):
@@ -92,6 +94,7 @@ class Machines:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self._definitions: dict[tuple[str, int], str] = {}
 
     def put(
         self,
@@ -148,6 +151,16 @@ class Machines:
             which = "" if version is None else f" version {version}"
             raise NotFoundError(f"machine {name}{which}: there is none; 'headgate asl ls' lists them")
         return found
+
+    def definition(self, name: str, version: int) -> str:
+        """Return the definition of a version, which never changes. Raises `NotFoundError`."""
+        known = self._definitions.get((name, version))
+        if known is None:
+            known = self.get(name, version).definition
+            if len(self._definitions) >= _KNOWN_MAX:
+                self._definitions.clear()
+            self._definitions[name, version] = known
+        return known
 
     def ls(self, *, limit: int = 100, cursor: str | None = None) -> MachineList:
         """Return the machines by name. Raises `CursorError`."""

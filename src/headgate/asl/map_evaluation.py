@@ -58,14 +58,12 @@ def order_of(request: Request, visit: Visit, spec: MapSpec, input: Json) -> MapO
 
 
 def split_order_of(
-    request: Request, visit: Visit, spec: MapSpec, input: Json, order: MapOrder, items: list[Json] | None
+    definition: str, visit: Visit, spec: MapSpec, input: Json, order: MapOrder, items: list[Json] | None
 ) -> SplitOrder:
     """Return where the items come from, and how they are split. Raises `StateError`."""
     selection = None
     if spec.selector is not None:
-        selection = Selection(
-            request.definition, visit.state.name, input, visit.frame.input, visit.context, visit.variables
-        )
+        selection = Selection(definition, visit.state.name, input, visit.frame.input, visit.context, visit.variables)
     items_max, bytes_max = _batch_limits(visit, spec.batcher, order)
     return SplitOrder(
         run_id=order.run_id,

@@ -15,11 +15,11 @@ from headgate.asl.scope import Json
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
-    """The input of the workflow that runs machines. It has all that is needed to run it again in a year."""
+    """The input of the workflow that runs machines. It says all that is needed to run it again in a year."""
 
     machine: str
     name: str
-    # The definition as JSON text, variables filled in.
+    # The definition as JSON text, variables filled in. Empty: the machine's of this version, which is kept for good.
     definition: str
     started_at_ms: int
     input: Json = None

@@ -49,6 +49,7 @@ class AslService:
             sign=lambda execution_id, signal: sign_token(keyring, execution_id, signal),
             options_of=self._options_of,
             distribute=distributor.run,
+            definition_of=self.machines.definition,
             look=self._look,
         )
         self.executions = MachineExecutions(

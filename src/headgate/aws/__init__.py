@@ -1,1 +1,1 @@
-"""AWS: the functions of the lifecycle as Lambda handlers, and Step Functions in the place of the durable engine."""
+"""AWS: the functions of the lifecycle and of workflows as Lambda handlers; Step Functions in the engine's place."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,24 +12,25 @@ from msgspec import Struct
 
 from headgate.aws.deliveries import work_off
 from headgate.aws.function_settings import FunctionSettings, read_function_settings, read_settings
+from headgate.aws.home import furnish
 from headgate.aws.lifecycle_topic import LifecycleTopic
 from headgate.aws.sla_schedules import ScheduledSlaMonitor
 from headgate.aws.stream_batches import StreamBatches
 from headgate.clock import Clock, SystemClock
 from headgate.durable.app import App
-from headgate.errors import StoreIOError
 from headgate.health_wiring import open_health
-from headgate.ids import IdMaker
-from headgate.pipeline_wiring import NOTIFY_FILE, OpenPipelines, apply_folder, open_pipelines
-from headgate.pipelines.aws_refusals import asking
+from headgate.pipeline_wiring import (
+    NOTIFY_FILE,
+    OpenPipelines,
+    apply_folder,
+    open_pipelines,
+    open_step_functions,
+)
 from headgate.pipelines.calls import Answer
 from headgate.pipelines.heartbeats import Who
 from headgate.pipelines.loops import PipelineLoops
-from headgate.pipelines.one_shots import OneShots
 from headgate.pipelines.starting import FUNCTIONS
-from headgate.pipelines.step_functions import StepFunctions
 from headgate.pipelines.watchdog import TickReport
-from headgate.settings import Settings
 from headgate.store.cache import Cache
 from headgate.store.tables import PIPELINES
 from headgate.store.writes import Change
@@ -41,7 +40,6 @@ from headgate.wiring import (
     AppService,
     OpenedStore,
     join_fanouts,
-    keys_path,
     open_cache,
     open_fanouts,
     open_service,
@@ -124,22 +122,22 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> Container:
     functions, settings = read_function_settings(environ), read_settings(environ)
     package = Path(environ.get(_TASK_ROOT) or ".").absolute()
     clients = AwsClients(region=settings.store.aws_region, endpoint_url=settings.store.aws_endpoint_url)
-    _furnish(settings, functions, clients, package)
+    notify = package / NOTIFY_FILE
+    files = [notify] if notify.is_file() else []
+    furnish(settings, clients, keys_secret_arn=functions.keys_secret_arn, files=files)
     opened = open_store(settings, clock)
     service = open_service(App("headgate"), opened, clock)
     fanouts = open_fanouts(opened, clock, service.ids)
     join_fanouts(service, opened, fanouts)
     cache = open_cache(settings, clock)
     health = open_health(opened, cache, clock, service)
-    one_shots = OneShots(
-        clients.client("scheduler"), role_arn=functions.scheduler_role_arn, group=functions.scheduler_group_name
-    )
-    engine = StepFunctions(
-        clients.client("stepfunctions"),
-        one_shots,
+    engine = open_step_functions(
+        clients,
+        clock,
+        service.ids,
         machine_arn=functions.state_machine_arn,
-        clock=clock,
-        ids=IdMaker(clock),
+        scheduler_role_arn=functions.scheduler_role_arn,
+        scheduler_group=functions.scheduler_group_name,
     )
     pipelines = open_pipelines(service, opened, fanouts, clock, environ=environ, health=health, engine=engine)
     monitor = service.app.activities[FUNCTIONS["sla_monitor_arn"]].function
@@ -151,7 +149,7 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> Container:
         cache=cache,
         clients=clients,
         batches=StreamBatches(PIPELINES, opened.spill.restore_change, _hearers(pipelines, functions, clients)),
-        sla_monitor=ScheduledSlaMonitor(monitor, one_shots, own_arn=functions.sla_monitor_arn, clock=clock),
+        sla_monitor=ScheduledSlaMonitor(monitor, engine.one_shots, own_arn=functions.sla_monitor_arn, clock=clock),
     )
 
 
@@ -166,33 +164,3 @@ def _hearers(pipelines: OpenPipelines, functions: FunctionSettings, clients: Aws
         topic.hear(change)
 
     return hear
-
-
-def _furnish(settings: Settings, functions: FunctionSettings, clients: AwsClients, package: Path) -> None:
-    """Put into the home what a machine would have there: the keyring, and how alerts go out.
-
-    Raises `TransientError` and `StoreIOError`.
-    """
-    keys = _keys(functions.keys_secret_arn, clients) if functions.keys_secret_arn else ""
-    try:
-        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if (package / NOTIFY_FILE).is_file():
-            shutil.copyfile(package / NOTIFY_FILE, settings.home / NOTIFY_FILE)
-        if keys:
-            _write_private(keys_path(settings), keys)
-    except OSError as exc:
-        raise StoreIOError(f"home {settings.home}: cannot be written: {exc.strerror}; set HEADGATE_HOME") from exc
-
-
-def _keys(secret_arn: str, clients: AwsClients) -> str:
-    with asking(f"secret {secret_arn}"):
-        answer = clients.client("secretsmanager").get_secret_value(SecretId=secret_arn)
-    return str(answer.get("SecretString", ""))
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that nobody else may read, unless an earlier container of the same machine has left it."""
-    with contextlib.suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)

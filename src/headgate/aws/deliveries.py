@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from headgate.durable.fleet import list_members
 from headgate.durable.service import Service
+from headgate.durable.wakes import WorkerWake
+from headgate.durable.worker import Worker
+from headgate.durable.worker_watch import WorkerWatch
 
 # No worker beats while a delivery is made, and none of them may take this long.
 LEASE_SECONDS: Final = 240.0
+# No invocation lives longer, and no clock of two that are set by AWS is wrong by this much.
+INVOCATION_SECONDS_MAX: Final = 900.0
 
 
 def work_off(service: Service, is_over: Callable[[], bool]) -> int:
     """Perform what is due until nothing is left or time is up, and return how much it was.
 
-    What was claimed and not begun is given back; what a killed invocation held is taken over after its lease.
+    What was claimed and not begun is given back; what a killed invocation held is taken over once its lease is over
+    and it cannot be there any more.
     """
     worker = service.worker(lease_seconds=LEASE_SECONDS)
+    # Machines of functions have names and process ids in common: by these nobody can tell who of them lives.
+    worker.fleet.host = service.ids.make("call")
     worker.join()
     done = 0
     try:
+        _take_over(worker, service)
         while not is_over():
             worker.poll()
             while worker.engine.has_work and not is_over():
@@ -32,3 +42,12 @@ def work_off(service: Service, is_over: Callable[[], bool]) -> int:
     finally:
         worker.leave()
     return done
+
+
+def _take_over(worker: Worker, service: Service) -> None:
+    """Give up workers that have not been seen for longer than they can live: this one stays too short to watch them."""
+    watch = WorkerWatch(worker, service.store)
+    at_ms = int(1000 * (service.clock.seconds() - INVOCATION_SECONDS_MAX))
+    for member in list_members(service.store):
+        if member.lease_until_ms < at_ms:
+            watch.look(WorkerWake(member.worker_id, member.beats, member.is_given_up))

@@ -7,31 +7,14 @@ others are called by the stream of the table, by a rule of EventBridge, or when 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
-
-import structlog
+from typing import TypeVar
 
 from headgate.aws.container import Container, container
-from headgate.aws.failures import named
-from headgate.errors import HeadgateError, TransientError
+from headgate.aws.invocations import Context, Event, answered, is_over
+from headgate.errors import TransientError
 from headgate.pipelines.watchdog import REPORTING
-from headgate.telemetry import correlated
-
-# With less time than this nothing more is begun, so that it can end: a call of the store may take ten seconds.
-MARGIN_MS: Final = 15_000
-_log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-Event = dict[str, Any]
-
-
-class Context(Protocol):
-    """What Lambda tells of an invocation."""
-
-    aws_request_id: str
-
-    def get_remaining_time_in_millis(self) -> int:
-        """Return for how long the invocation may go on."""
 
 
 def orchestrator(event: Event, context: Context) -> Event:
@@ -62,7 +45,7 @@ def sla_monitor(event: Event, context: Context) -> Event:
 def stream_router(event: Event, context: Context) -> Event:
     """Act on changed rows of the table of pipelines, and report those that have to come again."""
     failed = _answered(
-        "stream-router", context, lambda opened: opened.batches(event["Records"], lambda: _is_over(context))
+        "stream-router", context, lambda opened: opened.batches(event["Records"], lambda: is_over(context))
     )
     return {"batchItemFailures": [{"itemIdentifier": number} for number in failed]}
 
@@ -83,7 +66,7 @@ def watchdog(event: Event, context: Context) -> Event:
 def clockwork(event: Event, context: Context) -> Event:
     """Begin what is due by the clock, and deliver alerts."""
     del event
-    return _answered("clockwork", context, lambda opened: {"delivered": opened.keep_time(lambda: _is_over(context))})
+    return _answered("clockwork", context, lambda opened: {"delivered": opened.keep_time(lambda: is_over(context))})
 
 
 def definitions(event: Event, context: Context) -> Event:
@@ -96,23 +79,5 @@ def _called(variable: str, event: Event, context: Context) -> Event:
     return _answered(variable, context, lambda opened: opened.call(variable, event))
 
 
-def _is_over(context: Context) -> bool:
-    return context.get_remaining_time_in_millis() < MARGIN_MS
-
-
 def _answered(function: str, context: Context, call: Callable[[Container], T]) -> T:
-    """Return what a call returns. Raises what `failures.named` makes of an error.
-
-    The event is not logged: it holds tokens.
-    """
-    with correlated(context.aws_request_id):
-        try:
-            answer = call(container())
-        except HeadgateError as exc:
-            _log.error("call failed", function=function, code=exc.code, error=str(exc))
-            error = named(exc)
-            if error is exc:
-                raise
-            raise error from exc
-        _log.info("call answered", function=function, milliseconds_left=context.get_remaining_time_in_millis())
-        return answer
+    return answered(function, context, lambda: call(container()))

@@ -10,6 +10,7 @@ import typer
 from headgate.cli.api import Api, Tags, asks, at, read_tags
 from headgate.cli.dataset_baselines import baseline
 from headgate.cli.dataset_names import alias, export, name_means, schema, unalias
+from headgate.cli.dataset_producers import producers
 from headgate.cli.dataset_rules import resolve, rule_app, rules
 from headgate.cli.documents import read_document
 from headgate.cli.health_options import IfVersion, Limit, Reason, Ticket, Urn
@@ -357,6 +358,7 @@ app.command("name")(name_means)
 app.command("export")(export)
 app.command("schema")(schema)
 app.command("baseline")(baseline)
+app.command("producers")(producers)
 app.command("resolve")(resolve)
 app.command("rules")(rules)
 app.add_typer(rule_app, name="rule")

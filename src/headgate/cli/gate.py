@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from headgate.cli.api import Api, asks, at
+from headgate.cli.gate_flags import flag
 from headgate.cli.health_options import Ticket, Urn
 from headgate.cli.moments import ago
 from headgate.cli.output import short, show_table
@@ -155,3 +156,6 @@ def revoke(
         echo_json({"revoked": id})
     else:
         typer.echo(f"{id}: it is taken back")
+
+
+app.command("flag")(flag)

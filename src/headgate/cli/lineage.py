@@ -94,6 +94,27 @@ def producer(
         typer.echo("and more than these")
 
 
+@app.command("specs")
+@asks
+def specs(
+    api: Api,
+    commit: Annotated[str | None, typer.Option(metavar="SHA", help="What was told of this commit.")] = None,
+    producer: Annotated[str | None, typer.Option(metavar="ID", help="What this producer has told.")] = None,
+    limit: Limit = 100,
+    as_json: Json = False,
+) -> None:
+    """List the specs of a commit or of a producer."""
+    found = list(api.pages(at("lineage", "specs"), limit, commit=commit, producer_id=producer))
+    if as_json:
+        echo_json(found)
+        return
+    rows = [
+        (each["spec_id"], len(each["dataset_writes"]), len(each["dataset_reads"]), ago(each["updated_at"]))
+        for each in found
+    ]
+    show_table(("SPEC", "WRITES", "READS", "TOLD"), rows, nothing="no spec is known")
+
+
 @app.command("push")
 @asks
 def push(

@@ -92,6 +92,9 @@ def set_signal(  # noqa: PLR0913 - each is an option
         str | None, typer.Option(metavar="TIME", help="When the time ended that it is about. [default: now]")
     ] = None,
     window: Annotated[str, typer.Option(metavar="DURATION", help="How long that time was.")] = "5m",
+    count: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="How many events there were: of a VOLUME, kept by the hour.")
+    ] = None,
     producer: Annotated[str | None, typer.Option(metavar="ID", help="Who is thought to have caused it.")] = None,
     evidence: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Evidence of it; may be given repeatedly.")
@@ -113,6 +116,7 @@ def set_signal(  # noqa: PLR0913 - each is an option
         "failure_signature": signature,
         "window_start": began.isoformat(),
         "window_end": ended,
+        "metrics": None if count is None else {"evidence_count": count},
         "top_producer": None if producer is None else {"producer_id": producer},
         "evidence_sample": evidence or [],
         "expected_version": if_version,
@@ -159,6 +163,34 @@ def history(
     ]
     columns = ("STATE", "WAS", "SINCE", "WINDOW END", "SCORE", "SIGNATURE", "INCIDENT")
     show_table(columns, rows, nothing="it has not changed in this time", key=3)
+
+
+@app.command("volume")
+@asks
+def volume(
+    api: Api,
+    urn: Urn,
+    days: Annotated[int, typer.Option(metavar="N", min=1, max=14, help="Of how many days.")] = 7,
+    as_json: Json = False,
+) -> None:
+    """Show how many events a dataset had in each hour, the latest last. A gap: nobody has counted."""
+    found = api.get(at("datasets", urn, "volume-history"), days=str(days))
+    if as_json:
+        echo_json(found)
+        return
+    # Before the first count there is nothing to see, and after it every gap is.
+    known = [each["event_count"] is not None for each in found["points"]]
+    shown = found["points"][known.index(True) :] if any(known) else []
+    rows = [
+        (
+            each["hour"],
+            "gap" if each["event_count"] is None else each["event_count"],
+            each["window_count"],
+            "" if each["is_over"] else "goes on",
+        )
+        for each in shown
+    ]
+    show_table(("HOUR", "EVENTS", "WINDOWS", ""), rows, nothing=f"nothing was counted in {days} days")
 
 
 def show_signals(

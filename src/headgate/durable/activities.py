@@ -164,6 +164,24 @@ class Activities:
         outcomes = self._store.transact_many(transactions)
         return [activity for activity, refusal in zip(taken, outcomes, strict=True) if refusal is None]
 
+    def take(self, activity: Activity) -> Activity | None:
+        """Claim an activity that waits. None: there is no room for it now, or somebody was quicker.
+
+        Raises `OutcomeUnknownError` if it may have been claimed.
+        """
+        admitted = self._limits.admit(options_of(activity), self.claimed(activity), {})
+        if admitted is None:
+            return None
+        claimed, writes = admitted
+        member = [] if self._membership is None else [self._membership()]
+        try:
+            self._store.transact([claimed.put(activity.token), *writes, *member])
+        except OutcomeUnknownError:
+            raise
+        except ConflictError:
+            return None
+        return claimed
+
     def next_available_ms(self, queues: Sequence[str]) -> int:
         """Return when the next activity of these queues may be started."""
         soonest = NEVER_MS
@@ -275,12 +293,16 @@ class Activities:
         self._put(external, activity.token)
         return external
 
+    def find(self, activity_id: str) -> Activity | None:
+        """Return an activity as it is now, or None if it has ended."""
+        item = self._store.get(ACTIVITIES, Key(activity_id), consistent=True)
+        return None if item is None else activity_of(item)
+
     def get(self, activity_id: str, token: str) -> Activity:
         """Return an activity if this token still holds it. Raises `StaleClaimError`, `NotFoundError`."""
-        item = self._store.get(ACTIVITIES, Key(activity_id), consistent=True)
-        if item is None:
+        activity = self.find(activity_id)
+        if activity is None:
             raise NotFoundError(f"activity {activity_id}: it has ended, or its execution has; nothing is left to do")
-        activity = activity_of(item)
         if activity.token != token:
             raise _stale(activity)
         return activity

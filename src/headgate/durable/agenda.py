@@ -160,7 +160,7 @@ class Agenda:
         if not self._is_ours(item, timer.due_at_ms) or self._worker.engine.ready.is_shelved(timer.execution_id):
             return False
         self._told[timer.timer_id] = now
-        self._worker.engine.tell(timer.execution_id, _fired(timer))
+        self._worker.engine.tell(timer.execution_id, fired(timer))
         return True
 
     def _claims(self) -> int:
@@ -217,6 +217,7 @@ class Agenda:
         return int(self._clock.seconds() * 1000)
 
 
-def _fired(timer: Timer) -> Source:
+def fired(timer: Timer) -> Source:
+    """Return what an execution hears when a timer is due."""
     event = TimerFired(timer.seq) if timer.event is None else load_event(timer.event)
     return Source(event, timer.fired(), timer.run)

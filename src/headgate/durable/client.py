@@ -91,7 +91,7 @@ class Client:
 
     # Starting.
 
-    def start(
+    def start(  # noqa: PLR0913 - each is a thing that callers set
         self,
         workflow: str,
         input: Raw,
@@ -103,9 +103,13 @@ class Client:
         timeout_seconds: float | None = None,
         delay_seconds: float | None = None,
         first_signal: Signal | None = None,
+        tells_end: bool = False,
+        also: Sequence[Write] = (),
     ) -> Handle:
         """Start an execution, or find the one that is there, and return once that is durable.
 
+        `also` is written in the transaction that starts it, and not if it is there.
+        With `tells_end`, the event `headgate.execution.ended` tells of its end, in the transaction that ends it.
         Raises `UnknownWorkflowError` if no app here has the workflow, `AlreadyStartedError` if the id is taken by
         something else, `InvalidIdError`, `PayloadTooLargeError`.
         """
@@ -125,15 +129,18 @@ class Client:
             timeout_seconds=timeout_seconds if timeout_seconds is not None else definition.timeout_seconds,
             retention_seconds=definition.retention_seconds,
             delay_seconds=delay_seconds,
+            tells_end=tells_end,
         )
-        was_started = self._start(request, _policy(reuse), first_signal)
+        was_started = self._start(request, _policy(reuse), first_signal, also)
         return Handle(self, request.execution_id, was_started=was_started, returns=definition.signature.result)
 
-    def _start(self, request: StartRequest, reuse: Reuse, first_signal: Signal | None) -> bool:
+    def _start(
+        self, request: StartRequest, reuse: Reuse, first_signal: Signal | None, also: Sequence[Write] = ()
+    ) -> bool:
         """Return whether an execution was started; if not, the one that is there is the one that was asked for."""
         earlier: Execution | None = None
         while True:
-            taken_by = self._try_start(request, first_signal, earlier)
+            taken_by = self._try_start(request, first_signal, earlier, also)
             if taken_by is None:
                 self._told(request.execution_id)
                 return True
@@ -147,7 +154,7 @@ class Client:
             earlier = taken_by
 
     def _try_start(
-        self, request: StartRequest, first_signal: Signal | None, earlier: Execution | None
+        self, request: StartRequest, first_signal: Signal | None, earlier: Execution | None, also: Sequence[Write]
     ) -> Execution | None:
         """Start in the place of `earlier`, and return None; or return the execution that has the id."""
         now_ms = self._now_ms()
@@ -157,14 +164,17 @@ class Client:
             writes.append(message(request.execution_id, first_signal, now_ms, self._ids.ulid()).put())
             writes.append(Put(INBOXES, _seen(request.execution_id, execution.first_run, first_signal.id)))
         try:
-            self._store.transact(writes)
+            self._store.transact([*writes, *also])
         except OutcomeUnknownError:
             raise
         except ConflictError as exc:
-            if exc.current is None:
+            if 0 not in exc.failures:
+                raise
+            taken_by = exc.failures[0]
+            if taken_by is None:
                 # The one that was there is no longer kept.
-                return self._try_start(request, first_signal, None)
-            return execution_of(exc.current)
+                return self._try_start(request, first_signal, None, also)
+            return execution_of(taken_by)
         return None
 
     def signal_with_start(
@@ -245,6 +255,7 @@ class Client:
             tags=row.tags,
             memo=started.memo,
             timeout_seconds=timeout_seconds,
+            tells_end=row.tells_end,
         )
 
     def _send(self, execution_id: str, event: Event) -> None:

@@ -67,6 +67,7 @@ RETENTION_SECONDS: Final = 7 * 86_400.0
 ANSWER_SECONDS: Final = 86_400
 _DUMPED_MAX: Final = 1_000
 FIRST_TOKEN: Final = "0"
+ENDED_EVENT: Final = "headgate.execution.ended"
 
 _options_encoder: Final = msgspec.json.Encoder()
 
@@ -141,6 +142,11 @@ def draft_turn(
     first = sources[0].event if sources else None
     if isinstance(first, Started):
         _start_timeout(draft, first)
+    if row.tells_end and commands and isinstance(commands[-1], Close):
+        # Before the commands, of which what does not fit may follow.
+        writes.extend(outlook.emit(row, _ended(row, commands[-1].status)))
+        # Deliveries are found by a look, which is due now.
+        draft.timers_due_ms.append(outlook.now_ms)
     dispatched = _dispatch_inline(draft, commands, outlook)
     _apply_to_row(draft, commands, dispatched, outlook)
     if draft.claims:
@@ -242,6 +248,11 @@ def _close(draft: Draft, row: Execution, close: Close, outlook: Outlook) -> Exec
     if row.ready_pk is None:
         row = replace(row, ready_pk=ARCHIVE, ready_at_ms=outlook.now_ms + round(retention * 1000))
     return row
+
+
+def _ended(row: Execution, status: Status) -> EmitEvent:
+    facts = {"execution_id": row.execution_id, "workflow": row.workflow, "status": status.value}
+    return EmitEvent(0, ENDED_EVENT, Raw(_options_encoder.encode(facts)), row.execution_id)
 
 
 def _continue(draft: Draft, row: Execution, command: ContinueAsNew, outlook: Outlook) -> Execution:

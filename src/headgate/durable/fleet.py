@@ -66,6 +66,8 @@ class Fleet:
     def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, lease_seconds: float = LEASE_SECONDS) -> None:
         self.worker_id = ""
         self.lease_seconds = lease_seconds
+        # Where processes can see one another. Who shares no processes with others under this name gives itself another.
+        self.host = this_host()
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -86,7 +88,7 @@ class Fleet:
             started_at_ms=now_ms,
             lease_seconds=self.lease_seconds,
             seen_at_ms=now_ms,
-            host=this_host(),
+            host=self.host,
             pid=os.getpid(),
             app=app,
             workflows=tuple(sorted(workflows)),
@@ -152,7 +154,7 @@ class Fleet:
             return False
         if member.worker_id == self.worker_id:
             return True
-        if member.host == this_host() and not is_running(member.pid):
+        if member.host == self.host and not is_running(member.pid):
             return False
         _, since = self._watched.get(member.worker_id, (0, self._clock.monotonic()))
         return self._clock.monotonic() - since <= member.lease_seconds

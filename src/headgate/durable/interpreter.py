@@ -267,6 +267,10 @@ class Interpreter:
         else:
             self._commands.append(CancelActivity(seq))
 
+    def break_off(self, error: BaseException) -> None:
+        """What the turn needs cannot be had: `advance` raises this, whatever the code makes of it."""
+        self._broken = error
+
     def note(self, level: str, text: str) -> None:
         """Keep a line of the execution's log, once."""
         if not self.replaying and not self._is_gone:
@@ -286,8 +290,7 @@ class Interpreter:
     def report(self, message: str, error: BaseException | None) -> None:
         if self._is_gone:
             return
-        text = message if error is None else f"{message}: {type(error).__name__}: {error}"
-        self.note("ERROR", text)
+        self.note("ERROR", message if error is None else f"{message}: {type(error).__name__}: {error}")
         if isinstance(error, WorkflowViolationError):
             self._broken = error
 
@@ -310,7 +313,7 @@ class Interpreter:
                 return
 
     def _apply(self, event: Event) -> None:
-        match event:
+        match event:  # Woken is only a reason to look.
             case ActivityEnded():
                 self._end_activity(event)
             case TimerFired():
@@ -330,9 +333,6 @@ class Interpreter:
                     self._main.cancel(event.reason or None)
             case UpdateRequested():
                 self.mailbox.update(event)
-            case _:
-                # Woken is only a reason to look.
-                return
 
     def _start(self, event: Started) -> None:
         self.started = event

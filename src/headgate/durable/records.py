@@ -60,6 +60,8 @@ class Execution(Struct, frozen=True, omit_defaults=True):
     memo: str | None = None
     timeout_at_ms: int | None = None
     retention_seconds: float | None = None
+    # Whether the bus is told of its end.
+    tells_end: bool = False
     # Names of signals that the code waits for since its last turn, for whoever wonders why it does not go on.
     awaits: tuple[str, ...] = ()
     # How many commands of the last turn are carried out; None when all are.

@@ -47,6 +47,7 @@ class StartRequest(Struct, frozen=True, kw_only=True):
     timeout_seconds: float | None = None
     retention_seconds: float | None = None
     delay_seconds: float | None = None
+    tells_end: bool = False
     parent_id: str | None = None
     parent_seq: int | None = None
     parent_run: int | None = None
@@ -92,6 +93,7 @@ def start_writes(
         memo=None if request.memo is NULL else bytes(request.memo).decode(),
         timeout_at_ms=timeout_at_ms,
         retention_seconds=request.retention_seconds,
+        tells_end=request.tells_end,
         archive=None if earlier is None else earlier.archive,
         archived_through=0 if earlier is None else earlier.archived_through,
     )

@@ -9,6 +9,8 @@ from headgate.store.values import Item
 from headgate.store.writes import Put
 
 EVENT_PREFIX = "EVT#"
+# What the bus is told when one has ended.
+ENDED_EVENT = "headgate.fanout.ended"
 
 
 class FanoutEvent(Struct, frozen=True, omit_defaults=True):

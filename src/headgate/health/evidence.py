@@ -209,6 +209,9 @@ class EvidenceCache:
 
     def get(self, evidence_id: str, *, include_archived: bool = True) -> Evidence | None:
         """Return a piece of evidence, or None. Raises `CorruptionError` if it may be where the archive is damaged."""
+        row = self._store.get(EVIDENCE_CACHE, Key(evidence_id)) if is_evidence_id(evidence_id) else None
+        if row is not None:
+            return evidence_of(row)
         found = self.get_many([evidence_id], include_archived=include_archived)
         if evidence_id in found.unreadable:
             raise CorruptionError(f"evidence {evidence_id}: it may be there, but: {found.unreadable[evidence_id]}")

@@ -20,6 +20,8 @@ from headgate.health.lineage_manifests import Manifest, Outcome, Pending, Plan, 
 from headgate.health.lineage_rows import (
     PENDING,
     LineageEntry,
+    commit_item,
+    commit_partition,
     edge_write,
     entry_of,
     manifest_item,
@@ -50,8 +52,8 @@ from headgate.store.writes import Put, Query, Range, Sort, Update, Write
 
 PAGE: Final = 100
 PAGE_MAX: Final = 1000
-# What fits into one transaction beside the manifest, the spec and the producer's part of the graph.
-STEP_EDGES: Final = 96
+# What fits into one transaction beside the manifest, the spec, its commit and the producer's part of the graph.
+STEP_EDGES: Final = 95
 # How long whoever began a large change is left to finish it.
 SWEEP_AFTER_MS: Final = 30_000
 ATTEMPTS: Final = 20
@@ -76,7 +78,7 @@ class Entries(Struct, frozen=True):
 
 
 class Specs(Struct, frozen=True):
-    """Some specs of a producer, and the cursor to the next ones if there are more."""
+    """Some specs of a producer or of a commit, and the cursor to the next ones if there are more."""
 
     specs: list[LineageSpec]
     cursor: str | None = None
@@ -178,6 +180,15 @@ class Lineage:
         sort = Sort(Range.BEGINS_WITH, "SPEC#")
         page = self._store.query(Query(table=CONTROL, partition=partition, sort=sort, limit=limit, cursor=cursor))
         return Specs([spec_of(item) for item in page.items], page.cursor)
+
+    def specs_of_commit(self, commit: str, *, limit: int = PAGE, cursor: str | None = None) -> Specs:
+        """Return the specs that producers have sent of a commit within a year, by id."""
+        page = self._store.query(
+            Query(table=CONTROL, partition=commit_partition(commit), limit=limit, cursor=cursor, consistent=True)
+        )
+        keys = [spec_key(row["producer_id"], row["SK"]) for row in page.items]
+        found = self._store.get_many(CONTROL, keys, consistent=True)
+        return Specs([spec_of(item) for item in found if item is not None], page.cursor)
 
     def spec(self, given: str) -> LineageSpec:
         """Return a spec. Raises `InvalidIdError` for what is no spec's id, and `NotFoundError`."""
@@ -300,6 +311,8 @@ def _intent(current: Manifest | None, manifest: Manifest, spec: LineageSpec, now
         Put(CONTROL, manifest_item(manifest, now_ms + SWEEP_AFTER_MS), unchanged),
         Put(CONTROL, spec_item(spec, now_ms // 1000), same_content),
     ]
+    if spec.commit is not None:
+        writes.append(Put(CONTROL, commit_item(spec.commit, spec, now_ms // 1000)))
     tied = ties(manifest)
     before = None if current is None else replace(ties(current), version=tied.version)
     if tied != before:

@@ -117,6 +117,17 @@ def spec_item(spec: LineageSpec, now_seconds: int) -> Item:
             "digest": spec.digest, "ttl": ttl}  # fmt: skip
 
 
+def commit_partition(commit: str) -> str:
+    """Return the partition that names the specs of a commit."""
+    return f"LCOMMIT#{commit}"
+
+
+def commit_item(commit: str, spec: LineageSpec, now_seconds: int) -> Item:
+    """Return the row by which a spec is found from its commit, for as long as the spec is kept."""
+    ttl = now_seconds + max(SPEC_TTL_SECONDS, spec.ttl_seconds)
+    return {"PK": commit_partition(commit), "SK": spec.spec_id, "producer_id": spec.producer_id, "ttl": ttl}
+
+
 def spec_of(item: Item) -> LineageSpec:
     return msgspec.convert(item, LineageSpec)
 

@@ -247,9 +247,14 @@ class Registry:
 
         Nothing that is known is changed, also if many discover it at once. Raises `InvalidIdError`.
         """
-        known = self._finder.find(dataset_urn(urn)) or self._finder.now(urn)
+        known = self._finder.find(dataset_urn(urn))
         if known is not None:
             return known
+        present = self._finder.now(urn)
+        if present is not None:
+            # Someone else was faster, and what is remembered here is that there is none.
+            self._finder.wrote(present, None)
+            return present
         spec = checked_spec(DatasetSpec(source=source))
 
         def decide(current: Dataset | None) -> Wanted | None:
@@ -368,6 +373,7 @@ class Registry:
             wanted = decide(held.dataset)
             if wanted is None:
                 assert held.dataset is not None
+                self._finder.wrote(held.dataset, held.versions)
                 return held.dataset
             check_ticket(held, wanted, by, tier_1_needs_ticket=self._tier_1_needs_ticket)
             at = Moment(int(self._clock.seconds() * 1000), change_id, self._feed.next_place(urn))

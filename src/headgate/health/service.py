@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,6 +24,7 @@ from headgate.health.contexts import Contexts
 from headgate.health.datasets import Dataset, DatasetStatus
 from headgate.health.evidence import EvidenceCache
 from headgate.health.fields import Fields
+from headgate.health.flags import Flags
 from headgate.health.gatekeeper import Gatekeeper
 from headgate.health.incident_decisions import mttr_seconds
 from headgate.health.incident_listing import IncidentListing
@@ -43,7 +46,9 @@ from headgate.health.signal_decisions import Standing, Verdict
 from headgate.health.signal_results import Result
 from headgate.health.signal_values import Signal, SignalUpdate
 from headgate.health.signals import Signals
+from headgate.health.topic_producers import TopicProducers
 from headgate.health.vocabulary import SignalState, Tier
+from headgate.health.volumes import Volumes
 from headgate.ids import IdMaker
 from headgate.store import cache_keys
 from headgate.store.blobs import Blobs
@@ -57,11 +62,14 @@ DOWNSTREAM_NAMED_MAX: Final = 100
 # What an incident says when it opens. Many open at once when something is wrong, and to follow ten thousand edges for
 # each would keep everyone else waiting; the whole is a question of its own.
 OPENING_EDGES_MAX: Final = 500
-_log = structlog.get_logger("statestore.service")
+_LOGGER: Final = "statestore.service"
+_log = structlog.get_logger(_LOGGER)
+# Asked before a line is made: there are two for each of hundreds of updates a second.
+_levels = logging.getLogger(_LOGGER)
 
 
 class HealthService:
-    """Health of one store. It starts no thread by itself; `sweep` is to be called now and then."""
+    """Health of one store. It starts no thread but for what is submitted; `sweep` is to be called now and then."""
 
     def __init__(  # noqa: PLR0913 - what everything else is built from
         self,
@@ -130,6 +138,9 @@ class HealthService:
         if alerts is not None:
             self.registry.on_miss(alerts.record)
         self.baselines = Baselines(store, clock)
+        self.volumes = Volumes(store, clock)
+        self.topic_producers = TopicProducers(store, clock)
+        self.flags = Flags(store, clock, self.audit)
         self.alert_quotas = AlertQuotas(store, clock)
         self.incident_listing = IncidentListing(store, keyring, sealer=sealer)
         self.upkeep = Upkeep(
@@ -166,6 +177,13 @@ class HealthService:
 
     def update_signal(self, update: SignalUpdate) -> Result:
         """Take over a value together with those of other callers, as one span. Raises as `Signals.update` does."""
+        with self.updating_signal(update) as noted:
+            return noted(self.coalescer.update(update))
+
+    @contextmanager
+    def updating_signal(self, update: SignalUpdate) -> Iterator[Callable[[Result], Result]]:
+        """Have a value taken over inside, as one span; the function given notes what was made of it, and returns it."""
+        about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
         with self._tracing.span(
             "SignalStateRepository.updateSignalState",
             dataset_urn=update.dataset_urn,
@@ -174,17 +192,20 @@ class HealthService:
         ) as span:
             span.set_attribute("db.system", self._db_system)
             span.set_attribute("db.operation", "UpdateItem")
-            about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
-            _log.debug("signal_state_update_started", **about, expected_version=update.expected_version)
-            result = self.coalescer.update(update)
-            if result.is_success and result.signal is not None:
-                _log.debug("signal_state_update_completed", **about, new_version=result.signal.version)
-            span.set_attribute("success", result.is_success)
-            if result.signal is not None:
-                span.set_attribute("new_version", result.signal.version)
-            if not result.is_success:
-                span.set_attribute("error.type", result.verdict.value)
-            return result
+            if is_told := _levels.isEnabledFor(logging.DEBUG):
+                _log.debug("signal_state_update_started", **about, expected_version=update.expected_version)
+
+            def noted(result: Result) -> Result:
+                if is_told and result.is_success and result.signal is not None:
+                    _log.debug("signal_state_update_completed", **about, new_version=result.signal.version)
+                span.set_attribute("success", result.is_success)
+                if result.signal is not None:
+                    span.set_attribute("new_version", result.signal.version)
+                if not result.is_success:
+                    span.set_attribute("error.type", result.verdict.value)
+                return result
+
+            yield noted
 
     def standing(self, dataset_urn: str) -> Standing | None:
         """Return what the registry says of a dataset that signals carry, or None for one that is not in use."""
@@ -216,7 +237,8 @@ class HealthService:
         return self.evidence.purge_archive() + self._fields.reseal_all(self.store)
 
     def close(self) -> None:
-        """Let go of what is kept in memory. The store stays open."""
+        """Finish what was submitted, and let go of what is kept in memory. The store stays open."""
+        self.coalescer.close()
         self.registry.close()
 
     def registered(self, dataset_urn: str) -> str:

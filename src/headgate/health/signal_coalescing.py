@@ -1,36 +1,42 @@
 """Coalescing: values that come in at the same time are taken over together, and refreshes of one signal once.
 
 Nothing waits for a timer. Whoever finds nobody at work takes over all that has queued up meanwhile, and each caller is
-answered once its value, or a later one that says the same, is durable. Only what changes nothing is ever left out: a
-value that is OK after one that was, of an earlier window than another that is queued.
+answered once its value, or a later one that says the same, is durable. A caller either waits in a thread of its own,
+which may then be the one at work, or leaves its value and is told: a thread of ours works for those. Only what changes
+nothing is ever left out: a value that is OK after one that was, of an earlier window than another that is queued. Of a
+VOLUME each window counts.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from headgate.errors import TransientError
+from headgate.errors import StoreClosedError, TransientError
 from headgate.health.signal_results import Result
 from headgate.health.signal_values import ANY_VERSION, SignalUpdate
 from headgate.health.signals import BATCH_MAX, Signals
-from headgate.health.vocabulary import SignalState
+from headgate.health.vocabulary import VOLUME, SignalState
 
 # A store that is away for a moment need not be noticed by those who wait.
 ATTEMPTS: Final = 2
+# Told what was made of a value, or what was raised.
+Done: TypeAlias = Callable[[Result | None, BaseException | None], None]
 
 
 class _Waiting(Struct, eq=False):
     """A caller, and what it is told in the end. `others` are refreshes that its value stands for as well."""
 
     update: SignalUpdate
-    # Set when it is answered, or when it is its turn to lead.
-    woken: threading.Event
-    others: list[_Waiting]
+    # Set when it is answered, or when it is its turn to lead; None for one that does not wait but is told.
+    woken: threading.Event | None = None
+    done: Done | None = None
+    others: list[_Waiting] = []
     result: Result | None = None
     error: BaseException | None = None
 
@@ -40,7 +46,10 @@ class _Waiting(Struct, eq=False):
 
     def answer(self, result: Result | None, error: BaseException | None) -> None:
         self.result, self.error = result, error
-        self.woken.set()
+        if self.woken is not None:
+            self.woken.set()
+        elif self.done is not None:
+            self.done(result, error)
         for other in self.others:
             other.answer(result, error)
 
@@ -53,16 +62,17 @@ class Coalescer:
         self._lock = threading.Lock()
         self._queue: deque[_Waiting] = deque()
         self._is_led = False
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+        # What the thread is to do; None: see whether it is to end.
+        self._bell: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def update(self, update: SignalUpdate) -> Result:
         """Take over a value as `Signals.update` does, and return when it is durable. Raises what that raises."""
-        mine = _Waiting(self._signals.checked(update), threading.Event(), [])
-        with self._lock:
-            self._queue.append(mine)
-            leads = not self._is_led
-            self._is_led = True
-        if not leads:
-            mine.woken.wait()
+        woken = threading.Event()
+        mine = _Waiting(self._signals.checked(update), woken)
+        if not self._queue_up(mine):
+            woken.wait()
         if not mine.is_answered:
             self._lead(mine)
         if mine.error is not None:
@@ -70,16 +80,71 @@ class Coalescer:
         assert mine.result is not None
         return mine.result
 
+    def submit(self, update: SignalUpdate, done: Done) -> None:
+        """Have a value taken over as `update` does, without waiting; `done` is told, from another thread.
+
+        It must neither block nor raise. Raises `InvalidPayloadError`, `InvalidIdError` and `StoreClosedError`.
+        """
+        if self._is_closed:
+            raise StoreClosedError("signals: this process is stopping; send it to another, or again in a moment")
+        if self._queue_up(_Waiting(self._signals.checked(update), done=done)):
+            self._call_thread()
+
+    def close(self) -> None:
+        """Take no more that is not waited for, and return once what was taken is done. Closing twice is allowed."""
+        self._is_closed = True
+        if self._thread is not None:
+            self._bell.put(None)
+            self._thread.join()
+
+    def _queue_up(self, mine: _Waiting) -> bool:
+        """Stand in line, and return whether nobody leads and one is to do it."""
+        with self._lock:
+            self._queue.append(mine)
+            leads = not self._is_led
+            self._is_led = True
+        return leads
+
     def _lead(self, mine: _Waiting) -> None:
         """Work off the queue until one's own value is done, and then let whoever is next lead."""
         while not mine.is_answered:
-            with self._lock:
-                batch = self._taken()
-            self._take_over(batch)
+            self._work()
+        self._pass_on()
+
+    def _work(self) -> None:
         with self._lock:
-            self._is_led = bool(self._queue)
-            if self._queue:
-                self._queue[0].woken.set()
+            batch = self._taken()
+        self._take_over(batch)
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            heir = self._queue[0] if self._queue else None
+            self._is_led = heir is not None
+        if heir is None:
+            if self._is_closed:
+                self._bell.put(None)
+        elif heir.woken is not None:
+            heir.woken.set()
+        else:
+            self._call_thread()
+
+    def _call_thread(self) -> None:
+        # Only who leads calls it, so that there is never a second one.
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._lead_when_called, name="headgate-signals", daemon=True)
+            self._thread.start()
+        self._bell.put(self._lead_once)
+
+    def _lead_when_called(self) -> None:
+        """Lead whenever whoever is next does not wait in a thread of its own."""
+        while self._is_led or not self._is_closed:
+            call = self._bell.get()
+            if call is not None:
+                call()
+
+    def _lead_once(self) -> None:
+        self._work()
+        self._pass_on()
 
     def _taken(self) -> list[_Waiting]:
         """Take what can be done at once from the queue: one value for each signal; further ones stay in line."""
@@ -107,6 +172,8 @@ class Coalescer:
     def _is_refresh(self, update: SignalUpdate) -> bool:
         """Whether a value says of a signal that is OK that it is OK, whatever version it is at."""
         if update.value.state is not SignalState.OK or update.expected_version != ANY_VERSION:
+            return False
+        if update.signal_type == VOLUME:
             return False
         known = self._signals.remembered(update.dataset_urn, update.signal_type)
         return known is not None and known.state is SignalState.OK

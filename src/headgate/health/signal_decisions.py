@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from headgate.health.moments import instant
 from headgate.health.signal_values import ANY_VERSION, Signal, SignalUpdate, SignalValue
-from headgate.health.vocabulary import SignalState, Tier
+from headgate.health.vocabulary import VOLUME, SignalState, Tier
+from headgate.health.volume_counts import VolumeHour, counted, is_kept, window_of
 
 
 class Verdict(enum.StrEnum):
@@ -37,11 +38,15 @@ class Standing(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """What is to be done. `signal` is the signal as it then stands, or as it would have been."""
+    """What is to be done. `signal` is the signal as it then stands, or as it would have been.
+
+    `volume` is what gets a row of its own: an hour of counts that is over, or the window that came late.
+    """
 
     verdict: Verdict
     signal: Signal | None = None
     is_transition: bool = False
+    volume: VolumeHour | None = None
 
 
 def decide(current: Signal | None, update: SignalUpdate, standing: Standing, now_ms: int) -> Decision:
@@ -58,7 +63,8 @@ def decide(current: Signal | None, update: SignalUpdate, standing: Standing, now
     if value.window_end == current.value.window_end and value.digest == current.digest:
         return Decision(Verdict.DUPLICATE, current)
     if value.window_end < current.value.window_end:
-        return Decision(Verdict.STALE_WINDOW, _signal(current, update, value, standing, now_ms))
+        signal = _signal(current, update, value, standing, now_ms)
+        return Decision(Verdict.STALE_WINDOW, signal, volume=_still_kept(_window(update), now_ms))
     if expected not in (ANY_VERSION, current.version):
         return Decision(Verdict.VERSION_CONFLICT, current)
     return _applied(current, update, standing, now_ms)
@@ -71,7 +77,29 @@ def _applied(current: Signal | None, update: SignalUpdate, standing: Standing, n
     if breach_start != value.breach_start or incident_id != value.incident_id:
         kept = replace(value, breach_start=breach_start, incident_id=incident_id)
     signal = _signal(current, update, kept, standing, now_ms)
-    return Decision(Verdict.APPLIED, signal, is_transition=current is None or current.state is not value.state)
+    is_transition = current is None or current.state is not value.state
+    if update.signal_type != VOLUME:
+        return Decision(Verdict.APPLIED, signal, is_transition)
+    held, window = None if current is None else current.volume, _window(update)
+    hour = held if window is None else counted(held, window)
+    finished = None if held is None or hour is None or held.hour == hour.hour else held
+    return Decision(Verdict.APPLIED, replace(signal, volume=hour), is_transition, volume=_still_kept(finished, now_ms))
+
+
+def _window(update: SignalUpdate) -> VolumeHour | None:
+    """Return what an update counts. One that says no number, or that it does not know, leaves a gap and no zero."""
+    count = update.value.metrics.evidence_count
+    if (
+        update.signal_type != VOLUME
+        or not update.is_counted
+        or (update.value.state is SignalState.UNKNOWN and not count)
+    ):
+        return None
+    return window_of(update.value.window_end, count)
+
+
+def _still_kept(hour: VolumeHour | None, now_ms: int) -> VolumeHour | None:
+    return hour if hour is not None and is_kept(hour, now_ms) else None
 
 
 def _signal(
@@ -89,6 +117,7 @@ def _signal(
         last_updated=instant(now_ms),
         state_changed_at=value.window_end if current is None or is_transition else current.state_changed_at,
         previous_state=_previous(current, is_transition),
+        ok_until=None if current is None or value.state is SignalState.OK else current.last_ok_at,
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from headgate.health.signal_values import Metrics, Producer, Signal, SignalValue, Snapshot
 from headgate.health.vocabulary import Confidence, SignalState, Tier
+from headgate.health.volume_counts import hour_of, stored_hour
 from headgate.store.schema import Key
 from headgate.store.tables import BREACH_SHARDS
 from headgate.store.values import Item, Vouched
@@ -75,6 +76,10 @@ def signal_row(signal: Signal, now_seconds: int) -> Item:
     else:
         row["breach_pk"] = breach_partition(value.state, signal.tier, shard_of(signal.dataset_urn, signal.signal_type))
         row["breach_sk"] = f"{signal.state_changed_at}#{signal.dataset_urn}#{signal.signal_type}"
+    if signal.ok_until is not None:
+        row["ok_until"] = signal.ok_until
+    if signal.volume is not None:
+        row["volume_hour"] = stored_hour(signal.volume)
     row.update(_trouble(value))
     return row if _is_plain(signal) else {**row}
 
@@ -118,7 +123,7 @@ def _trouble(value: SignalValue) -> Item:
 
 def signal_of(row: Mapping[str, Any]) -> Signal:
     """Return the signal that a row stands for."""
-    previous = row.get("previous_state")
+    previous, volume = row.get("previous_state"), row.get("volume_hour")
     return Signal(
         dataset_urn=row["PK"],
         signal_type=row["SK"],
@@ -130,6 +135,8 @@ def signal_of(row: Mapping[str, Any]) -> Signal:
         last_updated=row["last_updated"],
         state_changed_at=row["state_changed_at"],
         previous_state=None if previous is None else SignalState(previous),
+        ok_until=row.get("ok_until"),
+        volume=None if volume is None else hour_of(volume),
     )
 
 

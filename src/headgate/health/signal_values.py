@@ -14,6 +14,7 @@ from headgate.errors import InvalidPayloadError
 from headgate.health import moments, urns, vocabulary
 from headgate.health.moments import instant
 from headgate.health.vocabulary import Confidence, SignalState, Tier
+from headgate.health.volume_counts import VolumeHour
 
 SAMPLES_MAX: Final = 10
 TEXT_MAX: Final = 256
@@ -76,16 +77,24 @@ class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SignalUpdate(Struct, frozen=True, kw_only=True):
-    """A value to be taken over. `expected_version` 0: there must be none yet; -1: whatever version there is."""
+    """A value to be taken over. `expected_version` 0: there must be none yet; -1: whatever version there is.
+
+    `is_counted`: its metrics were said, and are not merely zero for want of any.
+    """
 
     dataset_urn: str
     signal_type: str
     value: SignalValue
     expected_version: int = 0
+    is_counted: bool = True
 
 
 class Signal(Struct, frozen=True, kw_only=True):
-    """A signal as it stands. `stale`: it was read from memory while the store could not be asked."""
+    """A signal as it stands. `stale`: it was read from memory while the store could not be asked.
+
+    `ok_until` is the end of the latest window in which it was OK, kept while it is not; `volume` is of VOLUME alone:
+    the windows so far of the hour in which the latest one was counted.
+    """
 
     dataset_urn: str
     signal_type: str
@@ -97,12 +106,19 @@ class Signal(Struct, frozen=True, kw_only=True):
     last_updated: str
     state_changed_at: str
     previous_state: SignalState | None = None
+    ok_until: str | None = None
+    volume: VolumeHour | None = None
     stale: bool = False
     age_seconds: float = 0.0
 
     @property
     def state(self) -> SignalState:
         return self.value.state
+
+    @property
+    def last_ok_at(self) -> str | None:
+        """The end of the latest window in which it was OK, if it ever was."""
+        return self.value.window_end if self.value.state is SignalState.OK else self.ok_until
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ from headgate.health.signal_rows import (
 )
 from headgate.health.signal_values import Signal, SignalUpdate, Snapshot, checked
 from headgate.health.vocabulary import SignalState, Tier
+from headgate.health.volumes import hour_put, late_put
 from headgate.ids import IdMaker
 from headgate.store import cache_keys
 from headgate.store.cache import Cache, Loaded
@@ -98,7 +99,7 @@ class Signals:
         self._standing = standing
         self._announce = announce
         self._incidents = incidents
-        # Told, once they are durable, of signals that were written; and of what was made of each update.
+        # Told, once they are durable, of signals that changed their state; and of what was made of each update.
         self.told: Callable[[Sequence[Signal]], None] = lambda _signals: None
         self.counted: Callable[[SignalUpdate, Result], None] = lambda _update, _result: None
 
@@ -226,8 +227,8 @@ class Signals:
     def _updated(self, updates: Sequence[SignalUpdate]) -> list[Result]:
         results: dict[int, Result] = {}
         pending = self._known(updates, results)
-        late: dict[int, Put] = {}
-        written: list[Signal] = []
+        late: dict[int, list[Put]] = {}
+        changed: list[Signal] = []
         for _ in range(ROUNDS_MAX):
             now_ms = self._now_ms()
             ready = [each for each in pending if self._decide(each, now_ms, results, late)]
@@ -238,7 +239,7 @@ class Signals:
             changes = any(each.decision is not None and each.decision.is_transition for each in ready)
             with prioritised(Priority.TRANSITION if changes else Priority.REFRESH):
                 outcomes = self._applied([self._writes(each, now_ms, incidents, drafts) for each in ready])
-            written += self._noted(
+            changed += self._noted(
                 [each for each, error in zip(ready, outcomes, strict=True) if error is None], results
             )
             refused = [(each, error) for each, error in zip(ready, outcomes, strict=True) if error is not None]
@@ -247,8 +248,8 @@ class Signals:
             message = f"{each.update.dataset_urn}: others were faster {ROUNDS_MAX} times; send it again"
             results[each.index] = Result(Verdict.UNAVAILABLE, each.current, message)
         self._note_late(late, results)
-        if written:
-            self.told(written)
+        if changed:
+            self.told(changed)
         return [self._result(update, results[index]) for index, update in enumerate(updates)]
 
     def _applied(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
@@ -268,14 +269,16 @@ class Signals:
             return exc
         return None
 
-    def _note_late(self, late: Mapping[int, Put], results: dict[int, Result]) -> None:
+    def _note_late(self, late: Mapping[int, list[Put]], results: dict[int, Result]) -> None:
         """Note windows that came too late, but for those that the history has: they counted, and are sent again."""
-        for index, put in late.items():
-            begins = Sort(Range.BEGINS_WITH, f"{put.item['window_end']}#")
-            query = Query(table=SIGNAL_HISTORY, partition=put.item["PK"], sort=begins, limit=1, descending=True)
+        for index, (noted, *volume) in late.items():
+            begins = Sort(Range.BEGINS_WITH, f"{noted.item['window_end']}#")
+            query = Query(table=SIGNAL_HISTORY, partition=noted.item["PK"], sort=begins, limit=1, descending=True)
             try:
-                if not self._store.query(query).items:
-                    self._store.put(SIGNAL_HISTORY, put.item)
+                writes = volume if self._store.query(query).items else [noted, *volume]
+                if writes:
+                    # Each may be written again: who is not answered sends the window once more.
+                    self._store.batch_write(writes)
             except TransientError as exc:
                 results[index] = Result(Verdict.UNAVAILABLE, results[index].signal, exc.message)
 
@@ -307,7 +310,7 @@ class Signals:
         for each, row in zip(pending, self._store.get_many(SIGNAL_STATE, keys, consistent=True), strict=True):
             each.current, each.is_remembered = None if row is None else signal_of(row), False
 
-    def _decide(self, each: _Pending, now_ms: int, results: dict[int, Result], late: dict[int, Put]) -> bool:
+    def _decide(self, each: _Pending, now_ms: int, results: dict[int, Result], late: dict[int, list[Put]]) -> bool:
         """Decide about an update, and return whether anything is to be written for it under a condition."""
         each.decision = decision = decide(each.current, each.update, each.standing, now_ms)
         if decision.verdict is Verdict.APPLIED:
@@ -317,7 +320,9 @@ class Signals:
             self._read([each])
             return self._decide(each, now_ms, results, late)
         if decision.verdict is Verdict.STALE_WINDOW and decision.signal is not None:
-            late[each.index] = Put(SIGNAL_HISTORY, late_row(decision.signal, now_ms // 1000))
+            late[each.index] = [Put(SIGNAL_HISTORY, late_row(decision.signal, now_ms // 1000))]
+            if decision.volume is not None:
+                late[each.index].append(late_put(each.update.dataset_urn, decision.volume))
         message = refusal(each.update, each.current, decision.verdict)
         results[each.index] = Result(decision.verdict, each.current, message)
         return False
@@ -343,10 +348,11 @@ class Signals:
         condition = absent() if each.current is None else version_is(each.current.version)
         is_news = decision.is_transition or bool(more)
         put = Put(SIGNAL_STATE, signal_row(signal, now_ms // 1000), condition, quiet=not is_news)
+        puts = [put] if decision.volume is None else [put, hour_put(signal.dataset_urn, decision.volume)]
         if not decision.is_transition:
-            return [put, *more]
+            return [*puts, *more]
         history = Put(SIGNAL_HISTORY, history_row(signal, now_ms // 1000))
-        return [put, history, *self._announce(signal_changed(signal, self._ids), now_ms), *more]
+        return [*puts, history, *self._announce(signal_changed(signal, self._ids), now_ms), *more]
 
     def _incident_writes(
         self, each: _Pending, signal: Signal, now_ms: int, incidents: Mapping[str, Incident], drafts: Drafts
@@ -391,14 +397,17 @@ class Signals:
         return found if found is not None and found.is_open else None
 
     def _noted(self, applied: Sequence[_Pending], results: dict[int, Result]) -> list[Signal]:
-        """Note what the store took over, and return the signals as they now stand."""
+        """Note what the store took over, and return the signals that changed their state, as they now stand."""
         written: list[Signal] = []
+        changed: list[Signal] = []
         for each in applied:
             decision = each.decision
             assert decision is not None
             assert decision.signal is not None
             results[each.index] = Result(Verdict.APPLIED, decision.signal, is_transition=decision.is_transition)
             written.append(decision.signal)
+            if decision.is_transition:
+                changed.append(decision.signal)
         self._cache.wrote_many(
             [(each.cache_key, signal, signal.version) for each, signal in zip(applied, written, strict=True)]
         )
@@ -406,7 +415,7 @@ class Signals:
         for each in applied:
             if each.plan is not None and self._incidents is not None:
                 self._incidents.told_of(each.plan)
-        return written
+        return changed
 
     def _is_settled(self, each: _Pending, error: HeadgateError, results: dict[int, Result]) -> bool:
         """Note what the store refused. Returns False if the update is to be decided anew from what it said."""

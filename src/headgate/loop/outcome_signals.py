@@ -20,6 +20,7 @@ from headgate.health.moments import instant
 from headgate.health.openlineage_effects import evidence_id
 from headgate.health.signal_values import Metrics, Producer, Signal, SignalUpdate, SignalValue
 from headgate.health.vocabulary import Confidence, SignalState
+from headgate.loop.words import Word
 from headgate.notify.notices import Notice
 from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.due_slots import schedule_id_of
@@ -102,23 +103,6 @@ def is_overtaken(notice: Notice, later: Iterable[tuple[int, str]]) -> bool:
     return any(other > (notice.at_ms, notice.event_id) for other in later)
 
 
-def may_replace(current: Signal | None, meaning: Meaning, pipeline_id: str, *, is_others: bool) -> bool:
-    """Whether a signal becomes what a pipeline says of it. `is_others`: who spoke last writes the dataset as well.
-
-    That one pipeline is well does not mend what another has left undone.
-    """
-    if current is None or meaning.state is not _OK or not current.state.is_breach:
-        return True
-    if meaning.takes_back and not (current.value.failure_signature or "").startswith(f"{meaning.takes_back}:"):
-        return False
-    return not is_others or producer_of(current) == pipeline_id
-
-
-def producer_of(signal: Signal) -> str:
-    """Return the pipeline that a signal comes from, or nothing."""
-    return "" if signal.value.top_producer is None else signal.value.top_producer.producer_id
-
-
 def window_of(pipeline: Pipeline, slot: Slot, at_ms: int) -> tuple[int, int]:
     """Return from when to when a period counts, in milliseconds; as long as it lasts, until the event itself."""
     schedule = next((each for each in pipeline.schedules if schedule_id_of(each) == slot.schedule_id), None)
@@ -153,29 +137,47 @@ def evidence_of(notice: Notice, meaning: Meaning, dataset_urn: str) -> Evidence:
     )
 
 
-def update_of(
-    notice: Notice,
-    meaning: Meaning,
-    dataset_urn: str,
-    window: tuple[int, int],
-    *,
-    evidence: tuple[str, ...],
-    version: int,
-) -> SignalUpdate:
-    """Return the update of a signal, for one who has seen it at `version`."""
-    is_bad = meaning.state is not _OK
-    value = SignalValue(
+def word_of(
+    notice: Notice, meaning: Meaning, written_as: str, dataset_urn: str, window: tuple[int, int], before: Word | None
+) -> Word:
+    """Return what an event says, as the word of its pipeline that follows the one before."""
+    return Word(
+        dataset_urn=dataset_urn,
+        signal_type=meaning.signal_type,
+        pipeline_id=notice.pipeline_id,
+        written_as=written_as,
         state=meaning.state,
-        score=_SCORES[meaning.state],
-        window_start=instant(window[0]),
-        window_end=instant(window[1]),
+        window_start_ms=window[0],
+        window_end_ms=window[1],
+        at_ms=notice.at_ms,
+        event_id=notice.event_id,
+        signature=signature_of(meaning, notice.pipeline_id),
+        version=1 if before is None else before.version + 1,
+    )
+
+
+def update_of(word: Word, current: Signal | None) -> SignalUpdate:
+    """Return the update that makes a signal, as it was seen, show a word.
+
+    Its window does not end before the present one, which another writer may have reached earlier.
+    """
+    is_bad = word.state is not _OK
+    end = instant(word.window_end_ms)
+    value = SignalValue(
+        state=word.state,
+        score=_SCORES[word.state],
+        window_start=instant(word.window_start_ms),
+        window_end=end if current is None else max(end, current.value.window_end),
         window_type=WINDOW_TYPE,
         metrics=Metrics(evidence_count=1, pass_count=0 if is_bad else 1, fail_count=1 if is_bad else 0),
-        failure_signature=signature_of(meaning, notice.pipeline_id),
-        top_producer=Producer(producer_id=notice.pipeline_id[:_ID_MAX], confidence=Confidence.HIGH),
-        evidence_sample=evidence,
+        failure_signature=word.signature,
+        top_producer=Producer(producer_id=word.pipeline_id[:_ID_MAX], confidence=Confidence.HIGH),
+        evidence_sample=word.evidence,
     )
-    return SignalUpdate(dataset_urn=dataset_urn, signal_type=meaning.signal_type, value=value, expected_version=version)
+    version = 0 if current is None else current.version
+    return SignalUpdate(
+        dataset_urn=word.dataset_urn, signal_type=word.signal_type, value=value, expected_version=version
+    )
 
 
 def signature_of(meaning: Meaning, pipeline_id: str) -> str | None:

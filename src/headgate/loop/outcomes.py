@@ -7,28 +7,31 @@ another order, events come to the same: what was overtaken is passed over, and a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from headgate.durable.events import Event
-from headgate.errors import StoreBusyError, UserError
+from headgate.errors import ConflictError, StoreBusyError, UserError
 from headgate.health.datasets import Dataset, DatasetStatus, Source
 from headgate.health.service import HealthService
 from headgate.health.signal_decisions import Verdict
+from headgate.health.signal_values import Signal
+from headgate.loop.definition_lineage import DefinitionLineage
 from headgate.loop.outcome_signals import (
     MEANINGS,
     Meaning,
     evidence_of,
     is_overtaken,
-    may_replace,
-    producer_of,
     telling,
     update_of,
     weighed,
     window_of,
+    word_of,
 )
+from headgate.loop.words import Word, Words, may_follow, prevailing, remembered
 from headgate.notify.notices import Notice, event_type
 from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.event_names import EventName
@@ -47,9 +50,11 @@ _log = structlog.get_logger("headgate.loop")
 class Outcomes:
     """Tells health what became of runs. Safe to use from many threads."""
 
-    def __init__(self, pipelines: PipelineService, health: HealthService) -> None:
+    def __init__(self, pipelines: PipelineService, health: HealthService, lineage: DefinitionLineage) -> None:
         self._pipelines = pipelines
         self._health = health
+        self._lineage = lineage
+        self._words = Words(pipelines.parts.store)
         self._quarantine = QuarantineRecords(pipelines.parts.store, pipelines.parts.clock)
 
     def handle(self, event: Event) -> None:
@@ -66,6 +71,8 @@ class Outcomes:
                 except UserError as exc:
                     # It will not be right the next time either, and must not keep the others from being told.
                     _log.warning("outcome_refused", pipeline_id=pipeline.id, dataset_urn=urn, error=str(exc))
+        # Last: it holds up nothing that is urgent.
+        self._lineage.confirm(pipeline)
 
     def _tell(self, notice: Notice, meaning: Meaning, pipeline: Pipeline, urn: str) -> None:
         dataset = self._dataset(urn)
@@ -83,23 +90,35 @@ class Outcomes:
             )
             if said is None:
                 return
-            is_others = current is not None and self._writes(producer_of(current), urn)
-            if not may_replace(current, said, pipeline.id, is_others=is_others):
+            words = remembered(self._words.of(dataset.dataset_urn, said.signal_type), current)
+            before = words.get(pipeline.id)
+            word = word_of(notice, said, urn, dataset.dataset_urn, window, before)
+            if not may_follow(before, word, said.takes_back):
                 return
-            update = update_of(
-                notice,
-                said,
-                dataset.dataset_urn,
-                window,
-                evidence=self._proof(notice, said, dataset.dataset_urn),
-                version=0 if current is None else current.version,
-            )
-            result = self._health.signals.update(update)
-            if result.verdict is Verdict.UNAVAILABLE:
-                raise StoreBusyError(result.message)
-            if result.verdict is not Verdict.VERSION_CONFLICT:
+            word = replace(word, evidence=self._proof(notice, said, dataset.dataset_urn))
+            if self._say(word, before) and self._show(word, words, current):
                 return
         raise StoreBusyError(f"signal {meaning.signal_type} of {urn}: it keeps changing; it is tried again")
+
+    def _say(self, word: Word, before: Word | None) -> bool:
+        """Keep a word, before anything is made of it. False: its writer has said something else meanwhile."""
+        if before is not None and before.place == word.place:
+            return True
+        try:
+            self._words.say(word, self._pipelines.parts.now_ms())
+        except ConflictError:
+            return False
+        return True
+
+    def _show(self, own: Word, words: Mapping[str, Word], current: Signal | None) -> bool:
+        """Have the signal show what its writers say together. False: it has changed meanwhile."""
+        others = [word for word in words.values() if word.pipeline_id != own.pipeline_id and self._is_writer(word)]
+        result = self._health.signals.update(update_of(prevailing(own, others, current), current))
+        if result.verdict in (Verdict.UNAVAILABLE, Verdict.DATASET_NOT_FOUND):
+            # It was found a moment ago: another process has just registered it, which is known here soon.
+            raise StoreBusyError(result.message)
+        # Of another writer with a later window, it is a race as well.
+        return result.verdict not in (Verdict.VERSION_CONFLICT, Verdict.STALE_WINDOW)
 
     def _dataset(self, urn: str) -> Dataset:
         """Return what a pipeline says it writes as it is registered; one that nobody has is noted as discovered."""
@@ -133,6 +152,7 @@ class Outcomes:
             if cursor is None:
                 return
 
-    def _writes(self, pipeline_id: str, urn: str) -> bool:
-        found = self._pipelines.known.find(pipeline_id) if pipeline_id else None
-        return found is not None and urn in found.writes
+    def _is_writer(self, word: Word) -> bool:
+        """Whether the pipeline of a word still writes the dataset."""
+        found = self._pipelines.known.find(word.pipeline_id)
+        return found is not None and not {word.written_as, word.dataset_urn}.isdisjoint(found.writes)

@@ -78,7 +78,9 @@ class Notifier:
         mutes: Mutes,
         *,
         audience_of: Callable[[str], Audience] = lambda _pipeline_id: NOBODY,
+        ended_by: Callable[[Notice], str] = lambda _notice: "",
     ) -> None:
+        """Take `ended_by`, which names what has put an end to a trouble by now, or nothing."""
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -89,6 +91,7 @@ class Notifier:
         self._alerts = alerts
         self._mutes = mutes
         self._audience_of = audience_of
+        self._ended_by = ended_by
 
     def handle(self, event: Event) -> None:
         """Take an event of the bus. Raises `InvalidPayloadError` for one that is no notice."""
@@ -101,7 +104,16 @@ class Notifier:
         """
         for twin in self._alerts.twins(notice.resolves):
             if twin is not None:
-                self._resolve(twin, notice)
+                self._resolve(twin, notice, notice.event)
+        decided = self._decide(notice)
+        # After it was told, also by someone who died then: its end may have been told before it, and is not again.
+        if ended_by := self._ended_by(notice):
+            for twin in self._alerts.twins([notice.dedup_key]):
+                if twin is not None:
+                    self._resolve(twin, notice, ended_by)
+        return decided
+
+    def _decide(self, notice: Notice) -> Fate:
         for _ in range(RACES_MAX):
             now_ms = self._now_ms()
             standing = self._standing(notice, now_ms)
@@ -224,11 +236,11 @@ class Notifier:
             writes.append(escalation_put(escalation))
         return [*writes, *self._alerts.order_writes(alert, channels, Action.TRIGGER, now_ms)]
 
-    def _resolve(self, twin: Twin, notice: Notice) -> None:
+    def _resolve(self, twin: Twin, notice: Notice, by: str) -> None:
         alert = self._alerts.find(twin.pipeline_id, made_at_ms(twin.alert_id), twin.alert_id)
         # What came later than the good news is not over by it.
         if alert is not None and alert.last_at_ms <= notice.at_ms:
-            self._alerts.resolve(alert, by=notice.event)
+            self._alerts.resolve(alert, by=by)
 
     # What is due.
 

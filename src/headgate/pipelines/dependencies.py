@@ -50,9 +50,15 @@ def event_source(event_type: str) -> str:
     return f"event:{event_type}"
 
 
+def datasets_of(pipeline: Pipeline) -> tuple[str, ...]:
+    """Return the datasets whose health a pipeline waits for."""
+    named = (rule.dataset for rule in _walked(pipeline.readiness.rules) if rule.dataset is not None)
+    return tuple(dict.fromkeys(named))
+
+
 def sources_of(pipeline: Pipeline) -> list[str]:
     """Return what a pipeline waits for or is begun by that is no pipeline: datasets and types of events."""
-    datasets = (dataset_source(rule.dataset) for rule in _walked(pipeline.readiness.rules) if rule.dataset is not None)
+    datasets = map(dataset_source, datasets_of(pipeline))
     events = (event_source(schedule.event) for schedule in pipeline.schedules if schedule.event is not None)
     return list(dict.fromkeys((*datasets, *events)))
 

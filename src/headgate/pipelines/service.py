@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from headgate.asl.service import AslService
@@ -29,6 +29,7 @@ from headgate.pipelines.event_names import EventName
 from headgate.pipelines.event_schedules import EventSchedules
 from headgate.pipelines.facts import FactReader, Gate
 from headgate.pipelines.job_log import JobLog
+from headgate.pipelines.job_news import JobNews
 from headgate.pipelines.known_pipelines import KnownPipelines
 from headgate.pipelines.late_data import LateData
 from headgate.pipelines.locks import Locks
@@ -118,12 +119,13 @@ class PipelineService:
         )
         self._asl = asl
         self._bus = bus
-        start, answer = (self._start, self._answer) if engine is None else (engine.start, engine.answer)
+        self._engine = engine
+        answer = self._answer if engine is None else engine.answer
         self.waiters = Waiters(store, self.parts.now_ms, answer)
         self.downstream = Downstream(self.parts, self.waiters, periods, self.known.dependents)
         endings = RunEndings(self.parts)
         self.triggering = Triggering(self.parts, self.waiters, endings)
-        self.starter = Starter(self.parts, start)
+        self.starter = Starter(self.parts, self._start if engine is None else self._start_elsewhere)
         looking = Looking(self.parts)
         self.lookout = Lookout(self.parts, self.waiters, looking, lambda: bus.told())
         readiness = ReadinessActions(self.parts, self.waiters, endings, looking, self.lookout.watches)
@@ -155,6 +157,7 @@ class PipelineService:
             **functions,
         }
         self.event_schedules.join(app)
+        JobNews(self.parts.runs, self.waiters).join(app)
         for variable, function in own.items():
             name = FUNCTIONS[variable]
             look = self.orchestrator.look if is_store_near and function is self.orchestrator else None
@@ -185,12 +188,22 @@ class PipelineService:
         """Keep the lifecycle as it is shipped, for executions that begin from now on."""
         self._asl.machines.put(MACHINE, lifecycle_definition(), variables=dict(FUNCTIONS), created_by="headgate")
 
-    def _start(self, name: str, given: Json, delay_seconds: float) -> bool:
+    def _start(self, name: str, given: Json, delay_seconds: float, also: Sequence[Write]) -> bool:
+        start = self._asl.executions.start
         try:
-            _, is_new = self._asl.executions.start(MACHINE, given, name=name, delay_seconds=delay_seconds or None)
+            _, is_new = start(MACHINE, given, name=name, delay_seconds=delay_seconds or None, also=also)
         except AlreadyStartedError:
             # The same wish, told again after the definition has changed: it was heard.
             return False
+        self._bus.told()
+        return is_new
+
+    def _start_elsewhere(self, name: str, given: Json, delay_seconds: float, also: Sequence[Write]) -> bool:
+        """Start it where our store is not known: what goes with it is written after it, or lost with this process."""
+        assert self._engine is not None, "only where there is another engine"
+        is_new = self._engine.start(name, given, delay_seconds)
+        if is_new:
+            self.parts.store.transact(also)
         return is_new
 
     def _answer(self, token: str, output: dict[str, str]) -> None:

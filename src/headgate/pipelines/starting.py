@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from headgate.pipelines.parts import Parts
 from headgate.pipelines.rerun_rows import Rerun
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.vocabulary import Cause
+from headgate.store.writes import Write
 
 MACHINE: Final = "headgate-lifecycle"
 FILE: Final = "statemachine.asl.json"
@@ -46,8 +47,11 @@ def lifecycle_definition() -> str:
 class Starter:
     """Starts executions of the lifecycle. `start` of the same name again changes nothing."""
 
-    def __init__(self, parts: Parts, start: Callable[[str, Json, float], bool]) -> None:
-        """Take `start`, which starts the machine, by name, input and delay in seconds, and says whether it is new."""
+    def __init__(self, parts: Parts, start: Callable[[str, Json, float, Sequence[Write]], bool]) -> None:
+        """Take `start`, which starts the machine, by name, input and delay in seconds, and says whether it is new.
+
+        Its last argument is what is written with a new one.
+        """
         self._parts = parts
         self._start = start
 
@@ -84,10 +88,8 @@ class Starter:
             "sensorArrivalAt": arrived_at,
             "config": lifecycle_config(pipeline),
         }
-        is_new = self._start(name, given, delay_seconds)
-        if is_new:
-            self._parts.tell(EventName.EXECUTION_STARTED, slot, execution=name, cause=cause.value)
-        return is_new
+        detail: dict[str, Json] = {"execution": name, "cause": cause.value}
+        return self._start(name, given, delay_seconds, self._parts.tells(EventName.EXECUTION_STARTED, slot, detail))
 
     def pursue_rerun(self, rerun: Rerun, after: str = "") -> None:
         """Have a rerun pursued; `after` tells another try from the first, which found the lock taken."""

@@ -31,8 +31,8 @@ class StepFunctions:
         clock: Clock,
         ids: IdMaker,
     ) -> None:
+        self.one_shots = one_shots
         self._client = client
-        self._one_shots = one_shots
         self._machine_arn = machine_arn
         self._clock = clock
         self._ids = ids
@@ -49,7 +49,7 @@ class StepFunctions:
         if delay_seconds > 0:
             at = self._clock.now() + timedelta(seconds=delay_seconds)
             later: Json = {"StateMachineArn": self._machine_arn, "Name": name, "Input": text}
-            return not self._is_known(name) and self._one_shots.put(f"start-{name}", at, START_TARGET, later)
+            return not self._is_known(name) and self.one_shots.put(f"start-{name}", at, START_TARGET, later)
         with asking(f"execution {name}"):
             try:
                 self._client.start_execution(stateMachineArn=self._machine_arn, name=name, input=text)

@@ -22,6 +22,8 @@ from headgate.triggers.contract import JobState, StartStatus, TriggerFailedError
 CHECK_SECONDS_MAX: Final = 300
 # The looks become rarer by this much of the time that has passed.
 _STRETCH: Final = 0.1
+# Where a run keeps that the bus tells of the end of its job.
+_TELLS_END: Final = "tells_end"
 
 
 class Triggering:
@@ -51,7 +53,9 @@ class Triggering:
         except TriggerFailedError as exc:
             return self._not_started(call, run, exc)
         to = RunStatus.RUNNING
-        job = {"metadata": started.metadata}
+        job: dict[str, Json] = {"metadata": started.metadata}
+        if started.tells_end:
+            job[_TELLS_END] = True
         try:
             parts.runs.move(
                 run, to, lock_token=call.lock_token, job_id=started.external_id, job=job, also=self._told_triggered
@@ -107,9 +111,8 @@ class Triggering:
             return {**answer, "event": JobEvent.SUCCESS.value}
         if run.status.is_terminal:
             return {**answer, "event": JobEvent.FAIL.value}
-        metadata = {str(name): str(value) for name, value in run.job.get("metadata", {}).items()}
         try:
-            polled = parts.trigger.poll(order_of(run, pipeline), metadata)
+            polled = parts.trigger.poll(order_of(run, pipeline), _metadata(run))
         except TriggerFailedError as exc:
             parts.tell(EventName.TRIGGER_FAILED, run.slot, **_trouble(run, f"asking after the job: {exc}"))
             return answer
@@ -128,7 +131,18 @@ class Triggering:
         run = self._parts.runs.get(call.run_id)
         if run.status is not RunStatus.RUNNING or (run.event is not None and run.event.is_terminal):
             self._waiters.wake(call.slot, WaitKind.JOB, "it is over")
+        elif run.job.get(_TELLS_END) and self._has_ended(run):
+            # Told of before anyone waited for it.
+            self._waiters.wake(call.slot, WaitKind.JOB, "the job has ended")
         return {}
+
+    def _has_ended(self, run: Run) -> bool:
+        try:
+            polled = self._parts.trigger.poll(order_of(run, self._parts.pipeline_of(run)), _metadata(run))
+        except TriggerFailedError:
+            # Told when the run asks for itself.
+            return False
+        return polled.state is not JobState.RUNNING
 
     def complete(
         self, run_id: str, *, is_success: bool, reason: str = "", category: FailureCategory | None = None
@@ -171,9 +185,8 @@ class Triggering:
         return cancelled
 
     def _cancel(self, run: Run, pipeline: Pipeline) -> None:
-        metadata = {str(name): str(value) for name, value in run.job.get("metadata", {}).items()}
         try:
-            self._parts.trigger.cancel(order_of(run, pipeline), metadata)
+            self._parts.trigger.cancel(order_of(run, pipeline), _metadata(run))
         except TriggerFailedError as exc:
             self._parts.tell(EventName.TRIGGER_FAILED, run.slot, **_trouble(run, f"cancelling the job: {exc}"))
 
@@ -205,6 +218,10 @@ def order_of(run: Run, pipeline: Pipeline) -> TriggerOrder:
         date=run.date,
         run_id=run.run_id,
     )
+
+
+def _metadata(run: Run) -> dict[str, str]:
+    return {str(name): str(value) for name, value in run.job.get("metadata", {}).items()}
 
 
 def _trouble(run: Run, error: str) -> dict[str, Json]:

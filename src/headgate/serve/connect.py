@@ -29,6 +29,7 @@ from headgate.serve.connect_messages import (
     queried,
     unpacked,
 )
+from headgate.serve.direct import RawPairs, Whole
 from headgate.serve.problem import Problem, retry_after, send_problem
 from headgate.serve.rpc import MESSAGE_BYTES_MAX, Method, RpcCall, combined
 from headgate.serve.rpc_dispatch import Binary, Codec, Dispatcher
@@ -63,9 +64,7 @@ class Connect:
             await self._app(scope, receive, send)
             return
         headers = combined(scope["headers"], b", ")
-        given = headers.get(CORRELATION_HEADER)
-        name = self._dispatcher.correlation(None if given is None else given.decode("latin-1"))
-        exchange = _Exchange(scope, headers, receive, send, name)  # type: ignore[arg-type]  # its type is "http"
+        exchange = _Exchange(scope, headers, receive, send, self._name(headers))  # type: ignore[arg-type]  # its type is "http"
         try:
             await self._serve(method, exchange)
         except asyncio.CancelledError:
@@ -74,8 +73,34 @@ class Connect:
                 raise
             await exchange.fail(RpcFailure("UNAVAILABLE", "draining", _CUT_OFF, []))
 
+    def takes(self, url: bytes) -> bool:
+        """Whether a POST to this address may be answered by `direct`."""
+        return url in self._dispatcher.direct
+
+    def direct(self, url: bytes, headers: RawPairs, client: tuple[str, int] | None, body: bytes) -> Whole | None:
+        """Return the answer to a call that is like most and needs no waiting, or None: then it comes as any other."""
+        found = combined(headers, b", ")
+        codec = _UNARY.get(found.get(b"content-type", b""))
+        if codec is None or b"content-encoding" in found or not self._is_plain(found, len(headers)):
+            return None
+        try:
+            call = self._call(found, client)
+        except InvalidPayloadError:
+            return None
+        name = self._name(found)
+        try:
+            content = self._dispatcher.at_once(API, self._dispatcher.direct[url], body, codec, call, name)
+        except RpcFailure as exc:
+            return _failed(name, exc)
+        return None if content is None else Whole(200, _headers(found[b"content-type"], content, name), content)
+
+    def _name(self, headers: dict[bytes, bytes]) -> str:
+        given = headers.get(CORRELATION_HEADER)
+        return self._dispatcher.correlation(None if given is None else given.decode("latin-1"))
+
     async def _serve(self, method: Method, exchange: _Exchange) -> None:
-        if not (self._is_plain(exchange) and exchange.is_spoken(method)):
+        is_plain = self._is_plain(exchange.headers, len(list(exchange.scope["headers"])))
+        if not (is_plain and exchange.is_spoken(method)):
             with correlated(exchange.name):
                 problem = self._refusal(exchange.scope) or exchange.unspoken(method)
             if problem is not None:
@@ -85,7 +110,7 @@ class Connect:
                 self._hosts.add(exchange.headers[b"host"])
         try:
             media, content = await exchange.content()
-            call = self._call(exchange)
+            call = self._call(exchange.headers, exchange.scope["client"])
         except (InvalidPayloadError, RpcFailure) as exc:
             with correlated(exchange.name):
                 failed = exc if isinstance(exc, RpcFailure) else failure(exc, method.request)
@@ -100,7 +125,7 @@ class Connect:
         except RpcFailure as exc:
             await exchange.fail(exc)
         else:
-            await exchange.answer(200, media, answer)
+            await exchange.answer(Whole(200, _headers(media, answer, exchange.name), answer))
 
     async def _stream(self, method: Method, exchange: _Exchange, content: bytes, call: RpcCall) -> None:
         codec = _STREAMS[exchange.media]
@@ -115,21 +140,20 @@ class Connect:
             failed = exc
         await exchange.end_stream(failed)
 
-    def _is_plain(self, exchange: _Exchange) -> bool:
+    def _is_plain(self, headers: dict[bytes, bytes], given: int) -> bool:
         """Whether a request is like one that the guard let through, in everything that the guard looks at."""
-        headers = exchange.headers
         return (
             headers.get(b"host") in self._hosts
             and b"origin" not in headers
             and b"sec-fetch-site" not in headers
             and len(headers.get(b"content-length", b"")) <= _LENGTH_DIGITS_MAX
             # No header was given twice.
-            and len(headers) == len(list(exchange.scope["headers"]))
+            and len(headers) == given
         )
 
-    def _call(self, exchange: _Exchange) -> RpcCall:
+    def _call(self, headers: dict[bytes, bytes], client: tuple[str, int] | None) -> RpcCall:
         """Return what the headers say. Raises `InvalidPayloadError`."""
-        headers, clock = exchange.headers, self._dispatcher.clock
+        clock = self._dispatcher.clock
         if headers.get(b"connect-protocol-version", b"1") != b"1":
             raise InvalidPayloadError("connect-protocol-version: 1 is the one that is spoken here")
         timeout = headers.get(b"connect-timeout-ms")
@@ -138,9 +162,27 @@ class Connect:
             if not timeout.isdigit() or len(timeout) > _TIMEOUT_DIGITS_MAX:
                 raise InvalidPayloadError("connect-timeout-ms: write whole milliseconds, at most ten digits")
             deadline_at = clock.monotonic() + int(timeout) / 1000
-        client = exchange.scope["client"]
         peer = "" if client is None else f"{client[0]}:{client[1]}"
         return RpcCall(RawHeaders(headers), peer, clock, deadline_at)
+
+
+def _headers(media: bytes, content: bytes, name: str) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"content-type", media),
+        (b"content-length", b"%d" % len(content)),
+        (CORRELATION_HEADER, name.encode("latin-1")),
+        _NO_SNIFFING,
+    ]
+
+
+def _failed(name: str, failed: RpcFailure) -> Whole:
+    """Return the answer to a call that failed."""
+    seconds = failed.retry_seconds
+    more = {"headgate-code": failed.code, **({} if seconds is None else retry_after(seconds))}
+    content = error_content(failed)
+    headers = _headers(JSON, content, name)
+    headers += [(field.encode("latin-1"), value.encode("latin-1")) for field, value in more.items()]
+    return Whole(STATUSES[failed.status][1], headers, content)
 
 
 class _Exchange:
@@ -204,25 +246,15 @@ class _Exchange:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    async def answer(self, status: int, media: bytes, content: bytes, more: dict[str, str] | None = None) -> None:
+    async def answer(self, whole: Whole) -> None:
         """Send the whole answer."""
         self.has_begun = True
-        headers = [
-            (b"content-type", media),
-            (b"content-length", b"%d" % len(content)),
-            (CORRELATION_HEADER, self.name.encode("latin-1")),
-            _NO_SNIFFING,
-        ]
-        if more:
-            headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in more.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": content, "more_body": False})
+        await self._send({"type": "http.response.start", "status": whole.status, "headers": whole.headers})
+        await self._send({"type": "http.response.body", "body": whole.content, "more_body": False})
 
     async def fail(self, failed: RpcFailure) -> None:
         """Answer that the call failed."""
-        seconds = failed.retry_seconds
-        more = {"headgate-code": failed.code, **({} if seconds is None else retry_after(seconds))}
-        await self.answer(STATUSES[failed.status][1], JSON, error_content(failed), more)
+        await self.answer(_failed(self.name, failed))
 
     async def refuse(self, problem: Problem) -> None:
         """Answer what is wrong with the request itself, in the shape that every such answer has."""

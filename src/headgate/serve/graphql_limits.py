@@ -40,6 +40,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.errors import QueryLimitError
+from headgate.health.volume_counts import DAY_HOURS, DAYS_MAX
 from headgate.serve.graphql_inputs import PAGE_DEFAULT, PAGE_MAX, page_size
 
 # Where a list is not paged, how long it is thought to be.
@@ -47,6 +48,7 @@ LENGTH_DEFAULT: Final = 10
 _LENGTHS: Final[Mapping[str, int]] = {
     "Query.activeIncidents": PAGE_MAX,
     "Query.signalHistory": PAGE_MAX,
+    "Query.volumeHistory": DAYS_MAX * DAY_HOURS,
     "Query.datasetWriters": PAGE_MAX,
     "Query.datasetReaders": PAGE_MAX,
     "Query.columnWriters": PAGE_MAX,
@@ -60,6 +62,7 @@ _COSTS: Final[Mapping[str, int]] = {
     "Query.incidentContext": 200,
     "Query.blastRadius": 50,
     "Query.signalHistory": 20,
+    "Query.volumeHistory": 20,
     "Query.gate": 20,
     "Dataset.versions": 20,
 }

@@ -20,6 +20,7 @@ from headgate.health.lineage import Entries
 from headgate.health.registry import DatasetFilter
 from headgate.health.signal_values import Signal
 from headgate.health.vocabulary import IncidentStatus, Severity, SignalState, Tier
+from headgate.health.volume_counts import DAYS
 from headgate.serve.graphql_answers import (
     DatasetConnectionType,
     DatasetEdgeType,
@@ -50,6 +51,7 @@ from headgate.serve.graphql_types import (
     SignalStateType,
     found_incident,
 )
+from headgate.serve.graphql_volumes import VolumePointType
 from headgate.serve.graphql_words import Moment, reads
 
 SNAPSHOTS_MAX: Final = 1_000
@@ -98,6 +100,11 @@ class Query:
                 f"signalHistory of {dataset_urn}: more than {SNAPSHOTS_MAX} transitions; ask for a shorter span"
             )
         return [SignalStateSnapshotType.of(each) for each in found]
+
+    @reads("How many events a dataset had in each hour of the last days, at most 14, oldest first.")
+    async def volume_history(self, info: Info, dataset_urn: str, days: int = DAYS) -> list[VolumePointType]:
+        found = _at_work(info).health.volumes.history(urns.dataset_urn(dataset_urn), days)
+        return [VolumePointType.of(each) for each in found.points]
 
     # Incidents.
 

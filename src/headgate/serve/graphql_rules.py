@@ -17,6 +17,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "Query.datasetSignals": named(_P.SIGNAL_READ, "datasetUrn"),
     "Query.criticalSignals": filtered(_P.SIGNAL_READ),
     "Query.signalHistory": named(_P.SIGNAL_READ, "datasetUrn"),
+    "Query.volumeHistory": named(_P.SIGNAL_READ, "datasetUrn"),
     "Query.incident": found(_P.INCIDENT_READ),
     "Query.incidents": filtered(_P.INCIDENT_READ, "filter.datasetUrn"),
     "Query.activeIncidents": filtered(_P.INCIDENT_READ),

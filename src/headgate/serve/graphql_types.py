@@ -116,6 +116,7 @@ class SignalStateType:
     owner_team: str
     last_updated: Moment
     state_changed_at: Moment
+    last_ok_at: Moment | None
     version: int
     stale: bool
 
@@ -141,6 +142,7 @@ class SignalStateType:
             owner_team=signal.owner_team,
             last_updated=Moment(signal.last_updated),
             state_changed_at=Moment(signal.state_changed_at),
+            last_ok_at=maybe_moment(signal.last_ok_at),
             version=whole(signal.version),
             stale=signal.stale,
         )

@@ -14,6 +14,7 @@ from headgate.serve.audits import audit_operations
 from headgate.serve.baselines import baseline_operations
 from headgate.serve.datasets import dataset_operations
 from headgate.serve.evidence import evidence_operations
+from headgate.serve.flags import flag_operations
 from headgate.serve.gates import gate_operations
 from headgate.serve.incidents import incident_operations
 from headgate.serve.lineage import lineage_operations
@@ -22,6 +23,7 @@ from headgate.serve.pool import WorkPool
 from headgate.serve.resolutions import resolution_operations
 from headgate.serve.schemas import schema_operations
 from headgate.serve.signals import signal_operations
+from headgate.serve.topic_producers import topic_producer_operations
 
 # Every operation here says by itself who may ask it; what did not would be for those who may do everything.
 _PART: Final = Part(Permission.KEY_MANAGE, Permission.KEY_MANAGE)
@@ -32,12 +34,14 @@ def health_routes(health: HealthService, keys: ApiKeys, pool: WorkPool) -> list[
     operations = [
         *dataset_operations(health),
         *resolution_operations(health),
+        *topic_producer_operations(health),
         *signal_operations(health),
         *baseline_operations(health),
         *incident_operations(health),
         *evidence_operations(health),
         *lineage_operations(health),
         *gate_operations(health),
+        *flag_operations(health),
         *audit_operations(health, keys),
         *schema_operations(),
     ]

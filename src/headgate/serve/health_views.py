@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
@@ -67,7 +66,10 @@ class MetricsIn(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class SignalValueIn(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How a signal was at the end of a window."""
+    """How a signal was at the end of a window.
+
+    Of a VOLUME, `metrics.evidence_count` is how many events the window had; without metrics nobody has counted.
+    """
 
     state: str
     score: float
@@ -75,7 +77,7 @@ class SignalValueIn(Struct, forbid_unknown_fields=True, kw_only=True):
     window_end: str
     slo_threshold: float = 0.0
     window_type: str = ""
-    metrics: MetricsIn = msgspec.field(default_factory=MetricsIn)
+    metrics: MetricsIn | None = None
     breach_start: str | None = None
     failure_signature: str | None = None
     top_producer: ProducerIn | None = None
@@ -92,7 +94,7 @@ class SignalValueIn(Struct, forbid_unknown_fields=True, kw_only=True):
             window_end=moments.moment(self.window_end, field="window_end"),
             slo_threshold=self.slo_threshold,
             window_type=self.window_type,
-            metrics=self.metrics.read(),
+            metrics=Metrics() if self.metrics is None else self.metrics.read(),
             breach_start=None if breach_start is None else moments.moment(breach_start, field="breach_start"),
             failure_signature=self.failure_signature or None,
             top_producer=None if self.top_producer is None else self.top_producer.read(),
@@ -115,6 +117,7 @@ class SignalUpdateIn(SignalValueIn, forbid_unknown_fields=True, kw_only=True):
             signal_type=vocabulary.signal_type(signal_type),
             value=self.read(),
             expected_version=self.expected_version,
+            is_counted=self.metrics is not None,
         )
 
 
@@ -126,6 +129,8 @@ class SignalView(Struct, frozen=True, kw_only=True):
     state: SignalState
     previous_state: SignalState | None
     state_changed_at: str
+    # The end of the latest window in which it was OK.
+    last_ok_at: str | None
     score: float
     slo_threshold: float
     breach_start: str | None
@@ -154,6 +159,7 @@ def signal_view(signal: Signal) -> SignalView:
         state=value.state,
         previous_state=signal.previous_state,
         state_changed_at=signal.state_changed_at,
+        last_ok_at=signal.last_ok_at,
         score=value.score,
         slo_threshold=value.slo_threshold,
         breach_start=value.breach_start,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from litestar.enums import ScopeType
@@ -16,6 +17,8 @@ from headgate.serve.problem import CHALLENGE, Problem, retry_after, send_problem
 from headgate.settings import is_loopback
 
 _CREDENTIALS: Final = "authorization"
+# Asked for every call, of a few hosts again and again.
+_is_loopback = lru_cache(maxsize=256)(is_loopback)
 
 
 class Identity:
@@ -93,7 +96,7 @@ def _is_near(peer: str) -> bool:
     if peer.startswith("unix:"):
         return True
     address = peer.removeprefix("ipv4:").removeprefix("ipv6:").replace("%5B", "[").replace("%5D", "]")
-    return is_loopback(address.rpartition(":")[0])
+    return _is_loopback(address.rpartition(":")[0])
 
 
 def _headers(error: HeadgateError) -> dict[str, str]:

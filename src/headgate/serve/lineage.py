@@ -23,7 +23,7 @@ from headgate.health.lineage_specs import LineageSpec
 from headgate.health.openlineage_inbox import DeadEvent, Receipt
 from headgate.health.service import HealthService
 from headgate.serve.guard import BODY_BYTES_MAX
-from headgate.serve.health_views import PageQuery, complete
+from headgate.serve.health_views import Name, PageQuery, complete
 from headgate.serve.lineage_specs import read_spec, registered_spec
 from headgate.serve.operations import Answer, Call, NoQuery, Operation, json_object
 
@@ -41,6 +41,20 @@ class LineagePage(Struct, frozen=True):
     """Some writers or readers, and the token of the next page if there are more."""
 
     items: list[LineageEntry]
+    next_page_token: str | None = None
+
+
+class SpecQuery(PageQuery, forbid_unknown_fields=True, kw_only=True):
+    """Specs of which commit, or of which producer."""
+
+    commit: Name = ""
+    producer_id: Name = ""
+
+
+class SpecPage(Struct, frozen=True):
+    """Some specs, and the token of the next page if there are more."""
+
+    items: list[LineageSpec]
     next_page_token: str | None = None
 
 
@@ -159,6 +173,15 @@ class _Lineage:
                 body_forms={"application/json": LineageSpec},
                 rule=_SPEC,
             ),
+            Operation(
+                "GET",
+                "/lineage/specs",
+                "List the specs of a commit or of a producer",
+                self.specs,
+                {200: SpecPage},
+                query=SpecQuery,
+                rule=_EVERY,
+            ),
             Operation("GET", "/lineage/specs/{spec_id}", "Show a spec", self.spec, {200: LineageSpec}, rule=_EVERY),
         ]
 
@@ -187,6 +210,14 @@ class _Lineage:
 
     def producer(self, call: Call[None, NoQuery]) -> Answer:
         return Answer(self._lineage.by_producer(call.path["producer_id"]))
+
+    def specs(self, call: Call[None, SpecQuery]) -> Answer:
+        asked = call.query
+        if bool(asked.commit) == bool(asked.producer_id):
+            raise InvalidPayloadError("specs: give a commit or a producer_id, one of them")
+        ask = self._lineage.specs_of_commit if asked.commit else self._lineage.specs
+        page = ask(asked.commit or asked.producer_id, limit=asked.page_size, cursor=asked.page_token)
+        return Answer(complete(SpecPage(page.specs, page.cursor)))
 
     def spec(self, call: Call[None, NoQuery]) -> Answer:
         return Answer(complete(self._lineage.spec(call.path["spec_id"])))

@@ -7,14 +7,17 @@ import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from headgate.errors import ServerBusyError
+from headgate.serve.returns import Returns
 
 THREADS_MAX: Final = 16
 WAITING_MAX: Final = 128
 
 T = TypeVar("T")
+# Told once, from any thread, how something went: what came of it, or what it raised.
+Told: TypeAlias = Callable[[T | None, BaseException | None], None]
 
 
 class WorkPool:
@@ -25,6 +28,7 @@ class WorkPool:
         self._executor = ThreadPoolExecutor(threads_max, thread_name_prefix="headgate-work")
         self._lock = threading.Lock()
         self._accepted = 0
+        self._returns: Returns[Any] | None = None
 
     @property
     def accepted(self) -> int:
@@ -36,19 +40,48 @@ class WorkPool:
 
         Raises `ServerBusyError` at once if too much waits already.
         """
-        with self._lock:
-            if self._accepted >= self._accepted_max:
-                raise ServerBusyError(f"the server is busy: {self._accepted} requests are ahead; try again in a moment")
-            self._accepted += 1
+        self._accept()
         future = self._executor.submit(contextvars.copy_context().run, work)
         # Counted until the work itself ends: a caller that went away does not free the thread.
         future.add_done_callback(self._done)
         return await asyncio.wrap_future(future)
 
+    async def told(self, begin: Callable[[Told[T]], None]) -> T:
+        """Return or raise what `begin` is told in the end. It starts what needs no thread of the pool, and returns.
+
+        It counts as work as long as it lasts. Raises `ServerBusyError` as `run` does, and what `begin` raises.
+        """
+        loop = asyncio.get_running_loop()
+        returns = self._returns
+        if returns is None or returns.loop is not loop:
+            returns = self._returns = Returns(loop)
+        future: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            self._release()
+            returns.settle(future, result, error)
+
+        self._accept()
+        try:
+            begin(settle)
+        except BaseException:
+            self._release()
+            raise
+        return await future
+
     def close(self) -> None:
         """Drop what waits, and return once what runs has ended."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def _done(self, _future: Future[Any]) -> None:
+    def _accept(self) -> None:
+        with self._lock:
+            if self._accepted >= self._accepted_max:
+                raise ServerBusyError(f"the server is busy: {self._accepted} requests are ahead; try again in a moment")
+            self._accepted += 1
+
+    def _release(self) -> None:
         with self._lock:
             self._accepted -= 1
+
+    def _done(self, _future: Future[Any]) -> None:
+        self._release()

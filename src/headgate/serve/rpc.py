@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -54,6 +54,8 @@ def combined(pairs: Iterable[tuple[T, T]], separator: T) -> dict[T, T]:
 
 
 Unary: TypeAlias = Callable[[Any, RpcCall], Message]
+Awaited: TypeAlias = Callable[[Any, RpcCall], Awaitable[Message]]
+Quick: TypeAlias = Callable[[Any, RpcCall], Message | None]
 Streaming: TypeAlias = Callable[[Any, RpcCall], AsyncIterator[Message]]
 
 
@@ -61,7 +63,9 @@ Streaming: TypeAlias = Callable[[Any, RpcCall], AsyncIterator[Message]]
 class Method:
     """One method. `inline` handlers are quick enough for the event loop; others run in a thread of the pool.
 
-    `rule` is what the caller must be allowed.
+    One that `is_awaited` is a coroutine function: it needs no thread while it waits. `quick` may answer on the event
+    loop what is at hand, and returns None for what is not: then the handler is asked. `rule` is what the caller must
+    be allowed.
     """
 
     service: str
@@ -73,9 +77,16 @@ class Method:
     is_stream: bool = False
     has_side_effects: bool = True
     inline: bool = False
+    is_awaited: bool = False
+    quick: Quick | None = None
     # What metrics and spans call it.
     label: str = field(init=False)
     path: str = field(init=False)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it may be answered on the event loop, always or now and then."""
+        return not self.is_stream and (self.inline or self.quick is not None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", f"{self.service.rpartition('.')[2]}/{self.name}")
@@ -89,9 +100,15 @@ class Declarations:
         self._file = file
         self._methods: dict[str, Method] = {}
 
-    def unary(self, service: str, name: str, handler: Unary, *, rule: Rule, inline: bool = False) -> None:
+    def unary(
+        self, service: str, name: str, handler: Unary, *, rule: Rule, inline: bool = False, quick: Quick | None = None
+    ) -> None:
         """Declare a method with one answer. Raises `DefinitionError` if the file has none of that name and kind."""
-        self._add(service, name, handler, is_stream=False, rule=rule, inline=inline)
+        self._add(service, name, handler, is_stream=False, rule=rule, inline=inline, quick=quick)
+
+    def awaited(self, service: str, name: str, handler: Awaited, *, rule: Rule) -> None:
+        """Declare a method whose one answer the coroutine function `handler` returns. Raises `DefinitionError`."""
+        self._add(service, name, handler, is_stream=False, rule=rule, is_awaited=True)
 
     def stream(self, service: str, name: str, handler: Streaming, *, rule: Rule) -> None:
         """Declare a method whose answers the async generator `handler` yields. Raises `DefinitionError`."""
@@ -109,7 +126,9 @@ class Declarations:
         *,
         is_stream: bool,
         rule: Rule,
-        inline: bool,
+        inline: bool = False,
+        is_awaited: bool = False,
+        quick: Quick | None = None,
     ) -> None:
         found = self._find(service, name)
         if found.server_streaming is not is_stream or found.client_streaming:
@@ -124,6 +143,8 @@ class Declarations:
             has_side_effects=found.GetOptions().idempotency_level != MethodOptions.NO_SIDE_EFFECTS,
             rule=rule,
             inline=inline,
+            is_awaited=is_awaited,
+            quick=quick,
         )
         if self._methods.setdefault(method.path, method) is not method:
             raise DefinitionError(f"rpc {service}/{name}: it is declared twice")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -72,6 +72,8 @@ class Dispatcher:
         first and answers at once: None if it would have to ask.
         """
         self.methods = {method.path: method for method in methods}
+        # What may be answered without waiting, by address.
+        self.direct = {} if tracing.is_on else {each.path.encode(): each for each in methods if each.is_direct}
         self.clock = clock
         self._pool = pool
         self._tracing = tracing
@@ -110,7 +112,9 @@ class Dispatcher:
                 call.check_deadline()
                 request = codec.decode(method.request, content)
                 call.principal = method.rule.admit(await self._caller(call), request)
-                answer = method.handler(request, call) if method.inline else await self._pooled(method, request, call)
+                answer = _at_hand(method, request, call)
+                if answer is None:
+                    answer = await self._waited_for(method, request, call)
                 encoded = codec.encode(answer)
                 status = OK
             except Exception as exc:
@@ -120,6 +124,32 @@ class Dispatcher:
             finally:
                 span.set_attribute("status", status)
                 self.record(api, method, status, self.clock.monotonic() - started_at)
+        return encoded
+
+    def at_once(self, api: str, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str) -> bytes | None:
+        """Return what `unary` does if that takes no waiting, or None for what is to be asked of `unary`.
+
+        Raises `RpcFailure`, and nothing else. It makes no span: who traces asks `unary`.
+        """
+        started_at = self.clock.monotonic()
+        with correlated(name):
+            try:
+                call.check_deadline()
+                request = codec.decode(method.request, content)
+                has_credentials = CREDENTIALS in call.headers
+                principal = self._remember(call) if has_credentials else self._identify(call)
+                if principal is None and has_credentials:
+                    return None
+                call.principal = method.rule.admit(principal, request)
+                answer = _at_hand(method, request, call)
+                if answer is None:
+                    return None
+                encoded = codec.encode(answer)
+            except Exception as exc:
+                failed = self._failure(method, exc)
+                self.record(api, method, failed.status, self.clock.monotonic() - started_at)
+                raise failed from exc
+            self.record(api, method, OK, self.clock.monotonic() - started_at)
         return encoded
 
     async def stream(
@@ -153,20 +183,29 @@ class Dispatcher:
             return self._identify(call)
         return self._remember(call) or await self._pool.run(lambda: self._identify(call))
 
-    async def _pooled(self, method: Method, request: Message, call: RpcCall) -> Message:
+    async def _waited_for(self, method: Method, request: Message, call: RpcCall) -> Message:
+        if call.deadline_at is None:
+            return await self._begun(method, request, call)
+        try:
+            async with asyncio.timeout(call.remaining_seconds()) as limit:
+                return await self._begun(method, request, call)
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise
+            raise _late() from exc
+
+    def _begun(self, method: Method, request: Message, call: RpcCall) -> Awaitable[Message]:
+        if method.is_awaited:
+            begun: Awaitable[Message] = method.handler(request, call)
+            return begun
+
         def work() -> Message:
             # It may have waited for its turn until nobody wanted the answer any more.
             call.check_deadline()
             answer: Message = method.handler(request, call)
             return answer
 
-        try:
-            async with asyncio.timeout(call.remaining_seconds()) as limit:
-                return await self._pool.run(work)
-        except TimeoutError as exc:
-            if not limit.expired():
-                raise
-            raise _late() from exc
+        return self._pool.run(work)
 
     async def _next(self, answers: AsyncIterator[Message], call: RpcCall, name: str) -> Message | None:
         with correlated(name):
@@ -207,6 +246,14 @@ class Dispatcher:
                 status=status,
                 milliseconds=round(seconds * 1000, 1),
             )
+
+
+def _at_hand(method: Method, request: Message, call: RpcCall) -> Message | None:
+    """Return the answer of what needs no waiting, or None."""
+    if method.inline:
+        answer: Message = method.handler(request, call)
+        return answer
+    return None if method.quick is None else method.quick(request, call)
 
 
 def _late() -> DeadlineExceededError:

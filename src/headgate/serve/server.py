@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from functools import partial
@@ -24,6 +23,7 @@ from headgate.health_wiring import OpenRegion, open_authenticator, open_health, 
 from headgate.pipeline_wiring import OpenPipelines, apply_folder, audited, open_engine, open_pipelines
 from headgate.pipelines.heartbeats import Who
 from headgate.pipelines.loops import PipelineLoops
+from headgate.serve import garbage
 from headgate.serve.alerts import alert_routes
 from headgate.serve.api import api_routes
 from headgate.serve.graphql_routes import graphql_routes
@@ -124,6 +124,8 @@ def run(
                 commit=lambda writes, change: health.audit.commit(writes, audited(change)),
                 engine=open_engine(settings, clock, service.ids),
             )
+            # Before the first event, lest nobody is told of it.
+            service.bus.register(list(service.app.subscriptions.values()), service.app.name)
             if settings.pipelines.folder is not None:
                 apply_folder(pipelines, settings.pipelines.folder)
             authenticator = open_authenticator(settings, clock, keys)
@@ -269,9 +271,7 @@ class Server:
         self._health.phase = Phase.SERVING
         await grpc.set_serving()
         self._write_address()
-        # What is there by now stays: the garbage collector need not walk over it again and again while calls wait.
-        gc.collect()
-        gc.freeze()
+        garbage.settle()
         announce(f"headgate ready  http={self._url()}  grpc={grpc.address}  home={self._settings.home}")
 
         def drain_soon() -> None:

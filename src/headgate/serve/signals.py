@@ -1,4 +1,4 @@
-"""Signals over HTTP: looked up, taken over one by one or many at once, and their history."""
+"""Signals over HTTP: looked up, taken over one by one or many at once, their history, and volumes by the hour."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from headgate.health.signal_results import Result
 from headgate.health.signal_values import ANY_VERSION, SignalUpdate, Snapshot
 from headgate.health.signals import BATCH_MAX
 from headgate.health.vocabulary import SignalState
+from headgate.health.volume_counts import DAYS, DAYS_MAX
+from headgate.health.volumes import VolumeHistory
 from headgate.serve.health_views import PageSize, SignalUpdateIn, SignalView, signal_view
 from headgate.serve.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.preconditions import etag, if_match
@@ -36,6 +38,7 @@ _ALL: Final = "/datasets/{dataset_urn}/signals"
 _ONE: Final = f"{_ALL}/{{signal_type}}"
 _READ: Final = rules.named(Permission.SIGNAL_READ, "path.dataset_urn")
 _WRITE: Final = rules.named(Permission.SIGNAL_WRITE, "path.dataset_urn")
+_VOLUMES: Final = "/datasets/{dataset_urn}/volume-history"
 _DAYS_SHOWN: Final = 30
 
 
@@ -65,6 +68,12 @@ class HistoryQuery(Struct, forbid_unknown_fields=True, rename={"since": "from", 
 
     since: str | None = None
     until: str | None = None
+
+
+class VolumeQuery(Struct, forbid_unknown_fields=True):
+    """The hours of how many days."""
+
+    days: Annotated[int, Meta(ge=1, le=DAYS_MAX)] = DAYS
 
 
 class SignalList(Struct, frozen=True):
@@ -158,6 +167,15 @@ class _Signals:
                 query=HistoryQuery,
                 rule=_READ,
             ),
+            Operation(
+                "GET",
+                _VOLUMES,
+                "Show how many events a dataset had in each hour",
+                self.volumes,
+                {200: VolumeHistory},
+                query=VolumeQuery,
+                rule=_READ,
+            ),
         ]
 
     def ls(self, call: Call[None, NoQuery]) -> Answer:
@@ -239,6 +257,9 @@ class _Signals:
             moments.instant(now_ms) if until is None else moments.moment(until, field="to"),
         )
         return Answer(History(found))
+
+    def volumes(self, call: Call[None, VolumeQuery]) -> Answer:
+        return Answer(self._health.volumes.history(call.path["dataset_urn"], call.query.days))
 
     def _kept(self, urn: str) -> str:
         """Return the name that a dataset is registered under, which may have a version that the caller leaves out."""

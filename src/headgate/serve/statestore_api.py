@@ -21,8 +21,8 @@ def statestore_methods(
     """Return the methods of all services. `quick_reads`: a row is read from this machine, without a network between."""
     rpcs = Declarations(pb.DESCRIPTOR)
     clock = health.clock
-    SignalMethods(health.signals, health.update_signal).declare(rpcs, quick_reads=quick_reads)
-    EvidenceMethods(health.evidence).declare(rpcs)
+    SignalMethods(health, pool).declare(rpcs, quick_reads=quick_reads)
+    EvidenceMethods(health.evidence).declare(rpcs, quick_reads=quick_reads)
     IncidentMethods(health.incidents, health.incident_listing).declare(rpcs)
     StateWatching(bus, watches, pool, clock, health.signals, health.incidents).declare(rpcs)
     LineageMethods(health.lineage, clock).declare(rpcs)

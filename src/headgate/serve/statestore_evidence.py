@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -10,17 +11,21 @@ from headgate.errors import InvalidPayloadError, NotFoundError, UserError
 from headgate.health.evidence import EvidenceCache, Offer
 from headgate.health.evidence_intake import Decision, Put
 from headgate.health.evidence_rows import Evidence, from_outside
-from headgate.health.sampling import Admission
+from headgate.health.sampling import SAMPLED_OUT, Admission
 from headgate.serve import statestore as pb
 from headgate.serve.statestore_messages import moment_of, set_moment
 
 BATCH_MAX: Final = 1000
+_SAMPLED_OUT: Final[str] = Decision.SAMPLED_OUT.value
 _TEXTS: Final = {
     "producer": ("producer_id", "version", "confidence"),
     "fingerprints": ("schema_fingerprint", "payload_hash"),
     "otel": ("trace_id", "span_id"),
     "correlation": ("run_id", "dag_id", "job_id"),
 }
+
+
+_PARTS: Final = (*_TEXTS.items(), ("source", ("topic", "partition", "offset", "timestamp_type")))
 
 
 def evidence_of(message: pb.Evidence) -> Evidence:
@@ -55,12 +60,9 @@ def evidence_message(evidence: Evidence) -> pb.Evidence:
         payload_size_bytes=evidence.payload_size_bytes or 0,
         pinned_by=evidence.pinned_by,
         archived=evidence.archived,
+        **{part: _told(found, fields) for part, fields in _PARTS if (found := getattr(evidence, part)) is not None},
     )
     set_moment(message, "created_at", evidence.created_at)
-    for part, fields in (*_TEXTS.items(), ("source", ("topic", "partition", "offset", "timestamp_type"))):
-        found = getattr(evidence, part)
-        if found is not None:
-            _fill(getattr(message, part), found, fields)
     said = evidence.validation
     message.validation.result = said.result
     message.validation.failed_gates.extend(said.failed_gates)
@@ -74,15 +76,17 @@ def evidence_message(evidence: Evidence) -> pb.Evidence:
 
 def put_message(put: Put) -> pb.PutEvidenceResponse:
     """Return what became of a piece of evidence."""
-    if put.decision is Decision.SAMPLED_OUT:
-        # Nearly all, and there is no more to say of them.
-        return pb.PutEvidenceResponse(decision=put.decision, evidence_id=put.evidence_id)
-    message = pb.PutEvidenceResponse(stored=put.stored, decision=put.decision, evidence_id=put.evidence_id)
+    message = pb.PutEvidenceResponse()
+    _fill_put(message, put)
+    return message
+
+
+def _fill_put(message: pb.PutEvidenceResponse, put: Put) -> None:
+    message.stored, message.decision, message.evidence_id = put.stored, put.decision, put.evidence_id
     set_moment(message, "expires_at", put.expires_at)
     if put.error is not None:
         message.error_code = put.error.code.upper()
         message.error_message = put.error.message
-    return message
 
 
 class EvidencePort:
@@ -90,39 +94,45 @@ class EvidencePort:
 
     def __init__(self, cache: EvidenceCache) -> None:
         self._cache = cache
+        # One batch at a time is looked at: Python works on one anyway, and several that want it at once would each
+        # have their turn before whoever answers all other calls.
+        self._at_work = threading.Lock()
 
     def put(self, message: pb.Evidence) -> Put:
         """Take one piece. Raises as `EvidenceCache.put`."""
-        [answer] = self.put_many([message])
+        ids, told = self._taken([message])
+        answer = told.get(0) or Put(Decision.SAMPLED_OUT, ids[0])
         if answer.error is not None:
             raise answer.error
         return answer
 
-    def put_many(self, messages: Sequence[pb.Evidence]) -> list[Put]:
+    def put_many(self, messages: Sequence[pb.Evidence]) -> pb.BatchPutEvidenceResponse:
         """Take many pieces, each by itself, and return what became of each. Raises `InvalidPayloadError` for too many.
 
         If the store fails, some may be stored: offer them again, and those are duplicates.
         """
         if len(messages) > BATCH_MAX:
             raise InvalidPayloadError(f"evidence: {len(messages)} at once; send at most {BATCH_MAX}")
-        answers: list[Put] = []
-        kept: list[tuple[Evidence, Admission]] = []
-        places: list[int] = []
-        for place, (message, admission) in enumerate(zip(messages, self._admissions(messages), strict=True)):
-            try:
-                if isinstance(admission, UserError):
-                    raise admission
-                if admission.is_kept:
-                    kept.append((evidence_of(message), admission))
-                    places.append(place)
-            except UserError as exc:
-                answers.append(Put(Decision.REFUSED, message.evidence_id, error=exc))
-                continue
-            answers.append(_unkept(admission, message.evidence_id))
-        if kept:
-            for place, answer in zip(places, self._cache.put_admitted(kept), strict=True):
-                answers[place] = answer
-        return answers
+        ids, told = self._taken(messages)
+        with self._at_work:
+            return self._response(ids, told)
+
+    def _response(self, ids: Sequence[str], told: Mapping[int, Put]) -> pb.BatchPutEvidenceResponse:
+        decisions = [each.decision for each in told.values()]
+        response = pb.BatchPutEvidenceResponse(
+            stored=decisions.count(Decision.STORED) + decisions.count(Decision.DUPLICATE),
+            sampled_out=len(ids) - len(told),
+            failed=decisions.count(Decision.REFUSED),
+            shed=decisions.count(Decision.SHED),
+        )
+        add = response.results.add
+        for place, evidence_id in enumerate(ids):
+            if place in told:
+                _fill_put(add(), told[place])
+            else:
+                # Nearly all, and there is no more to say of them.
+                add(decision=_SAMPLED_OUT, evidence_id=evidence_id)
+        return response
 
     def get(self, evidence_id: str, *, include_archived: bool) -> Evidence:
         """Return a piece. Raises `NotFoundError`."""
@@ -132,34 +142,71 @@ class EvidencePort:
             raise NotFoundError(f"evidence {evidence_id[:80]}: there is none{more}")
         return found
 
-    def _admissions(self, messages: Sequence[pb.Evidence]) -> list[Admission | UserError]:
-        """Give each message an id, and return for each whether it is kept, or what is wrong with it."""
-        offers = [self._offer(message) for message in messages]
-        decided = iter(self._cache.admit_many([each for each in offers if isinstance(each, Offer)]))
-        return [next(decided) if isinstance(each, Offer) else each for each in offers]
+    def _taken(self, messages: Sequence[pb.Evidence]) -> tuple[list[str], dict[int, Put]]:
+        """Take many pieces. Return their ids, and by their places what became of those that are not sampled out."""
+        ids: list[str] = []
+        told: dict[int, Put] = {}
+        with self._at_work:
+            kept = self._chosen(messages, ids, told)
+        if kept:
+            told.update(zip(kept, self._cache.put_admitted(list(kept.values())), strict=True))
+        return ids, told
 
-    def _offer(self, message: pb.Evidence) -> Offer | UserError:
-        if not message.evidence_id:
-            message.evidence_id = self._cache.new_id()
-        said = message.validation
+    def _chosen(
+        self, messages: Sequence[pb.Evidence], ids: list[str], told: dict[int, Put]
+    ) -> dict[int, tuple[Evidence, Admission]]:
+        """Return by their places the pieces to be stored, and note the ids of all and what became of others."""
+        offers: list[Offer] = []
+        for place, message in enumerate(messages):
+            evidence_id = message.evidence_id
+            if not evidence_id:
+                evidence_id = message.evidence_id = self._cache.new_id()
+            ids.append(evidence_id)
+            try:
+                offers.append(_offer(evidence_id, message))
+            except UserError as exc:
+                told[place] = Put(Decision.REFUSED, evidence_id, error=exc)
+        places = range(len(ids)) if not told else [place for place in range(len(ids)) if place not in told]
+        kept: dict[int, tuple[Evidence, Admission]] = {}
+        for place, admission in zip(places, self._cache.admit_many(offers), strict=True):
+            if admission is not SAMPLED_OUT:
+                self._look(place, messages[place], admission, told, kept)
+        return kept
+
+    def _look(
+        self,
+        place: int,
+        message: pb.Evidence,
+        admission: Admission | UserError,
+        told: dict[int, Put],
+        kept: dict[int, tuple[Evidence, Admission]],
+    ) -> None:
+        """Note a piece that is kept, or what became of one that is not."""
+        if isinstance(admission, Admission) and not admission.is_kept:
+            told[place] = Put(Decision.SHED, message.evidence_id)
+            return
         try:
-            result = said.result or evidence_of(message).validation.result
+            if isinstance(admission, UserError):
+                raise admission
+            kept[place] = evidence_of(message), admission
         except UserError as exc:
-            return exc
-        offered = partial(_decoded, message.SerializeToString())
-        if result == "PASS":
-            # Nearly all: why they failed need not be looked for.
-            return Offer(message.evidence_id, result, message.dataset_urn, offered)
-        reasons = said.reason_codes or said.failed_gates
-        return Offer(message.evidence_id, result, message.dataset_urn, offered, reasons[0] if reasons else "")
+            told[place] = Put(Decision.REFUSED, message.evidence_id, error=exc)
+
+
+def _offer(evidence_id: str, message: pb.Evidence) -> Offer:
+    """Return what is to be known of a message before the rest of it is. Raises `UserError`."""
+    said = message.validation
+    result = said.result or evidence_of(message).validation.result
+    offered = partial(_decoded, message.SerializeToString())
+    if result == "PASS":
+        # Nearly all: why they failed need not be looked for.
+        return Offer(evidence_id, result, message.dataset_urn, offered)
+    reasons = said.reason_codes or said.failed_gates
+    return Offer(evidence_id, result, message.dataset_urn, offered, reasons[0] if reasons else "")
 
 
 def _decoded(content: bytes) -> Evidence:
     return evidence_of(pb.Evidence.FromString(content))
-
-
-def _unkept(admission: Admission, evidence_id: str) -> Put:
-    return Put(Decision.SHED if admission.is_shed else Decision.SAMPLED_OUT, evidence_id)
 
 
 def _texts(message: pb.Evidence, part: str) -> dict[str, str | None]:
@@ -184,9 +231,6 @@ def _validation(message: pb.ValidationResult) -> dict[str, Any]:
     }
 
 
-def _fill(message: Any, found: Any, fields: Sequence[str]) -> None:  # noqa: ANN401 - any part of evidence
-    message.SetInParent()
-    for field in fields:
-        value = getattr(found, field)
-        if value is not None:
-            setattr(message, field, value)
+def _told(found: object, fields: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a part that are not empty."""
+    return {field: value for field in fields if (value := getattr(found, field)) is not None}

@@ -32,7 +32,9 @@ def moment_of(message: Any, field: str) -> str | None:  # noqa: ANN401 - any mes
 def set_moment(message: Any, field: str, text: str | None) -> None:  # noqa: ANN401
     """Set a moment, unless there is none."""
     if text:
-        getattr(message, field).FromMilliseconds(milliseconds(text))
+        seconds, ms = divmod(milliseconds(text), 1000)
+        target = getattr(message, field)
+        target.seconds, target.nanos = seconds, ms * 1_000_000
 
 
 # Signals.
@@ -88,6 +90,7 @@ def update_of(message: pb.UpdateSignalStateRequest) -> SignalUpdate:
         signal_type=message.signal_type,
         value=_value_of(message.state),
         expected_version=message.expected_version,
+        is_counted=message.state.HasField("metrics"),
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from typing import Final
 
 from headgate.auth.principals import Principal, may, require
@@ -12,15 +12,16 @@ from headgate.auth.rules import filtered, found, named
 from headgate.errors import InvalidPayloadError, NotFoundError, StoreBusyError, UserError
 from headgate.health import urns, vocabulary
 from headgate.health.evidence import EvidenceCache
-from headgate.health.evidence_intake import Decision
 from headgate.health.incident_listing import PAGE_MAX, IncidentListing
 from headgate.health.incident_values import Changes, Incident
 from headgate.health.incidents import Incidents
+from headgate.health.service import HealthService
 from headgate.health.signal_decisions import Verdict
 from headgate.health.signal_results import Result
 from headgate.health.signal_values import ANY_VERSION, Signal, SignalUpdate
-from headgate.health.signals import BATCH_MAX, Signals
+from headgate.health.signals import BATCH_MAX
 from headgate.serve import statestore as pb
+from headgate.serve.pool import WorkPool
 from headgate.serve.rpc import Declarations, RpcCall
 from headgate.serve.statestore_evidence import EvidencePort, evidence_message, put_message
 from headgate.serve.statestore_messages import (
@@ -36,7 +37,7 @@ from headgate.serve.statestore_messages import (
 
 PAGE_DEFAULT: Final = 50
 MASK: Final = "***"
-MESSAGES_MAX: Final = 10_000
+MESSAGES_MAX: Final = 20_000
 _P = Permission
 
 
@@ -45,23 +46,27 @@ class SignalMethods:
 
     SERVICE: Final = "SignalStateService"
 
-    def __init__(self, signals: Signals, take_over: Callable[[SignalUpdate], Result]) -> None:
-        self._signals = signals
-        self._take_over = take_over
-        # The message of each signal as it was last read. While memory holds the same one, so is its message.
+    def __init__(self, health: HealthService, pool: WorkPool) -> None:
+        self._health = health
+        self._signals = health.signals
+        self._pool = pool
+        # The message of each signal as it was last read. While it stays as it is, so does its message.
         self._messages: dict[tuple[str, str], tuple[Signal, pb.SignalState]] = {}
 
     def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
         """Declare the methods. With `quick_reads` one row is read in less time than a thread would take to start."""
-        rpcs.unary(self.SERVICE, "UpdateSignalState", self.update, rule=named(_P.SIGNAL_WRITE))
+        rpcs.awaited(self.SERVICE, "UpdateSignalState", self.update, rule=named(_P.SIGNAL_WRITE))
         batch = named(_P.SIGNAL_WRITE, "updates.dataset_urn")
         rpcs.unary(self.SERVICE, "BatchUpdateSignalState", self.update_many, rule=batch)
         reading = named(_P.SIGNAL_READ)
         rpcs.unary(self.SERVICE, "GetSignalState", self.get, rule=reading, inline=quick_reads)
         rpcs.unary(self.SERVICE, "GetDatasetSignals", self.of_dataset, rule=reading, inline=quick_reads)
 
-    def update(self, request: pb.UpdateSignalStateRequest, _call: RpcCall) -> pb.UpdateSignalStateResponse:
-        result = self._take_over(update_of(request))
+    async def update(self, request: pb.UpdateSignalStateRequest, _call: RpcCall) -> pb.UpdateSignalStateResponse:
+        update = update_of(request)
+        with self._health.updating_signal(update) as noted:
+            # Many wait for one commit, and none of them needs a thread for that.
+            result = noted(await self._pool.told(partial(self._health.coalescer.submit, update)))
         if result.verdict is Verdict.UNAVAILABLE:
             # As a status, which clients know to repeat by themselves.
             raise StoreBusyError(result.message)
@@ -93,7 +98,8 @@ class SignalMethods:
         if signal is None:
             raise NotFoundError(f"signal {key[0]} {key[1]}: nobody has said anything about it yet")
         known = self._messages.get(key)
-        if known is not None and known[0] is signal:
+        # Read again, it is another object that says the same.
+        if known is not None and (known[0] is signal or known[0] == signal):
             return known[1]
         message = signal_message(signal)
         if len(self._messages) >= MESSAGES_MAX:
@@ -114,14 +120,16 @@ class EvidenceMethods:
     SERVICE: Final = "EvidenceCacheService"
 
     def __init__(self, cache: EvidenceCache) -> None:
+        self._cache = cache
         self._port = EvidencePort(cache)
 
-    def declare(self, rpcs: Declarations) -> None:
-        """Declare the methods."""
+    def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
+        """Declare the methods. With `quick_reads` one row is read in less time than a thread would take to start."""
         writing = named(_P.EVIDENCE_WRITE, "evidence.dataset_urn")
         rpcs.unary(self.SERVICE, "PutEvidence", self.put, rule=writing)
         rpcs.unary(self.SERVICE, "BatchPutEvidence", self.put_many, rule=writing)
-        rpcs.unary(self.SERVICE, "GetEvidence", self.get, rule=found(_P.EVIDENCE_READ))
+        quick = self.get_row if quick_reads else None
+        rpcs.unary(self.SERVICE, "GetEvidence", self.get, rule=found(_P.EVIDENCE_READ), quick=quick)
 
     def put(self, request: pb.PutEvidenceRequest, _call: RpcCall) -> pb.PutEvidenceResponse:
         if not request.HasField("evidence"):
@@ -129,15 +137,15 @@ class EvidenceMethods:
         return put_message(self._port.put(request.evidence))
 
     def put_many(self, request: pb.BatchPutEvidenceRequest, _call: RpcCall) -> pb.BatchPutEvidenceResponse:
-        puts = self._port.put_many(request.evidence)
-        decisions = [each.decision for each in puts]
-        return pb.BatchPutEvidenceResponse(
-            results=[put_message(each) for each in puts],
-            stored=decisions.count(Decision.STORED) + decisions.count(Decision.DUPLICATE),
-            sampled_out=decisions.count(Decision.SAMPLED_OUT),
-            failed=decisions.count(Decision.REFUSED),
-            shed=decisions.count(Decision.SHED),
-        )
+        return self._port.put_many(request.evidence)
+
+    def get_row(self, request: pb.GetEvidenceRequest, call: RpcCall) -> pb.Evidence | None:
+        """Return what is not in the archive alone, which takes longer to look into."""
+        evidence = self._cache.get(request.evidence_id, include_archived=False)
+        if evidence is None:
+            return None
+        require(call.principal, _P.EVIDENCE_READ, evidence.dataset_urn)
+        return evidence_message(evidence)
 
     def get(self, request: pb.GetEvidenceRequest, call: RpcCall) -> pb.Evidence:
         evidence = self._port.get(request.evidence_id, include_archived=request.include_archived)

@@ -30,6 +30,7 @@ from headgate.serve.watching import Watches
 
 CACHE_SECONDS: Final = 300
 PAGE_DEFAULT: Final = 50
+MESSAGES_MAX: Final = 10_000
 _FEED_PAGE: Final = 1000
 _P = Permission
 
@@ -45,6 +46,8 @@ class RegistryMethods:
         self._watches = watches
         self._pool = pool
         self._clock = clock
+        # The answer for each dataset as it was last read. While memory holds the same one, so is its answer.
+        self._configs: dict[str, tuple[Lookup, pb.GetConfigResponse]] = {}
 
     def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
         """Declare the methods."""
@@ -61,8 +64,11 @@ class RegistryMethods:
             found = Lookup(self._registry.get(urn, version=request.version))
         else:
             found = self._registry.lookup(urn, _fallback(request.fallback_on_miss))
+        known = self._configs.get(urn)
+        if known is not None and known[0].dataset is found.dataset and known[0].warning == found.warning:
+            return known[1]
         dataset = found.dataset
-        return pb.GetConfigResponse(
+        message = pb.GetConfigResponse(
             config=dataset_message(dataset),
             stale=dataset.stale,
             age_seconds=dataset.age_seconds,
@@ -70,6 +76,10 @@ class RegistryMethods:
             warning=found.warning or "",
             cache_ttl_seconds=CACHE_SECONDS,
         )
+        if len(self._configs) >= MESSAGES_MAX:
+            self._configs.clear()
+        self._configs[urn] = found, message
+        return message
 
     def resolve(self, request: pb.ResolveDatasetRequest, call: RpcCall) -> pb.ResolveDatasetResponse:
         asked = (request.topic, _payload(request), dict(request.headers), request.schema_id or None)

@@ -235,6 +235,7 @@ class Cache:
 
     def _follow(self, key: Key, flight: Flight) -> Cached[Any] | None:
         """Wait for another caller's load. None means that its caller was interrupted, and someone else must load."""
+        assert flight.done is not None, "whoever is given a load to wait for can"
         if not flight.done.wait(self._wait_seconds_max):
             with self._lock:
                 # Whoever comes next must not wait for the same load again: it may hang for ever.

@@ -19,7 +19,8 @@ class Flight:
     def __init__(self, *, joinable: bool) -> None:
         self.joinable = joinable
         self.detached = False
-        self.done = threading.Event()
+        # Made when someone comes to wait, which is seldom.
+        self.done: threading.Event | None = None
         self.answer: Any = None
         self.error: BaseException | None = None
 
@@ -32,7 +33,12 @@ class Flights:
 
     def joinable(self, key: Key) -> Flight | None:
         """Return the load of `key` that a reader may wait for, if there is one."""
-        return next((flight for flight in self._flights.get(key, ()) if flight.joinable), None)
+        for flight in self._flights.get(key, ()):
+            if flight.joinable:
+                if flight.done is None:
+                    flight.done = threading.Event()
+                return flight
+        return None
 
     def depart(self, key: Key, *, joinable: bool) -> Flight:
         """Begin a load. One that must see the store as it is now is not joinable: it concerns its caller alone."""
@@ -45,7 +51,8 @@ class Flights:
         others = [other for other in self._flights.pop(key, ()) if other is not flight]
         if others:
             self._flights[key] = others
-        flight.done.set()
+        if flight.done is not None:
+            flight.done.set()
 
     def detach(self, key: Key) -> None:
         """Mark the loads of `key` as overtaken."""

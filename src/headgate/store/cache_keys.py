@@ -12,6 +12,7 @@ A group ends in a colon and a key never does, so no key is ever a group.
 from __future__ import annotations
 
 import enum
+from functools import lru_cache
 from typing import Final, NewType
 
 from headgate.errors import InvalidItemError
@@ -20,6 +21,8 @@ Key = NewType("Key", str)
 Group = NewType("Group", str)
 
 LATEST: Final = "LATEST"
+# How many keys of signals are kept: whoever reads or writes a signal asks for its key, again and again.
+KEYS_MAX: Final = 16_384
 
 
 class Kind(enum.StrEnum):
@@ -34,6 +37,7 @@ class Kind(enum.StrEnum):
 _KINDS: Final = {kind.value: kind for kind in Kind}
 
 
+@lru_cache(maxsize=KEYS_MAX)
 def signal_state(dataset_urn: str, signal_type: str) -> Key:
     """Return the key of one health signal of a dataset."""
     return _key(signal_states_of(dataset_urn), signal_type)

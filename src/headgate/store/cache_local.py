@@ -58,14 +58,17 @@ class LocalLayer:
     def put(self, key: Key, entry: Entry, now: float) -> bool:
         """Take in `entry`, unless something newer is known. Return whether it was taken."""
         held = self.find(key, now)
-        if self.is_below_floor(key, entry, now) or (held is not None and not supersedes(entry, held)):
+        if (self._floors and self.is_below_floor(key, entry, now)) or (
+            held is not None and not supersedes(entry, held)
+        ):
             return False
         if held is not None and held.version == entry.version:
             entry.confirmed_at = max(entry.confirmed_at, held.confirmed_at)
             entry.hard_until = max(entry.hard_until, held.hard_until)
         self._entries[key] = entry
-        self._entries.move_to_end(key)
-        self._came(key)
+        if held is None:
+            # Else it was moved to the end as it was found, and its group knows it.
+            self._came(key)
         if len(self._entries) > self._entries_max:
             evicted, _ = self._entries.popitem(last=False)
             self._left(evicted)
@@ -105,7 +108,12 @@ class LocalLayer:
             self._floors.pop(key, None)
 
     def _came(self, key: Key) -> None:
-        self._groups.setdefault(group_of(key), set()).add(key)
+        group = group_of(key)
+        keys = self._groups.get(group)
+        if keys is None:
+            self._groups[group] = {key}
+        else:
+            keys.add(key)
 
     def _left(self, key: Key) -> None:
         """Let a key be of no group any more, if it is neither an answer nor a floor."""

@@ -40,7 +40,7 @@ class RestoredTables:
         # The table exists: what this does to it is to wait until it is active and to switch on its expiry.
         self._tables.create_missing([table])
         described = self._calls.read(self._client.describe_table, {"TableName": physical}, about)["Table"]
-        if table.stream and not described.get("StreamSpecification", {}).get("StreamEnabled"):
+        if (table.stream or table.wakes) and not described.get("StreamSpecification", {}).get("StreamEnabled"):
             stream = {"StreamEnabled": True, "StreamViewType": STREAM_VIEW}
             self._calls.read(self._client.update_table, {"TableName": physical, "StreamSpecification": stream}, about)
             self._tables.create_missing([table])

@@ -49,7 +49,7 @@ def create_request(table: Table, physical: str) -> dict[str, Any]:
             }
             for index in table.indexes
         ]
-    if table.stream:
+    if table.stream or table.wakes:
         request["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": STREAM_VIEW}
     return request
 

@@ -32,11 +32,15 @@ SIGNAL_STATE: Final = Table(
 )
 SIGNAL_HISTORY: Final = Table(
     "observability-signal-history",
-    "Every transition of a health signal, by month",
+    "Every transition of a health signal, by month, and what was counted in each hour",
     _PK,
     _SK,
     ttl_attribute="ttl",
-    entities=(Entity("signal transition", "{dataset_urn}#{signal_type}#{yyyymm}", "{window_end}#{version:010d}"),),
+    entities=(
+        Entity("signal transition", "{dataset_urn}#{signal_type}#{yyyymm}", "{window_end}#{version:010d}"),
+        Entity("volume of an hour", "{dataset_urn}#VOLUME#HOURS", "{hour}"),
+        Entity("volume of a late window", "{dataset_urn}#VOLUME#HOURS", "{hour}#{ended_ms:07d}"),
+    ),
 )
 INCIDENT: Final = Entity(
     "incident",

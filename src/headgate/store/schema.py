@@ -75,6 +75,28 @@ def _field_names(*patterns: str) -> frozenset[str]:
     return frozenset(match.group(1) for pattern in patterns for match in _FIELD.finditer(pattern))
 
 
+class _Piece(NamedTuple):
+    """A field of a pattern with the text before it. `digits`: it is padded to so many; `is_last`: nothing follows."""
+
+    before: str
+    name: str
+    digits: int | None
+    is_last: bool
+
+
+# Keys are made several times for every item that is read or written.
+@functools.cache
+def _pieces(pattern: str) -> tuple[tuple[_Piece, ...], str]:
+    """Return the fields of a pattern, and the text after the last of them."""
+    pieces: list[_Piece] = []
+    end = 0
+    for match in _FIELD.finditer(pattern):
+        digits = None if match.group(2) is None else int(match.group(2))
+        pieces.append(_Piece(pattern[end : match.start()], match.group(1), digits, match.end() == len(pattern)))
+        end = match.end()
+    return tuple(pieces), pattern[end:]
+
+
 class Entity(msgspec.Struct, frozen=True):
     """One kind of item in a table, given by the patterns of its keys: `PIPELINE#{id}`, `RUN#{run_id}`.
 
@@ -90,8 +112,10 @@ class Entity(msgspec.Struct, frozen=True):
 
     def key(self, **fields: KeyPart) -> Key:
         """Return the key for these fields. Raises `InvalidItemError` for a missing, unknown or unsafe field."""
-        self._refuse_unknown(fields)
-        return Key(self._part(self.partition, fields), None if self.sort is None else self._part(self.sort, fields))
+        partition, sort = self.partition, self.sort
+        if fields.keys() != _field_names(partition, sort or ""):
+            self._refuse_unknown(fields)
+        return Key(self._part(partition, fields), None if sort is None else self._part(sort, fields))
 
     def index_attributes(self, **fields: KeyPart) -> dict[str, str]:
         """Return the attributes that place the item in the table's indexes."""
@@ -102,32 +126,40 @@ class Entity(msgspec.Struct, frozen=True):
         return _field_names(self.partition, self.sort or "", *self.index_keys.values())
 
     def _refuse_unknown(self, fields: Mapping[str, KeyPart]) -> None:
-        unknown = fields.keys() - self.fields()
-        if unknown:
-            raise InvalidItemError(f"{self.name}: no key field {sorted(unknown)}; it has {sorted(self.fields())}")
+        known = self.fields()
+        if not fields.keys() <= known:
+            raise InvalidItemError(f"{self.name}: no key field {sorted(fields.keys() - known)}; it has {sorted(known)}")
 
     def _part(self, pattern: str, fields: Mapping[str, KeyPart]) -> KeyPart:
         # A pattern that is one bare field keeps the field's type, for sort keys that are numbers.
-        if pattern[1:-1] in fields and pattern == f"{{{pattern[1:-1]}}}" and fields[pattern[1:-1]] != "":
-            return fields[pattern[1:-1]]
+        pieces, rest = _pieces(pattern)
+        if len(pieces) == 1 and not (pieces[0].before or rest or pieces[0].digits):
+            value = fields.get(pieces[0].name, "")
+            if value != "":
+                return value
         return self._fill(pattern, fields)
 
     def _fill(self, pattern: str, fields: Mapping[str, KeyPart]) -> str:
-        def replace(match: re.Match[str]) -> str:
-            name, padding = match.group(1), match.group(2)
-            if name not in fields:
-                raise InvalidItemError(f"{self.name}: key field {name!r} is missing from {pattern!r}")
-            value = fields[name]
-            if padding is not None:
-                return self._padded(name, value, int(padding))
-            text = str(value)
-            if not text or ("#" in text and match.end() != len(pattern)):
-                raise InvalidItemError(
-                    f"{self.name}: key field {name!r} is {text!r}; in {pattern!r} it must be non-empty and without '#'"
-                )
-            return text
+        pieces, rest = _pieces(pattern)
+        text = ""
+        for piece in pieces:
+            text += piece.before + self._text(piece, pattern, fields)
+        return text + rest
 
-        return _FIELD.sub(replace, pattern)
+    def _text(self, piece: _Piece, pattern: str, fields: Mapping[str, KeyPart]) -> str:
+        try:
+            value = fields[piece.name]
+        except KeyError:
+            raise InvalidItemError(f"{self.name}: key field {piece.name!r} is missing from {pattern!r}") from None
+        if piece.digits is not None:
+            return self._padded(piece.name, value, piece.digits)
+        text = str(value)
+        if not text or ("#" in text and not piece.is_last):
+            raise InvalidItemError(
+                f"{self.name}: key field {piece.name!r} is {text!r}; "
+                f"in {pattern!r} it must be non-empty and without '#'"
+            )
+        return text
 
     def _padded(self, name: str, value: KeyPart, digits: int) -> str:
         text = f"{value:0{digits}d}" if isinstance(value, int) else value
@@ -153,6 +185,8 @@ class Table(msgspec.Struct, frozen=True, dict=True):
     billing: Billing = Billing.ON_DEMAND
     classification: Classification = Classification.INTERNAL
     entities: tuple[Entity, ...] = ()
+    # Its rows wake functions of AWS, which hear of them by a stream of DynamoDB. No other store has changes of it.
+    wakes: bool = False
 
     def __hash__(self) -> int:
         return hash(self.name)

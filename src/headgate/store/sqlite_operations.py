@@ -26,6 +26,9 @@ BODY_SURELY_SMALL: Final = 20_000
 # So are as many of this length, whatever their characters are.
 _CHARS_SURELY_SMALL: Final = BODY_SURELY_SMALL // 4
 
+# Rows that are read ahead of transactions: fewer than are kept, and than a statement takes.
+AHEAD_MAX: Final = 100
+
 APPEND_CHANGE: Final = f"INSERT INTO {CHANGES} (source, kind, old, new, at_seconds, expired) VALUES (?, ?, ?, ?, ?, ?)"
 
 
@@ -222,7 +225,10 @@ def carry_out_each(
 ) -> list[HeadgateError | None]:
     """Apply transactions one after the other, and return for each what refused it, if anything did."""
     outcomes: list[HeadgateError | None] = []
-    for operations in transactions:
+    seen_ahead = 0
+    for place, operations in enumerate(transactions):
+        if place == seen_ahead:
+            seen_ahead = _look_ahead(connection, transactions, place)
         try:
             carry_out_all(connection, operations)
         except HeadgateError as exc:
@@ -231,6 +237,26 @@ def carry_out_each(
         else:
             outcomes.append(None)
     return outcomes
+
+
+def _look_ahead(connection: sqlite3.Connection, transactions: Sequence[Sequence[Operation]], first: int) -> int:
+    """Read what the next transactions will look at with one statement for each table; return the first one after them.
+
+    What one of them writes before another looks is kept as any other write is.
+    """
+    keys: dict[str, list[Parameters]] = {}
+    tables: dict[str, TableRows] = {}
+    after, count = first, 0
+    while after < len(transactions) and (after == first or count + len(transactions[after]) <= AHEAD_MAX):
+        for operation in transactions[after]:
+            if operation.condition is not None:
+                tables[operation.rows.name] = operation.rows
+                keys.setdefault(operation.rows.name, []).append(operation.key)
+        count += len(transactions[after])
+        after += 1
+    for name, rows in tables.items():
+        rows.recent.read_ahead(connection, keys[name], rows.select_many)
+    return after
 
 
 def live_item(rows: TableRows, body: str | None, now: float) -> Item | None:

@@ -160,6 +160,7 @@ WAITER: Final = _pipeline(
 )
 BASELINE: Final = _pipeline("post-run baseline", "BASELINE#{schedule_id}#{date}")
 CURSOR: Final = _pipeline("watchdog cursor", "CURSOR#{schedule_id}")
+WRITER_WORD: Final = Entity("writer's word", "DATASET#{dataset_urn}", "WORD#{signal_type}#{pipeline_id}")
 HEARTBEAT: Final = Entity("heartbeat", "HEARTBEAT#{name}", "STATE")
 
 PIPELINES: Final = Table(
@@ -174,7 +175,7 @@ PIPELINES: Final = Table(
         PIPELINE_CONFIG, TRAIT_RESULT, RUN_STATE, RUN_COPY, RUN_LOG, PIPELINE_EVENT, LOCK, RERUN_STATE, RERUN_COPY,
         READINESS, MARKER, SENSOR, EVALUATION, EXPECTATION, JOB, RERUN_REQUEST, DRY_RUN, OVERRIDE, BACKFILL_STATE,
         BACKFILL_COPY, DEPENDENCY, QUARANTINE, PIPELINE_CONTROL, LATE_DATA, REPLAY, ALERT, THREAD, WAITER,
-        BASELINE, CURSOR, HEARTBEAT,
+        BASELINE, CURSOR, WRITER_WORD, HEARTBEAT,
     ),
 )  # fmt: skip
 
@@ -254,6 +255,7 @@ INBOXES: Final = Table(
         Entity("signal id", "{execution_id}", "S#{signal_id}"),
         Entity("answer to an update", "{execution_id}", "U#{update_id}"),
     ),
+    wakes=True,
 )
 ACTIVITIES: Final = Table(
     "headgate-activities",
@@ -270,6 +272,7 @@ ACTIVITIES: Final = Table(
         Entity("activity", "{execution_id}#{run}#{seq:06d}"),
         Entity("delivery of an event", "{subscription}#{event_id}"),
     ),
+    wakes=True,
 )
 TIMERS: Final = Table(
     "headgate-timers",
@@ -278,6 +281,7 @@ TIMERS: Final = Table(
     None,
     (_DUE,),
     entities=(Entity("timer", "{timer_id}"),),
+    wakes=True,
 )
 SUBSCRIPTIONS: Final = Table(
     "headgate-subscriptions",
@@ -365,6 +369,7 @@ CONTROL: Final = Table(
         Entity("escalation", "ESCALATION#{incident_id}", "STATE", {"due_pk": "ESCALATION#{shard}"}),
         Entity("quota", "QUOTA#{subject}", "{bucket}"),
         Entity("lineage spec", "LSPEC#{producer_id}", "SPEC#{spec_id}"),
+        Entity("lineage spec of a commit", "LCOMMIT#{commit}", "{spec_id}"),
         Entity("lineage manifest", "LSPEC#{producer_id}", "MANIFEST", {"due_pk": "LINEAGE#PENDING"}),
         Entity("lineage graph", "LSPEC#{producer_id}", "GRAPH", {"due_pk": "LINEAGE#GRAPH"}),
         Entity("OpenLineage event", "OLIN#{shard}", "{event_id}"),
@@ -372,6 +377,7 @@ CONTROL: Final = Table(
         Entity("OpenLineage shard", "OLIN#{shard}", "LEASE"),
         Entity("OpenLineage run", "OLRUN#{producer_id}", "RUN#{run_id}"),
         Entity("baseline", "BASELINE#{dataset_urn}", "{metric}"),
+        Entity("producer of a topic", "PRODUCERS#{topic}", "{producer_id}"),
         Entity("deliveries still to be made", "DELIVERIES#{event_id}", "REST", {"due_pk": "DELIVERIES"}),
         Entity("incident context", "CONTEXT#{incident_id}", "CONTEXT"),
         Entity("evidence to be archived", "EVIDENCE-SPOOL#{shard}", "{ulid}"),
@@ -379,6 +385,7 @@ CONTROL: Final = Table(
         Entity("recovery", "RECOVERY#{incident_id}", "STATE", {"due_pk": "RECOVERY#{shard}"}),
         Entity("pins of an incident", "PINS#{incident_id}", "STATE", {"due_pk": "PINS#{shard}"}),
         Entity("open incident of a dataset", "OPEN#{dataset_urn}", "{incident_id}"),
+        Entity("flag", "FLAGS", "{name}"),
         Entity("gate override", "OVERRIDE#{dataset_urn}", "{override_id}"),
         Entity("alert group", "ALERT-GROUP#{group}", "STATE", {"due_pk": "ALERT#GROUP"}),
         Entity("alert mute", "ALERT-MUTES", "{mute_id}"),

@@ -40,7 +40,10 @@ class Wakeups:
     def __init__(self, database: Path, connect: Callable[[], sqlite3.Connection]) -> None:
         self._folder = _folder(database)
         self._connect = connect
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        # Apart, so that what we commit does not wake those whom only the commits of others concern.
+        self._others_changed = threading.Condition(lock)
         self._generation = 0
         self._others = 0
         self._waiters = 0
@@ -79,7 +82,7 @@ class Wakeups:
         with self._changed:
             self._start_listening()
             if others:
-                self._changed.wait_for(lambda: self._others != generation or self._closed, timeout_seconds)
+                self._others_changed.wait_for(lambda: self._others != generation or self._closed, timeout_seconds)
                 return self._others
             self._waiters += 1
             try:
@@ -93,6 +96,7 @@ class Wakeups:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+            self._others_changed.notify_all()
         if self._listener is not None:
             if self._address:
                 self._poke(self._address)
@@ -112,6 +116,7 @@ class Wakeups:
             self._generation += 1
             self._others += 1
             self._changed.notify_all()
+            self._others_changed.notify_all()
 
     def _poke(self, address: str) -> None:
         try:

@@ -67,6 +67,8 @@ class Started(Struct, frozen=True):
     status: StartStatus
     external_id: str
     metadata: dict[str, str]
+    # Whether an event on the bus tells of its end, with the key of the order as its subject.
+    tells_end: bool = False
 
 
 class Polled(Struct, frozen=True):
@@ -162,6 +164,11 @@ class Kind(Protocol[C]):
 def running(external_id: str, **metadata: str) -> Started:
     """Return a job that is under way."""
     return Started(StartStatus.RUNNING, external_id, {EXTERNAL_ID: external_id, **metadata})
+
+
+def running_here(external_id: str) -> Started:
+    """Return a job of ours that is under way, of whose end the bus tells."""
+    return Started(StartStatus.RUNNING, external_id, {EXTERNAL_ID: external_id}, tells_end=True)
 
 
 def completed(external_id: str, **metadata: str) -> Started:

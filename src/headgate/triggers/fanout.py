@@ -31,7 +31,7 @@ from headgate.triggers.contract import (
     TriggerFailedError,
     external_id_of,
     failed,
-    running,
+    running_here,
 )
 
 _CHUNK_LINES: Final = 1000
@@ -92,7 +92,7 @@ class FanoutKind:
             raise TriggerFailedError(str(exc), FailureCategory.TRANSIENT) from exc
         except (UserError, ConflictError) as exc:
             raise TriggerFailedError(str(exc), FailureCategory.PERMANENT) from exc
-        return running(fanout.run_id)
+        return running_here(fanout.run_id)
 
     def poll(self, job: Job[FanoutConfig], metadata: Mapping[str, str]) -> Polled:
         fanout = self._fanouts.library.find(external_id_of(job.order, metadata))

@@ -28,7 +28,7 @@ from headgate.triggers.contract import (
     TriggerFailedError,
     external_id_of,
     failed,
-    running,
+    running_here,
 )
 
 _RUNNING: Final = {Status.RUNNING: "", Status.STUCK: "it is stuck until its code is mended and it is redriven"}
@@ -70,12 +70,13 @@ class WorkflowKind:
                 execution_id=job.key,
                 tags=tags,
                 timeout_seconds=config.timeout,
+                tells_end=True,
             )
         except (TransientError, OutcomeUnknownError) as exc:
             raise TriggerFailedError(str(exc), FailureCategory.TRANSIENT) from exc
         except (UserError, ConflictError) as exc:
             raise TriggerFailedError(str(exc), FailureCategory.PERMANENT) from exc
-        return running(handle.id)
+        return running_here(handle.id)
 
     def poll(self, job: Job[WorkflowConfig], metadata: Mapping[str, str]) -> Polled:
         execution_id = external_id_of(job.order, metadata)

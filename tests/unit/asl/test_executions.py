@@ -11,6 +11,7 @@ from headgate.asl.executions import ExecutionStatus, functions_of
 from headgate.asl.requests import compiled
 from headgate.asl.running import Limits
 from headgate.durable.fleet import Member
+from headgate.durable.history import Started, Status
 from headgate.errors import (
     AlreadyStartedError,
     ExecutionClosedError,
@@ -18,7 +19,8 @@ from headgate.errors import (
     NotFoundError,
     PayloadTooLargeError,
 )
-from headgate.store.tables import WORKERS
+from headgate.store.schema import Key
+from headgate.store.tables import DEFINITIONS, WORKERS
 from tests.asl_rig import Rig, beside, check_events, each, machine, task
 
 ECHO = machine(("Only", task("echo")))
@@ -105,6 +107,35 @@ def test_start__same_name_and_input_after_a_new_version__the_same_execution(rig:
     rig.env.service.asl.machines.put("m", json.dumps(ECHO))
 
     assert rig.executions.start("m", {"a": 1}, name="one") == (first[0], False)
+
+
+def test_start__machine_that_is_kept__is_named_in_the_history_and_not_written_out(rig: Rig) -> None:
+    rig.env.service.asl.machines.put("m", json.dumps(ECHO))
+    first, _ = rig.executions.start("m", {"a": 1}, name="one")
+    # What a newer version does is no concern of those who are under way.
+    rig.env.service.asl.machines.put("m", json.dumps(machine(("W", LONG))))
+
+    assert rig.end(first).output == {"a": 1}
+    (started, *_) = next(iter(rig.env.service.client.history(first))).events
+    assert isinstance(started, Started)
+    assert b"StartAt" not in bytes(started.input)
+
+
+def test_run__its_definition_cannot_be_read_for_a_while__goes_on_once_it_can(rig: Rig) -> None:
+    store = rig.env.service.store
+    rig.env.service.asl.machines.put("m", json.dumps(ECHO))
+    key = Key("STATE-MACHINE#m", "v000001")
+    row = store.delete(DEFINITIONS, key)
+    execution_id, _ = rig.executions.start("m", {"a": 1}, name="one")
+
+    rig.env.run()
+    waiting = rig.env.service.client.get(execution_id)
+    assert (waiting.status, waiting.turn, waiting.failures) == (Status.RUNNING, 0, 1)
+
+    assert row is not None
+    store.put(DEFINITIONS, row)
+    rig.env.advance("1m")
+    assert rig.end(execution_id).output == {"a": 1}
 
 
 def test_start__without_a_name__one_of_its_own_each_time(rig: Rig) -> None:

@@ -526,6 +526,15 @@ def test_discover__many_at_once__one_row_and_all_get_it(rig: Rig) -> None:
     assert rows(rig) == {"CONFIG#LATEST": 1}
 
 
+def test_discover__another_process_was_faster__is_found_here_at_once(rig: Rig) -> None:
+    here, there = rig.process(), rig.process()
+    assert here.find(ORDERS) is None
+    made = there.discover(ORDERS, None, "lineage")
+
+    assert here.discover(ORDERS, None, "lineage") == made
+    assert here.find(ORDERS) == made
+
+
 def test_discover__what_is_known__changes_nothing(rig: Rig) -> None:
     made = rig.registry.create(ORDERS, SPEC, actor="jane")
 

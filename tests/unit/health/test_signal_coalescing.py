@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from headgate.durable.records import instant
-from headgate.errors import InvalidPayloadError, StoreBusyError
+from headgate.errors import InvalidPayloadError, StoreBusyError, StoreClosedError
 from headgate.health.signal_coalescing import Coalescer
 from headgate.health.signal_decisions import Verdict
 from headgate.health.signal_results import Result
 from headgate.health.signal_values import SignalUpdate
 from headgate.health.signals import Signals
-from tests.health_rig import CRITICAL, OK, Rig
+from headgate.health.volumes import Volumes
+from tests.health_rig import CRITICAL, OK, ORDERS, Rig
 from tests.unit.health.conftest import MakeRig
 
 
@@ -113,6 +114,17 @@ def test_update__refreshes_of_one_signal__are_written_once_and_all_are_told_the_
     assert rig.signal().version == 2
 
 
+def test_update__volumes_of_one_dataset__all_count(rig: Rig, held: Held) -> None:
+    rig.say(OK, kind="VOLUME", ago_ms=60_000)
+    windows = [rig.update(OK, kind="VOLUME", ago_ms=50_000 - 10_000 * number) for number in range(3)]
+
+    told = together(Coalescer(held), held, rig.update(OK), windows)
+
+    assert all(each.is_success for each in told)
+    found = Volumes(rig.store, rig.clock).history(ORDERS, 1).points
+    assert sum(each.event_count or 0 for each in found) == 4 * 10
+
+
 def test_update__transitions_among_refreshes__are_all_taken_over_in_order(rig: Rig, held: Held) -> None:
     rig.say(OK, ago_ms=60_000)
     states = [OK, CRITICAL, OK]
@@ -164,3 +176,60 @@ def test_update__many_threads__every_one_is_answered_and_versions_have_no_gaps(m
     assert {rig.signal(f"KIND_{number}").value.window_end for number in range(4)} == {
         rig.update(OK, ago_ms=981).value.window_end
     }
+
+
+def test_submit__behind_one_that_waits__is_taken_over_with_the_others_and_told(rig: Rig, held: Held) -> None:
+    coalescer = Coalescer(held)
+    told: list[Result | BaseException | None] = []
+    held.gate.clear()
+    held.entered.clear()
+    leader = threading.Thread(target=coalescer.update, args=(rig.update(OK),))
+    leader.start()
+    assert held.entered.wait(20)
+
+    for kind in ("A", "B", "C"):
+        coalescer.submit(rig.update(OK, kind=kind), lambda result, error: told.append(error or result))
+    held.gate.set()
+    leader.join(20)
+    _until(lambda: len(told) == 3)
+
+    assert held.batches == [1, 3]
+    assert [each.signal.signal_type for each in told if isinstance(each, Result) and each.signal] == ["A", "B", "C"]
+    # The next to come finds nobody at work, in either way.
+    assert coalescer.update(rig.update(OK, kind="D")).is_success
+    coalescer.submit(rig.update(OK, kind="E"), lambda result, error: told.append(error or result))
+    _until(lambda: len(told) == 4)
+    coalescer.close()
+
+
+def test_submit__one_that_waits_behind_it__leads_in_its_turn(rig: Rig, held: Held) -> None:
+    coalescer = Coalescer(held)
+    told: list[Result | None] = []
+    held.gate.clear()
+    held.entered.clear()
+    coalescer.submit(rig.update(OK), lambda result, _error: told.append(result))
+    assert held.entered.wait(20)
+    waiting = threading.Thread(target=lambda: told.append(coalescer.update(rig.update(OK, kind="OTHER"))))
+    waiting.start()
+    _until(lambda: len(coalescer._queue) == 1)
+    held.gate.set()
+    waiting.join(20)
+    coalescer.close()
+
+    assert [each.verdict for each in told if each is not None] == [Verdict.APPLIED, Verdict.APPLIED]
+
+
+def test_submit__bad_or_store_away_or_closed__is_raised_or_told(rig: Rig, held: Held) -> None:
+    coalescer = Coalescer(held)
+    told: list[BaseException | None] = []
+    with pytest.raises(InvalidPayloadError, match="score"):
+        coalescer.submit(rig.update(OK, score=2.0), lambda _result, error: told.append(error))
+    held.failures = 2
+    coalescer.submit(rig.update(OK), lambda _result, error: told.append(error))
+
+    # What was taken is finished first.
+    coalescer.close()
+
+    assert [type(each) for each in told] == [StoreBusyError]
+    with pytest.raises(StoreClosedError):
+        coalescer.submit(rig.update(OK), lambda _result, error: told.append(error))

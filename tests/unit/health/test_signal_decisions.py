@@ -203,3 +203,12 @@ def test_decide__the_dataset_moved_to_another_tier_and_team__the_signal_carries_
     decision = decide(current, update(OK, 5), Standing(Tier.TIER_3, "team-b"), NOW_MS)
     assert decision.signal is not None
     assert (decision.signal.tier, decision.signal.owner_team) == (Tier.TIER_3, "team-b")
+
+
+def test_decide__no_longer_ok__knows_the_last_window_in_which_it_was() -> None:
+    assert after(update(CRITICAL, 0)).last_ok_at is None
+    fine = after(update(CRITICAL, 0), update(OK, 5), update(OK, 10))
+    assert (fine.last_ok_at, fine.ok_until) == (fine.value.window_end, None)
+    for rest in ([update(WARNING, 15)], [update(UNKNOWN, 15), update(CRITICAL, 20), update(CRITICAL, 25)]):
+        broken = after(update(CRITICAL, 0), update(OK, 5), update(OK, 10), *rest)
+        assert broken.last_ok_at == fine.value.window_end

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from headgate.health.signal_rows import signal_of, signal_row
 from headgate.health.signal_values import Metrics, Producer, Signal, SignalValue
 from headgate.health.vocabulary import SignalState, Tier
+from headgate.health.volume_counts import VolumeHour
 from headgate.store.checks import checked_item
 from headgate.store.tables import SIGNAL_STATE
 from headgate.store.values import Vouched, canonical_item, dump, load
@@ -48,6 +49,8 @@ PLAIN = [
     with_value(incident_id="INC-1"),
     with_value(state=SignalState.UNKNOWN, breach_start="2026-01-15T09:00:00.000Z"),
     with_value(evidence_sample=()),
+    replace(with_value(state=SignalState.UNKNOWN), ok_until="2026-01-15T09:00:00.000Z"),
+    replace(SIGNAL, volume=VolumeHour("2026-01-15T10", ((300_000, 2**53 - 1), (3_600_000, 0)))),
 ]
 ODD = [
     replace(SIGNAL, owner_team="équipe"),

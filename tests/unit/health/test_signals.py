@@ -71,6 +71,17 @@ def test_update__transition__has_its_history_and_its_event(rig: Rig) -> None:
     check_invariants(rig, [ORDERS])
 
 
+def test_update__refresh__nobody_is_told(rig: Rig) -> None:
+    told: list[str] = []
+    rig.signals.told = lambda signals: told.extend(each.state for each in signals)
+
+    rig.say(OK, ago_ms=3_000)
+    rig.say(OK, ago_ms=2_000)
+    rig.say(WARNING, ago_ms=1_000)
+
+    assert told == [OK, WARNING]
+
+
 def test_update__conflict__returns_what_is_there(rig: Rig) -> None:
     first = rig.say(OK, version=0)
     rig.pass_minutes(1)

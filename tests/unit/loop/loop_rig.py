@@ -12,6 +12,7 @@ from headgate.health.incident_values import Incident
 from headgate.health.service import HealthService
 from headgate.health.signal_values import Signal
 from headgate.loop.dataset_gate import DatasetGate
+from headgate.loop.definition_lineage import DefinitionLineage
 from headgate.loop.outcomes import Outcomes
 from headgate.pipeline_wiring import close_loop
 from headgate.pipelines.definition import Pipeline, Readiness, RetryPolicy, Rule
@@ -74,7 +75,7 @@ class LoopRig(Rig):
         )
 
     def outcomes(self, health: HealthService) -> Outcomes:
-        return Outcomes(self.pipelines, health)
+        return Outcomes(self.pipelines, health, DefinitionLineage(self.pipelines, health))
 
     def signal(self, kind: str, urn: str = ORDERS) -> Signal:
         found = self.health.signals.get(urn, kind, consistent=True)

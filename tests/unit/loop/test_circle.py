@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from headgate.durable.event_log import first_id
 from headgate.durable.events import Event
+from headgate.errors import StoreBusyError
 from headgate.health.vocabulary import IncidentStatus, SignalState
 from headgate.loop.outcome_signals import DATA, RUN
-from headgate.pipelines.definition import PostRun, Quarantine, Rule
+from headgate.pipelines.definition import Period, PostRun, Quarantine, Rule
 from headgate.pipelines.event_names import EventName as E
 from headgate.pipelines.quarantine import QuarantineRecords
 from headgate.pipelines.vocabulary import RerunReason, RunStatus
@@ -33,8 +35,8 @@ def land(rig: LoopRig, *pipelines: str) -> None:
         rig.push(each, "landed", date=DATE)
 
 
-def run_again(rig: LoopRig, pipeline_id: str = "bronze") -> None:
-    rig.parts.reruns.request(slot_of(pipeline_id), RerunReason.MANUAL, by="ana", note="mended", is_forced=True)
+def run_again(rig: LoopRig, pipeline_id: str = "bronze", date: str = DATE) -> None:
+    rig.parts.reruns.request(slot_of(pipeline_id, date), RerunReason.MANUAL, by="ana", note="mended", is_forced=True)
     rig.advance("1m")
 
 
@@ -179,6 +181,76 @@ def test_outcomes__one_of_two_writers_is_well__does_not_mend_what_the_other_left
     run_again(rig, "copper")
 
     assert (others, rig.signal(RUN).state) == (SignalState.CRITICAL, SignalState.OK)
+
+
+def test_outcomes__one_writer_fails_while_another_is_well__neither_word_is_lost(rig: LoopRig) -> None:
+    urns = {number: f"urn:dp:shop:orders-{number}:v1" for number in range(1, 13)}
+    rig.app.handlers["headgate.loop.outcomes"].function = str
+    for number, urn in urns.items():
+        rig.define(writer(f"bronze-{number}", urn), writer(f"copper-{number}", urn))
+        land(rig, f"bronze-{number}", f"copper-{number}")
+    rig.jobs.succeed(*[run for run in rig.jobs.begun if rig.parts.runs.get(run).pipeline_id.startswith("bronze")])
+    rig.jobs.fail()
+    rig.advance("1m")
+
+    for number, urn in urns.items():
+        well = told(rig, E.PIPELINE_COMPLETED, f"bronze-{number}")
+        unwell = told(rig, E.PIPELINE_FAILED, f"copper-{number}")
+        racing = ProcessStore(rig.store)  # type: ignore[arg-type]
+        # Each is now before the other, and now after it.
+        first, second = (well, unwell) if number % 2 else (unwell, well)
+        racing.meanwhile = (number // 2 + 1, partial(rig.outcomes(rig.health).handle, second))
+        try:
+            rig.outcomes(rig.open_health(racing)).handle(first)
+        except StoreBusyError:
+            # As the bus does.
+            rig.outcomes(rig.health).handle(first)
+        assert racing.meanwhile is None
+        assert rig.signal(RUN, urn).value.failure_signature == f"RUN_FAILED:copper-{number}", f"at call {number}"
+
+
+@pytest.mark.parametrize("first", ["bronze", "copper"], ids=["who failed first", "who failed last"])
+def test_outcomes__both_writers_fail__the_dataset_is_unwell_until_each_has_recovered(rig: LoopRig, first: str) -> None:
+    rig.define(writer("bronze"), writer("copper"), reader())
+    rig.jobs.fail()
+    land(rig, "bronze", "copper")
+    rig.advance("1m")
+    second = "copper" if first == "bronze" else "bronze"
+    rig.jobs.succeed()
+    land(rig, "silver")
+
+    run_again(rig, first)
+    half = rig.signal(RUN)
+    held = rig.status(SILVER)
+    # Well once more, which is no news of the other.
+    run_again(rig, first)
+    still = rig.signal(RUN)
+    run_again(rig, second)
+
+    assert (half.state, half.value.failure_signature) == (SignalState.CRITICAL, f"RUN_FAILED:{second}")
+    assert still.state is SignalState.CRITICAL
+    assert rig.signal(RUN).state is SignalState.OK
+    assert (held, rig.status(SILVER)) == (RunStatus.PENDING, RunStatus.COMPLETED)
+    proof = rig.health.evidence.get_many(half.value.evidence_sample).evidence[half.value.evidence_sample[0]]
+    assert proof.producer is not None
+    assert proof.producer.producer_id == second
+
+
+def test_outcomes__an_hourly_writer_is_well__does_not_hide_that_the_daily_one_fails(rig: LoopRig) -> None:
+    rig.define(writer("bronze", period=Period.HOURLY), writer("copper"))
+    rig.jobs.succeed()
+    rig.push("bronze", "landed", date=f"{DATE}T07")
+    rig.advance("1m")
+    rig.jobs.fail()
+    # Of a day that was over long before that hour was.
+    rig.push("copper", "landed", date="2026-03-02")
+    rig.advance("1m")
+    bad = rig.signal(RUN)
+    rig.jobs.succeed()
+    run_again(rig, "copper", "2026-03-02")
+
+    assert (bad.state, bad.value.failure_signature) == (SignalState.CRITICAL, "RUN_FAILED:copper")
+    assert rig.signal(RUN).state is SignalState.OK
 
 
 def test_outcomes__drift__is_a_warning_until_the_period_was_done_again(rig: LoopRig) -> None:

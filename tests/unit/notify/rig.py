@@ -50,6 +50,8 @@ class World:
         self.bus = self.service.bus
         self.config = parse_config(config or {"channels": TWO_FILES, "defaults": {"page": ["ops"], "notify": ["ops"]}})
         self.audited: list[Change] = []
+        # What has ended troubles, by their keys.
+        self.ended_by: dict[str, str] = {}
         self.alerts = Alerts(self.store, self.clock, self.bus, self._commit)
         self.mutes = Mutes(self.store, self.clock, self.ids, self._commit)
         self.channels = open_channels(self.config, surroundings(self.store, self.clock, folder))
@@ -62,6 +64,7 @@ class World:
             self.alerts,
             self.mutes,
             audience_of=lambda pipeline_id: audiences.get(pipeline_id, NOBODY),
+            ended_by=lambda notice: self.ended_by.get(notice.dedup_key, ""),
         )
         self.deliverer = Deliverer(self.clock, self.ids, self.bus, self.alerts, self.channels)
         register(self.app, self.notifier, self.deliverer, list(self.channels), self.config.routes)

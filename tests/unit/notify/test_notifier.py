@@ -208,6 +208,22 @@ def test_good_news__resolves_what_it_ends__and_says_so_where_it_was_told(world: 
     assert len(world.told()) == 3, "it is a new trouble, not the old one again"
 
 
+def test_trouble__comes_after_what_ended_it__is_over_and_nobody_is_called_for_it(world: World) -> None:
+    late, lost = world.notice(), world.notice(dedup_key="JOB_FAILED#lost")
+    # Whoever took the second died before it looked whether that is over.
+    assert world.notifier.take(lost) is Fate.SEND
+    world.run()
+    world.ended_by = {late.dedup_key: "PIPELINE_COMPLETED", lost.dedup_key: "PIPELINE_COMPLETED"}
+
+    assert world.notifier.take(late) is Fate.SEND
+    assert world.notifier.take(lost) is Fate.PASS
+    world.run()
+
+    alerts = world.alerts.ls().alerts
+    assert [(each.status, each.resolved_by) for each in alerts] == [(AlertStatus.RESOLVED, "PIPELINE_COMPLETED")] * 2
+    assert [each["action"] for each in world.told()] == ["trigger", "resolve"]
+
+
 def test_good_news__older_than_the_trouble__resolves_nothing(world: World) -> None:
     done = world.notice(event="PIPELINE_COMPLETED", alerts=False, resolves=("JOB_FAILED#orders#daily#2026-03-03",))
     world.clock.advance(60)

@@ -55,6 +55,7 @@ class Ports:
     def __init__(self, dispatcher: Dispatcher, grpc_server: GrpcServer, http: HttpServer) -> None:
         self.dispatcher = dispatcher
         self.grpc_server = grpc_server
+        self.http_server = http
         self.channel = grpc.aio.insecure_channel(str(grpc_server.address))
         self.http = httpx.AsyncClient(base_url=f"http://{http.address}", timeout=30)
 

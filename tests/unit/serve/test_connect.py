@@ -13,6 +13,8 @@ import httpx
 import msgspec
 import pytest
 
+from headgate.auth.principals import LOCAL, Principal
+from headgate.errors import NotFoundError, StoreBusyError, UnauthenticatedError
 from headgate.serve import statestore as pb
 from headgate.serve.rpc import MESSAGE_BYTES_MAX, RpcCall
 from tests.unit.serve.rpc_ports import PACKAGE, Ports, declared, talk
@@ -223,3 +225,143 @@ def test_stream__with_a_bad_envelope__ends_with_an_error(content: bytes) -> None
     ((flags, last),) = parts(answer.content)
     found: dict[str, Any] = msgspec.json.decode(last)
     assert (answer.status_code, flags, found["error"]["code"]) == (200, 2, "invalid_argument")
+
+
+# Answers that are given directly, beside the same ones over ASGI.
+
+
+def _request(content: bytes = MESSAGE, path: str = GET, media: str = PROTO, **headers: str) -> bytes:
+    named = {"host": "127.0.0.1", "content-type": media, "content-length": str(len(content)), "x-correlation-id": "c-7"}
+    named |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = [f"POST /{PACKAGE}.{path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items()), "", ""]
+    return "\r\n".join(lines).encode() + content
+
+
+async def _answers(ports: Ports, pieces: list[bytes], count: int) -> list[tuple[bytes, dict[bytes, bytes], bytes]]:
+    """Send pieces over one connection, each by itself, and return what the answers are but for when they were given."""
+    url = ports.http.base_url
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    found = []
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.01 if len(pieces) > 1 else 0)
+    for _ in range(count):
+        first, *lines = (
+            (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).removesuffix(b"\r\n\r\n").split(b"\r\n")
+        )
+        headers = dict(line.split(b": ", 1) for line in lines)
+        headers.pop(b"date")
+        found.append((first, headers, await reader.readexactly(int(headers[b"content-length"]))))
+    writer.close()
+    await writer.wait_closed()
+    return found
+
+
+class _Counted:
+    """A handler that fails where it is asked to, and counts."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, request: pb.GetSignalStateRequest, call: RpcCall) -> pb.SignalState:
+        self.calls += 1
+        if request.dataset_urn == "urn:dp:none":
+            raise NotFoundError("signal urn:dp:none: there is none")
+        if request.dataset_urn == "urn:dp:busy":
+            raise StoreBusyError("the store is away")
+        if request.dataset_urn == "urn:dp:bug":
+            raise ZeroDivisionError
+        return echo(request, call)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        _request(),
+        _request(b'{"datasetUrn": "urn:dp:a"}', media=JSON),
+        _request(b'{"datasetUrn": 5}', media=JSON),
+        _request(b"\xff\xff"),
+        _request(pb.GetSignalStateRequest(dataset_urn="urn:dp:none").SerializeToString()),
+        _request(pb.GetSignalStateRequest(dataset_urn="urn:dp:busy").SerializeToString()),
+        _request(pb.GetSignalStateRequest(dataset_urn="urn:dp:bug").SerializeToString()),
+        _request(connect_timeout_ms="0"),
+        _request(connect_timeout_ms="soon"),
+        _request(media="text/plain"),
+        _request(gzip.compress(MESSAGE), content_encoding="gzip"),
+        _request(authorization="Bearer known"),
+        _request(authorization="Bearer unknown"),
+        _request(origin="https://evil.example"),
+        _request(connection="close"),
+        _request(expect="200-ok"),
+        _request(pb.GetSignalStateRequest(dataset_urn="a" * 20_000).SerializeToString()),
+        _request(path=UPDATE),
+    ],
+    ids=[
+        "proto", "json", "wrong type", "no message", "not found", "unavailable", "a bug", "no time", "bad time",
+        "media", "gzip", "remembered", "refused", "origin", "close", "expect", "large", "in a thread",
+    ],
+)  # fmt: skip
+def test_direct__whatever_is_asked__is_answered_as_over_asgi_and_asked_once(request_bytes: bytes) -> None:
+    def known(call: RpcCall) -> Principal | None:
+        given = call.headers.get("authorization")
+        if given == "Bearer unknown":
+            raise UnauthenticatedError("API key: it is not known here")
+        return LOCAL if given else None
+
+    handler = _Counted()
+
+    async def scenario(ports: Ports) -> list[Any]:
+        # The guard has to let the host through once.
+        await _answers(ports, [_request()], 1)
+        told = []
+        for _ in range(2):
+            handler.calls = 0
+            told.append((await _answers(ports, [request_bytes], 1), handler.calls))
+            ports.dispatcher.direct.clear()
+        return told
+
+    directly, usually = talk(
+        declared(GetSignalState_inline=handler, UpdateSignalState=update), scenario, remember=known
+    )
+
+    assert directly == usually
+
+
+def test_direct__many_in_one_piece_or_one_in_many__are_answered_in_their_order() -> None:
+    def asked(name: str) -> bytes:
+        return _request(pb.GetSignalStateRequest(dataset_urn=name).SerializeToString())
+
+    async def scenario(ports: Ports) -> list[bytes]:
+        await _answers(ports, [_request()], 1)
+        piece = asked("urn:dp:a") + _request(path=UPDATE) + asked("urn:dp:b") + asked("urn:dp:c")
+        whole = await _answers(ports, [piece], 4)
+        split = await _answers(ports, [piece[:40], piece[40:-3], piece[-3:]], 4)
+        assert [each[2] for each in whole] == [each[2] for each in split]
+        return [whole[place][2] for place in (0, 2, 3)]
+
+    bodies = talk(declared(**METHODS), scenario)
+
+    assert [pb.SignalState.FromString(body).dataset_urn for body in bodies] == ["urn:dp:a", "urn:dp:b", "urn:dp:c"]
+
+
+def test_direct__server_drains_before_the_body_is_there__is_answered_still() -> None:
+    async def scenario(ports: Ports) -> bytes:
+        await _answers(ports, [_request()], 1)
+        url = ports.http.base_url
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        asked = _request()
+        writer.write(asked[:-5])
+        await asyncio.sleep(0.05)
+        draining = asyncio.create_task(ports.http_server.drain())
+        await asyncio.sleep(0.2)
+        writer.write(asked[-5:])
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        await draining
+        return answer
+
+    answer = talk(declared(**METHODS), scenario)
+
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in answer

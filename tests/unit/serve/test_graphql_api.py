@@ -123,6 +123,21 @@ def test_signal_history__two_transitions__come_in_their_order(board: Board) -> N
     assert found[1]["version"] == 2
 
 
+def test_volume_history__of_a_day__has_what_was_counted_and_gaps(board: Board) -> None:
+    board.register(ORDERS)
+    board.signal(kind="VOLUME", state=SignalState.WARNING, count=2**40)
+    query = f'query($days: Int!) {{ volumeHistory(datasetUrn: "{ORDERS}", days: $days) {{ hour eventCount }} }}'
+
+    found = board.data(query, days=1)["volumeHistory"]
+
+    assert len(found) == 24
+    assert [each["eventCount"] for each in found if each["eventCount"] is not None] == [2**40]
+    assert board.data(f'{{ signalState(datasetUrn: "{ORDERS}", signalType: "VOLUME") {{ lastOkAt }} }}') == {
+        "signalState": {"lastOkAt": None}
+    }
+    assert board.code(query, days=15) == "bad_payload"
+
+
 @pytest.mark.parametrize(("moment", "code"), [("yesterday", "bad_payload"), ("2026-01-01T00:00:00", "bad_payload")])
 def test_signal_history__what_is_no_moment__is_refused(board: Board, moment: str, code: str) -> None:
     query = (

@@ -207,3 +207,25 @@ def test_enforcer__may_ask_and_not_open(api: HealthApi) -> None:
 
     assert done(api.post("/gate", {"dataset": urn}, key=key), 200)["principal"] == "enforcer"
     problem(api.post(f"/gate/overrides/{urn}", {"duration": "1h", "reason": "r"}, key=key), 403, "forbidden")
+
+
+def test_flag__thrown_and_thrown_back__is_shown_audited_and_for_people_alone(api: HealthApi) -> None:
+    path, off = "/flags/fleet.enabled", {"is_on": False, "reason": "bad deployment"}
+    problem(api.get(path), 404, "not_found")
+    service, enforcer = api.key("runner", Role.SERVICE), api.key("edge", Role.ENFORCER)
+    problem(api.put(path, off, key=service), 403, "forbidden")
+
+    made = api.put(path, {**off, "expected_version": 0})
+
+    assert (done(made, 200)["is_on"], made.json()["version"], made.headers["etag"]) == (False, 1, '"1"')
+    assert done(api.get(path, key=enforcer), 200) == made.json()
+    assert done(api.put(path, {**off, "reason": "again"}), 200) == made.json(), "as it is already"
+    problem(api.put(path, {"is_on": True, "reason": "mended", "expected_version": 0}), 409, "version_conflict")
+    on = done(api.put(path, {"is_on": True, "reason": "mended"}, headers={"if-match": '"1"'}), 200)
+    assert done(api.get("/flags"), 200)["flags"] == [on]
+    told = done(api.get("/audit", params={"entity": "flag:fleet.enabled"}), 200)["items"]
+    assert sorted((each["action"], each["reason"]) for each in told) == [
+        ("flag.off", "bad deployment"), ("flag.on", "mended"),
+    ]  # fmt: skip
+    for name, wrong in (("a b", off), ("x", {**off, "reason": " "}), ("x", {"is_on": "maybe", "reason": "r"})):
+        assert api.put(f"/flags/{name}", wrong).status_code == 400

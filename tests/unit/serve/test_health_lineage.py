@@ -79,6 +79,10 @@ def test_spec__in_the_form_of_the_contract__is_read_back_from_both_sides(api: He
     produced = done(api.get("/lineage/producers/job%3Aetl"), 200)
     assert (produced["dataset_writes"], produced["dataset_reads"]) == ([target], [source])
     shown = done(api.get("/lineage/specs/lspec:etl:git:abc1"), 200)
+    for asked in ("commit=abc1", "producer_id=etl"):
+        assert done(api.get(f"/lineage/specs?{asked}"), 200) == {"items": [shown], "next_page_token": None}
+    for wrong in ("", "?commit=abc1&producer_id=etl"):
+        problem(api.get(f"/lineage/specs{wrong}"), 400, "bad_payload")
     assert shown.keys() >= {
         "spec_id",
         "confidence",

@@ -260,3 +260,16 @@ def test_list__page_by_page_and_by_filter(alone: HealthApi) -> None:
     problem(alone.get("/resolution-rules", params={"page_token": f"{token}x"}), 400, "bad_cursor")
     for query in ("enabled=maybe", "page_size=0", "bogus=1"):
         problem(alone.get(f"/resolution-rules?{query}"), 400, "bad_payload")
+
+
+def test_producers__of_a_topic__are_seen_listed_and_refused(api: HealthApi) -> None:
+    path = "/topics/raw.orders%2Feu/producers"
+    guessed = done(api.put(f"{path}/job:etl", {"source": "INFERRED", "confidence": "low", "seen_at": api.at(-5)}), 200)
+    said = done(api.put(f"{path}/job:etl", {"source": "HEADER", "seen_at": api.at(-10)}), 200)
+
+    assert (guessed["version"], said["version"], said["topic"]) == (1, 2, "raw.orders/eu")
+    assert (said["source"], said["confidence"]) == ("HEADER", "HIGH")
+    assert (said["first_seen_at"], said["last_seen_at"]) == (api.at(-10), api.at(-5))
+    assert done(api.get(path), 200) == {"items": [said], "next_page_token": None}
+    for wrong in ({}, {"source": "RUMOUR"}, {"source": "HEADER", "seen_at": api.at(60)}):
+        assert api.put(f"{path}/job:etl", wrong).status_code == 400

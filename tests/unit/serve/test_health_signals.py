@@ -13,7 +13,7 @@ from tests.unit.serve.durable_api import problem
 from tests.unit.serve.health_rig import SIGNATURE, HealthApi, done, health_api, of
 
 FIELDS = {
-    "dataset_urn", "signal_type", "state", "previous_state", "state_changed_at", "score", "slo_threshold",
+    "dataset_urn", "signal_type", "state", "previous_state", "state_changed_at", "last_ok_at", "score", "slo_threshold",
     "breach_start", "window_start", "window_end", "window_type", "metrics", "failure_signature", "top_producer",
     "evidence_sample", "incident_id", "tier", "owner_team", "last_updated", "version", "stale",
 }  # fmt: skip
@@ -290,3 +290,28 @@ def test_engine__with_its_scope__may_do_all_this(api: HealthApi) -> None:
     )
     done(api.get(_path(urn), key=key), 200)
     problem(api.get("/incidents", key=key), 403, "forbidden")
+
+
+def test_volume_history__of_counted_windows__has_every_hour_and_no_zero_for_a_gap(alone: HealthApi) -> None:
+    urn = alone.fresh()
+    for minutes, told in ((-115, {"metrics": {"evidence_count": 40}}), (-110, {}), (-5, {"metrics": {}})):
+        value = {**alone.value("OK", minutes=minutes), **told}
+        done(alone.put(_path(urn, "VOLUME_ANOMALY"), value if told else _without_metrics(value)), 200)
+    late = {**alone.value("OK", minutes=-112), "metrics": {"evidence_count": 2}}
+    problem(alone.put(_path(urn, "VOLUME"), late), 409, "stale_window")
+
+    found = done(alone.get(f"{of(urn)}/volume-history?days=1"), 200)
+
+    assert (found["dataset_urn"], found["days"], found["known_count"], len(found["points"])) == (urn, 1, 2, 24)
+    assert found["points"][-3:] == [
+        {"hour": alone.at(-120), "event_count": 42, "window_count": 2, "is_over": True},
+        {"hour": alone.at(-60), "event_count": 0, "window_count": 1, "is_over": True},
+        {"hour": alone.at(), "event_count": None, "window_count": 0, "is_over": False},
+    ]
+    assert len(done(alone.get(f"{of(urn.removesuffix(':v1'))}/volume-history"), 200)["points"]) == 7 * 24
+    for days in ("0", "15", "x"):
+        assert alone.get(f"{of(urn)}/volume-history?days={days}").status_code == 400
+
+
+def _without_metrics(value: dict[str, Any]) -> dict[str, Any]:
+    return {name: said for name, said in value.items() if name != "metrics"}

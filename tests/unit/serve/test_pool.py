@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from headgate.errors import NotFoundError, TransientError
-from headgate.serve.pool import WorkPool
+from headgate.serve.pool import Told, WorkPool
 from headgate.telemetry import correlated, correlation_id
 
 
@@ -85,3 +85,46 @@ def test_close__work_waits__what_runs_ends_and_what_waits_is_dropped() -> None:
 
     assert asyncio.run(close_while_busy()) == (False, True)
     assert done == [True]
+
+
+def test_told__something_that_needs_no_thread__gives_what_it_is_told_and_counts_as_long_as_it_lasts() -> None:
+    pool = WorkPool(threads_max=1, waiting_max=1)
+
+    async def everyone() -> tuple[list[object], int]:
+        begun: list[Told[str]] = []
+        waiting = [asyncio.create_task(pool.told(begun.append)) for _ in range(2)]
+        while len(begun) < 2:
+            await asyncio.sleep(0.001)
+        with pytest.raises(TransientError):
+            await pool.told(begun.append)
+        waiting[0].cancel()
+        await asyncio.wait({waiting[0]})
+        accepted = pool.accepted
+        for done, outcome in zip(begun, [("late", None), (None, NotFoundError("run 7"))], strict=True):
+            await asyncio.to_thread(done, *outcome)
+        return await asyncio.gather(*waiting, return_exceptions=True), accepted
+
+    outcomes, accepted = asyncio.run(everyone())
+
+    pool.close()
+    # Whoever went away does not end what was begun.
+    assert accepted == 2
+    assert [type(each) for each in outcomes] == [asyncio.CancelledError, NotFoundError]
+    assert pool.accepted == 0
+
+
+def test_told__cannot_be_begun__raises_that_and_counts_no_longer() -> None:
+    pool = WorkPool(threads_max=1, waiting_max=0)
+
+    def begin(_done: Told[str]) -> None:
+        raise NotFoundError("run 7: there is none")
+
+    with pytest.raises(NotFoundError, match="run 7"):
+        asyncio.run(pool.told(begin))
+
+    def end(done: Told[str]) -> None:
+        done("fine", None)
+
+    assert asyncio.run(pool.told(end)) == "fine"
+    pool.close()
+    assert pool.accepted == 0

@@ -61,7 +61,7 @@ _B: Final = "/api/v1/backfills/{backfill_id}"
 READ_DATASETS: Final = {
     "GET /api/v1/datasets", "GET /api/v1/dataset-changes", "GET /api/v1/dataset-names", f"GET {_D}",
     f"GET {_D}/versions", f"GET {_D}/diff", f"GET {_D}/aliases", "GET /api/v1/schemas", "GET /api/v1/schemas/{name}",
-    "GET /api/v1/dataset-export",
+    "GET /api/v1/dataset-export", "GET /api/v1/flags", "GET /api/v1/flags/{name}",
 }  # fmt: skip
 WRITE_DATASETS: Final = {
     "POST /api/v1/datasets", f"PUT {_D}", f"DELETE {_D}", f"POST {_D}/deprecate", f"POST {_D}/restore",
@@ -70,14 +70,16 @@ WRITE_DATASETS: Final = {
 READ_RULES: Final = {
     "POST /api/v1/resolve", "POST /api/v1/resolve/explain", f"GET {_D}/resolution-rules",
     "GET /api/v1/resolution-rules", "GET /api/v1/resolution-rules/{topic_pattern}/{name}",
+    "GET /api/v1/topics/{topic}/producers",
 }  # fmt: skip
 WRITE_RULES: Final = {
     f"POST {_D}/resolution-rules", "PUT /api/v1/resolution-rules/{topic_pattern}/{name}",
-    "DELETE /api/v1/resolution-rules/{topic_pattern}/{name}",
+    "DELETE /api/v1/resolution-rules/{topic_pattern}/{name}", "PUT /api/v1/topics/{topic}/producers/{producer_id}",
 }  # fmt: skip
 READ_SIGNALS: Final = {
     "GET /api/v1/signals", f"GET {_D}/signals", f"GET {_D}/signals/{{signal_type}}",
     f"GET {_D}/signals/{{signal_type}}/history", f"GET {_D}/baselines", f"GET {_D}/baselines/{{metric}}",
+    f"GET {_D}/volume-history",
 }  # fmt: skip
 WRITE_SIGNALS: Final = {
     "POST /api/v1/signals/batch",
@@ -102,6 +104,7 @@ READ_LINEAGE: Final = {
     f"GET {_D}/writers", f"GET {_D}/readers", f"GET {_D}/downstream", f"GET {_D}/upstream",
     "GET /api/v1/columns/{column_urn}/writers", "GET /api/v1/columns/{column_urn}/readers",
     "GET /api/v1/lineage/producers/{producer_id}", "GET /api/v1/lineage/specs/{spec_id}",
+    "GET /api/v1/lineage/specs",
     "GET /api/v1/lineage/dead-letters",
 }  # fmt: skip
 WRITE_LINEAGE: Final = {
@@ -112,6 +115,7 @@ WRITE_LINEAGE: Final = {
 GATE: Final = {"POST /api/v1/gate", "GET /api/v1/gate/overrides/{dataset_urn}"}
 OVERRIDE: Final = {
     "POST /api/v1/gate/overrides/{dataset_urn}", "DELETE /api/v1/gate/overrides/{dataset_urn}/{override_id}",
+    "PUT /api/v1/flags/{name}",
 }  # fmt: skip
 AUDIT: Final = {
     "GET /api/v1/audit", "GET /api/v1/audit/verify", "POST /api/v1/audit/verify", "GET /api/v1/audit/heads",
@@ -481,6 +485,7 @@ def test_scope__lists__show_what_is_reached(shared: HealthApi) -> None:
         ("GET", "/signals", None),
         ("GET", "/signals/FRESHNESS", None),
         ("GET", "/signals/FRESHNESS/history", None),
+        ("GET", "/volume-history", None),
         ("PUT", "/signals/FRESHNESS", "value"),
         ("GET", "/evidence", None),
         ("GET", "/evidence/contrast", None),
@@ -681,6 +686,7 @@ def test_scope__what_is_about_all_datasets__is_for_those_who_reach_all(shared: H
     for path in (
         "/events", "/events/tail", "/dead-letters", "/subscriptions", "/audit", "/audit/verify", "/dataset-changes",
         "/lineage/dead-letters", "/lineage/producers/x", f"/lineage/specs/{SPEC_ID}",
+        "/lineage/specs?commit=0a1b2c3",
     ):  # fmt: skip
         problem(shared.get(path, key=key), 403, "forbidden")
 

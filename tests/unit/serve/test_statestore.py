@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import Message
 from grpc_tools import protoc  # type: ignore[import-untyped]  # it has no stubs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from headgate.health.resolution import RuleSpec
 from headgate.health.vocabulary import Tier
 from headgate.serve import statestore as pb
 from headgate.serve.rpc import RpcCall
+from headgate.serve.statestore_messages import update_of
 from headgate.wiring import OpenedStore
 from tests.unit.serve.health_rpcs import NOW, URN, HealthRpcs, health_rpcs, update
 from tests.unit.serve.rpc_ports import PACKAGE, Ports, talk
@@ -145,6 +147,15 @@ def test_signals__in_a_batch__are_each_answered_in_their_order(rpcs: HealthRpcs,
         "VALIDATION_ERROR",
     ]
     assert (done.success_count, done.failure_count) == (2, 4)
+
+
+def test_signal__with_no_metrics__is_a_gap_and_with_a_count_of_nothing_is_not() -> None:
+    said = update(kind="VOLUME")
+    assert update_of(said).is_counted
+    said.state.metrics.CopyFrom(pb.SignalMetrics())
+    assert update_of(said).is_counted
+    said.state.ClearField("metrics")
+    assert not update_of(said).is_counted
 
 
 def test_signals__of_a_dataset__are_all_or_those_asked_for(rpcs: HealthRpcs) -> None:
@@ -706,7 +717,12 @@ def test_message__of_any_content__is_never_the_servers_fault(rpcs: HealthRpcs, d
     method = data.draw(st.sampled_from([each for each in rpcs.methods if not each.is_stream]))
     message = _filled(data.draw, method.request())
 
+    async def handled() -> Message:
+        answer = method.handler(message, RpcCall({}, "", SystemClock()))
+        found: Message = await answer if method.is_awaited else answer
+        return found
+
     try:
-        method.handler(message, RpcCall({}, "", SystemClock())).SerializeToString()
+        asyncio.run(handled()).SerializeToString()
     except HeadgateError as exc:
         assert not isinstance(exc, FatalError), f"{method.label}: {exc!r}"

@@ -1,0 +1,126 @@
+# Workflows of an app: nothing of it is made unless var.app names one.
+# Rows wake functions: streams of the tables tell the waker, and the waker tells the queues.
+
+locals {
+  workflow_functions = {
+    for name, each in jsondecode(file("${path.module}/workflow_functions.json")) : name => each if var.app != ""
+  }
+  wake_filters = {
+    for table, filters in jsondecode(file("${path.module}/wake_filters.json")) : table => filters if var.app != ""
+  }
+
+  # By name: what they call, with how many messages at once, and how often before a message is put aside.
+  wake_queues = {
+    for name, each in merge(
+      {
+        turns = { function = "turns", is_fifo = true, batch_size = 10, receives_max = 10 }
+        later = { function = "waker", is_fifo = false, batch_size = 10, receives_max = 10 }
+      },
+      {
+        for queue in var.task_queues :
+        "activities-${queue}" => { function = "activities", is_fifo = false, batch_size = 1, receives_max = 5 }
+      },
+    ) : name => merge(each, { full_name = "${var.name}-${name}${each.is_fifo ? ".fifo" : ""}" }) if var.app != ""
+  }
+  wake_queue_arns = {
+    for name, each in local.wake_queues :
+    name => "arn:${local.partition}:sqs:${var.region}:${local.account}:${each.full_name}"
+  }
+
+  workflow_environment = {
+    HEADGATE_APP        = var.app
+    TURNS_QUEUE_URL     = try(aws_sqs_queue.wakes["turns"].url, "")
+    LATER_QUEUE_URL     = try(aws_sqs_queue.wakes["later"].url, "")
+    LATER_QUEUE_ARN     = try(local.wake_queue_arns["later"], "")
+    ACTIVITY_QUEUE_URLS = jsonencode({ for queue in var.task_queues : queue => try(aws_sqs_queue.wakes["activities-${queue}"].url, "") })
+  }
+}
+
+# A wake is a hint, and the sweep gives it again: a day is long.
+resource "aws_sqs_queue" "wakes" {
+  for_each = local.wake_queues
+
+  name                              = each.value.full_name
+  fifo_queue                        = each.value.is_fifo ? true : null
+  deduplication_scope               = each.value.is_fifo ? "messageGroup" : null
+  fifo_throughput_limit             = each.value.is_fifo ? "perMessageGroupId" : null
+  visibility_timeout_seconds        = local.workflow_functions[each.value.function].timeout_seconds + 60
+  message_retention_seconds         = 86400
+  sqs_managed_sse_enabled           = var.kms_key_arn == "" ? true : null
+  kms_master_key_id                 = var.kms_key_arn == "" ? null : var.kms_key_arn
+  kms_data_key_reuse_period_seconds = var.kms_key_arn == "" ? null : 300
+
+  redrive_policy = jsonencode({
+    deadLetterTargetArn = aws_sqs_queue.failed_wakes[each.value.is_fifo ? "turns" : "wakes"].arn
+    maxReceiveCount     = each.value.receives_max
+  })
+}
+
+resource "aws_sqs_queue" "failed_wakes" {
+  for_each = var.app == "" ? toset([]) : toset(["turns", "wakes"])
+
+  name                              = "${var.name}-failed-${each.key}${each.key == "turns" ? ".fifo" : ""}"
+  fifo_queue                        = each.key == "turns" ? true : null
+  message_retention_seconds         = 1209600
+  sqs_managed_sse_enabled           = var.kms_key_arn == "" ? true : null
+  kms_master_key_id                 = var.kms_key_arn == "" ? null : var.kms_key_arn
+  kms_data_key_reuse_period_seconds = var.kms_key_arn == "" ? null : 300
+}
+
+resource "aws_lambda_event_source_mapping" "wakes" {
+  for_each = local.wake_queues
+
+  event_source_arn        = aws_sqs_queue.wakes[each.key].arn
+  function_name           = aws_lambda_function.function[each.value.function].arn
+  batch_size              = each.value.batch_size
+  function_response_types = each.value.function == "waker" ? null : ["ReportBatchItemFailures"]
+}
+
+# Rows that ask for nothing do not wake the waker: filters are those of wake_filters.json.
+resource "aws_lambda_event_source_mapping" "rows" {
+  for_each = local.wake_filters
+
+  event_source_arn                   = aws_dynamodb_table.table[each.key].stream_arn
+  function_name                      = aws_lambda_function.function["waker"].arn
+  starting_position                  = "TRIM_HORIZON"
+  batch_size                         = 100
+  maximum_batching_window_in_seconds = 0
+  parallelization_factor             = 4
+  bisect_batch_on_function_error     = true
+  maximum_retry_attempts             = 100
+  maximum_record_age_in_seconds      = 21600
+
+  filter_criteria {
+    dynamic "filter" {
+      for_each = each.value
+      content {
+        pattern = jsonencode(filter.value)
+      }
+    }
+  }
+
+  destination_config {
+    on_failure {
+      destination_arn = aws_sqs_queue.failures["stream"].arn
+    }
+  }
+}
+
+# The first sweep of a new package makes the subscriptions of the app known, and the limits of its workflows.
+resource "aws_lambda_invocation" "sweep" {
+  for_each = var.app == "" ? toset([]) : toset(["sweep"])
+
+  function_name = aws_lambda_function.function[each.key].function_name
+  input         = jsonencode({})
+  triggers      = { package = filesha256(var.package) }
+
+  depends_on = [aws_dynamodb_table.table]
+}
+
+# What activities do in the world is granted by policies of their own.
+resource "aws_iam_role_policy_attachment" "activities" {
+  for_each = var.app == "" ? toset([]) : toset(var.activity_policy_arns)
+
+  role       = aws_iam_role.function["activities"].name
+  policy_arn = each.value
+}

@@ -1,0 +1,127 @@
+"""The container of an app: everything that the functions of its workflows work with, opened once for a process."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from headgate.aws.function_settings import read_app_settings, read_settings
+from headgate.aws.home import furnish
+from headgate.aws.stream_records import change_of
+from headgate.clock import Clock, SystemClock
+from headgate.durable.invoked_activities import InvokedActivities
+from headgate.durable.invoked_turns import InvokedTurns
+from headgate.durable.sqs import QueueUrls, WakeQueues
+from headgate.durable.wake_sweep import WakeSweep
+from headgate.durable.wakes import Due, WorkerWake, asked_by, load_due
+from headgate.pipelines.one_shots import OneShots
+from headgate.store.names import TableNames
+from headgate.store.tables import ALL_TABLES
+from headgate.telemetry import configure_logs
+from headgate.triggers.aws_clients import AwsClients
+from headgate.wiring import AppService, OpenedStore, join_fanouts, load_app, open_fanouts, open_service, open_store
+
+QUEUE: Final = "aws:sqs"
+
+
+class AppContainer:
+    """What is open, and what the functions call. Each function uses one of its parts, which is made when it is used."""
+
+    def __init__(self, opened: OpenedStore, service: AppService, queues: WakeQueues, clients: AwsClients) -> None:
+        self.opened = opened
+        self.service = service
+        self.queues = queues
+        self.clients = clients
+        store = opened.settings.store
+        names = TableNames(store.table_prefix, store.table_names)
+        self._waking = {names.physical(table): table for table in ALL_TABLES if table.wakes}
+
+    @cached_property
+    def turns(self) -> InvokedTurns:
+        """What advances executions."""
+        return InvokedTurns(self.service, turn_seconds=self.opened.settings.worker.turn_seconds)
+
+    @cached_property
+    def activities(self) -> InvokedActivities:
+        """What performs activities."""
+        return InvokedActivities(self.service, self.queues.task_queues)
+
+    @cached_property
+    def sweeper(self) -> WakeSweep:
+        """What finds whatever was not told."""
+        service = self.service
+        # Before the first event, lest nobody is told of it.
+        service.bus.register(list(service.app.subscriptions.values()), service.app.name)
+        return WakeSweep(service, self.queues.task_queues)
+
+    def wake(self, records: Sequence[Mapping[str, Any]]) -> int:
+        """Send what changed rows ask for, and what is due of what was sent for later. Returns how much that was.
+
+        Raises `TransientError` and `StoreIOError`; then all of it has to come again.
+        """
+        is_queue = records[0]["eventSource"] == QUEUE
+        dues = [self._sent_earlier(record) if is_queue else self._asked(record) for record in records]
+        return self.queues.send(due for due in dues if due is not None)
+
+    def sweep(self, is_over: Callable[[], bool]) -> int:
+        """Tell again what is overdue, and do what is done by the clock. Returns how much was told."""
+        sent = self.queues.send(self.sweeper.overdue())
+        self.sweeper.upkeep(is_over)
+        return sent
+
+    def _sent_earlier(self, record: Mapping[str, Any]) -> Due | None:
+        due = load_due(record["body"])
+        return self.sweeper.workers.look(due.wake) if isinstance(due.wake, WorkerWake) else due
+
+    def _asked(self, record: Mapping[str, Any]) -> Due | None:
+        # arn:aws:dynamodb:region:account:table/NAME/stream/since
+        table = self._waking[str(record["eventSourceARN"]).split("/")[1]]
+        change = change_of(table, record)
+        if change.new is not None:
+            return asked_by(table, change.new)
+        gone = None if change.old is None else asked_by(table, change.old)
+        if gone is not None:
+            self.queues.drop(gone)
+        return None
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self.clients.close()
+        self.opened.store.close()
+
+
+@functools.cache
+def app_container() -> AppContainer:
+    """Return the container of this process, opened by its environment.
+
+    Raises `SettingsError`; the next invocation tries again. What the module of the app raises is raised as it is.
+    """
+    # The edge of the process, as the main function of the program is: everything else is given what it needs.
+    environ = dict(os.environ)  # noqa: TID251
+    log = read_settings(environ).log
+    configure_logs(style=log.format, level=log.level)
+    return open_app_container(environ, SystemClock())
+
+
+def open_app_container(environ: Mapping[str, str], clock: Clock) -> AppContainer:
+    """Open everything. Raises `SettingsError`, and what an unreachable secret raises."""
+    functions, settings = read_app_settings(environ), read_settings(environ)
+    urls = QueueUrls(
+        turns=functions.turns_queue_url,
+        later=functions.later_queue_url,
+        later_arn=functions.later_queue_arn,
+        activities=functions.activity_queues(),
+    )
+    app = load_app(functions.headgate_app)
+    clients = AwsClients(region=settings.store.aws_region, endpoint_url=settings.store.aws_endpoint_url)
+    furnish(settings, clients, keys_secret_arn=functions.keys_secret_arn)
+    opened = open_store(settings, clock)
+    service = open_service(app, opened, clock)
+    join_fanouts(service, opened, open_fanouts(opened, clock, service.ids))
+    schedules = OneShots(
+        clients.client("scheduler"), role_arn=functions.scheduler_role_arn, group=functions.scheduler_group_name
+    )
+    return AppContainer(opened, service, WakeQueues(clients.client("sqs"), schedules, urls, clock), clients)

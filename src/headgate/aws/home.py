@@ -1,0 +1,45 @@
+"""The home of a function: what a machine would have there, put there before anything is opened."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from headgate.errors import StoreIOError
+from headgate.pipelines.aws_refusals import asking
+from headgate.settings import Settings
+from headgate.triggers.aws_clients import AwsClients
+from headgate.wiring import keys_path
+
+
+def furnish(settings: Settings, clients: AwsClients, *, keys_secret_arn: str, files: Iterable[Path] = ()) -> None:
+    """Make the home, with the keyring that a secret holds, if there is one, and a copy of each of the files.
+
+    Raises `TransientError` and `StoreIOError`.
+    """
+    keys = _secret(keys_secret_arn, clients) if keys_secret_arn else ""
+    try:
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file in files:
+            shutil.copyfile(file, settings.home / file.name)
+        if keys:
+            _write_private(keys_path(settings), keys)
+    except OSError as exc:
+        raise StoreIOError(f"home {settings.home}: cannot be written: {exc.strerror}; set HEADGATE_HOME") from exc
+
+
+def _secret(arn: str, clients: AwsClients) -> str:
+    with asking(f"secret {arn}"):
+        answer = clients.client("secretsmanager").get_secret_value(SecretId=arn)
+    return str(answer.get("SecretString", ""))
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that nobody else may read, unless an earlier container of the same machine has left it."""
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)

@@ -1,0 +1,37 @@
+"""Job news: a run whose job is a workflow or a fan-out of ours is woken when that ends, and asks after it then.
+
+The bus brings the news, which was written down with the end itself. Were it lost, the run asks at its interval.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headgate.durable.app import App
+from headgate.durable.drafts import ENDED_EVENT
+from headgate.durable.events import Event
+from headgate.durable.subscriptions import Filter
+from headgate.fanout import events as fanout_events
+from headgate.pipelines.runs import PREFIX, Runs
+from headgate.pipelines.waiting import Waiters, WaitKind
+
+SUBSCRIPTION: Final = "headgate.pipelines.jobs"
+TYPES: Final = (ENDED_EVENT, fanout_events.ENDED_EVENT)
+
+
+class JobNews:
+    """Hears of jobs that have ended. To be woken in vain does no harm, so that news may come twice."""
+
+    def __init__(self, runs: Runs, waiters: Waiters) -> None:
+        self._runs = runs
+        self._waiters = waiters
+
+    def join(self, app: App) -> None:
+        """Have an app take the news, of what is called as runs are."""
+        app.on_event(*TYPES, name=SUBSCRIPTION, filter=Filter(subject=f"{PREFIX}_*"))(self.handle)
+
+    def handle(self, event: Event) -> None:
+        """Wake the run whose job has ended. One that does not wait yet looks for itself once it does."""
+        run = self._runs.find(event.subject)
+        if run is not None:
+            self._waiters.wake(run.slot, WaitKind.JOB, "the job has ended")
