@@ -125,6 +125,9 @@ def _declare_steps(app: hg.App, *, check: bool) -> None:
         except LookupError as exc:
             assert isinstance(exc.__cause__, hg.ActivityFailure)
             return [answer, exc.__cause__.attempts]
+        except hg.ActivityFailure as exc:
+            # Its worker died in the last attempt.
+            return [answer, exc.attempts]
         return [answer, 0]
 
     once = add.options(retry=hg.Retry(attempts=1))

@@ -7,6 +7,7 @@ activity has ended, and its token changes hands with it, so that whoever lost it
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -120,10 +121,16 @@ class Activities:
         self._store = store
         self._clock = clock
         self._ids = ids
+        # Tokens only have to differ, and one is made for every step.
+        self._token_prefix = f"{ids.ulid()}."
+        self._token_numbers = itertools.count(1)
         self._worker_id = worker_id
         self._draw = draw
         self._membership = membership
         self._limits = Limits(store, clock)
+
+    def _new_token(self) -> str:
+        return f"{self._token_prefix}{next(self._token_numbers)}"
 
     # Taking them on.
 
@@ -132,7 +139,7 @@ class Activities:
         worker = self._worker_id()
         return replace(
             activity,
-            token=self._ids.ulid(),
+            token=self._new_token(),
             attempt=activity.attempt + 1,
             worker=worker,
             started_at_ms=self.now_ms(),
@@ -270,7 +277,7 @@ class Activities:
         options = options_of(activity)
         queued = replace(
             activity,
-            token=self._ids.ulid(),
+            token=self._new_token(),
             worker="",
             queue_pk=queue_partition(options.queue),
             available_at_ms=available_at_ms,

@@ -162,6 +162,8 @@ def _once(writes: Sequence[Write]) -> list[Write]:
     A timer that fires and is cancelled in the same turn is removed twice. And who computes a turn from an outdated
     state may remove and make the same row: its transaction is refused by the version, if it gets that far.
     """
+    if _is_plain_step(writes):
+        return list(writes)
     seen: set[tuple[str, Key]] = set()
     kept: list[Write] = []
     for write in writes:
@@ -170,6 +172,26 @@ def _once(writes: Sequence[Write]) -> list[Write]:
             seen.add(key)
             kept.append(write)
     return kept
+
+
+def _is_plain_step(writes: Sequence[Write]) -> bool:
+    """Whether no row can be there twice: of rows with a number of their own one is removed, and none of them is made.
+
+    Most turns are of this kind, and quickly seen to be.
+    """
+    removed: Delete | None = None
+    for write in writes:
+        if type(write) is Delete:
+            if removed is not None or write.key.sort is not None:
+                return False
+            removed = write
+    if removed is None:
+        return False
+    name, place = removed.table.partition.name, removed.key.partition
+    for write in writes:
+        if type(write) is Put and write.table is removed.table and write.item[name] == place:
+            return False
+    return True
 
 
 def inline_writes(execution: Execution, command: Command, outlook: Outlook, draft: Draft) -> list[Write] | None:

@@ -110,6 +110,7 @@ class Worker:
         self.unfinished: deque[tuple[Activity, Ended | None]] = deque()
         self._orphans = Orphans(self)
         self._is_expelled = False
+        self._membership = Check(WORKERS, Key(self.worker_id), MEMBER)
         # When the first limit passes of what waits in the queue, or earlier.
         self._waiting_due_ms = NEVER_MS
 
@@ -149,7 +150,9 @@ class Worker:
 
         Whoever was given up may not know it yet, and a claim in its name would be nobody's to take over.
         """
-        return Check(WORKERS, Key(self.worker_id), MEMBER)
+        if self._membership.key.partition != self.worker_id:
+            self._membership = Check(WORKERS, Key(self.worker_id), MEMBER)
+        return self._membership
 
     def expelled(self) -> None:
         """The others have given this worker up: it claims nothing until it has joined anew."""

@@ -163,9 +163,9 @@ class WorkerThreads:
 
         Not for long: an execution that is always ready must not keep the pump from everyone else's timers.
         """
-        worker = self._worker
+        worker, ready = self._worker, self._worker.engine.ready
         give_up_at = monotonic() + LEAD_SECONDS_MAX
-        while worker.engine.has_work and not self._stopping:
+        while ready and not self._stopping:
             if monotonic() > give_up_at:
                 self._bell.set()
                 return None
@@ -182,7 +182,7 @@ class WorkerThreads:
             kept = self._next() if keep else None
             self._wake(len(worker.queue))
             if kept is not None:
-                if worker.engine.has_work:
+                if ready:
                     self._bell.set()
                 return kept
         return None

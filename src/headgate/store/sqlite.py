@@ -310,9 +310,12 @@ class SqliteStore:
         are_small = True
         operations: list[Operation] = []
         for write in writes:
-            if counts is None and type(write) is Update:
-                counts = may_count(writes, token)
-            operation = self._operation(write, now, cannot_repeat=bool(counts))
+            if type(write) is Put:
+                operation: Operation = self._put_row(write, now)
+            else:
+                if counts is None and type(write) is Update:
+                    counts = may_count(writes, token)
+                operation = self._operation(write, now, cannot_repeat=bool(counts))
             are_small = are_small and operation.is_small
             operations.append(operation)
         # Looked at more closely only where there is a doubt: by far most transactions are small and in order.

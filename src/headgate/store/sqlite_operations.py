@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -106,7 +107,13 @@ class PutRow(Operation):
     def __init__(
         self, rows: TableRows, item: Item, body: str, condition: Condition | None, now: float, *, quiet: bool = False
     ) -> None:
-        super().__init__(rows, rows.key_of(item), condition, now)
+        # As `Operation` does, without the call: there is one of these for almost every row that is written.
+        self.rows = rows
+        self.key = rows.key_of(item)
+        self.condition = condition
+        self.current = None
+        self._body = None
+        self._now = now
         self._item = item
         self._new_body = body
         self._is_quiet = quiet
@@ -196,13 +203,16 @@ class CheckRow(Operation):
 
     def admits(self, connection: sqlite3.Connection) -> bool:
         # The same few rows are checked by one transaction after the other: that a worker is a member, for instance.
-        recent = self.rows.recent
+        recent, condition = self.rows.recent, self.condition
         body = recent.body(connection, self.key)
-        if body is not None and self.condition is not None:
-            item = recent.item(self.key, body, lambda body: decoded(self.rows, body))
-            if is_live(self.rows, item, self._now) and holds(self.condition, item):
-                return True
-        return super().admits(connection)
+        if recent.is_known_to_hold(self.key, body, condition, self._now):
+            return True
+        admits = super().admits(connection)
+        if admits and body is not None and condition is not None and self.current is not None:
+            name = self.rows.table.ttl_attribute
+            expires = None if name is None else self.current.get(name)
+            recent.note_to_hold(self.key, body, condition, math.inf if expires is None else expires)
+        return admits
 
     def apply(self, connection: sqlite3.Connection) -> None:
         del connection

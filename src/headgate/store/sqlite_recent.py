@@ -10,8 +10,8 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from headgate.store.conditions import Condition
 from headgate.store.schema import KeyPart
-from headgate.store.values import Item
 
 # The key of a row as the statements take it: one value, or two.
 Parameters = tuple[KeyPart | None, ...]
@@ -28,14 +28,14 @@ class RecentRows:
     Whoever writes to the table tells `keep` about it, or calls `forget`.
     """
 
-    __slots__ = ("_bodies", "_items", "_select")
+    __slots__ = ("_bodies", "_held", "_select")
 
     def __init__(self, select: str) -> None:
         self._select = select
         # None: there is no such row.
         self._bodies: dict[Parameters, str | None] = {}
-        # Each with the body that it was loaded from.
-        self._items: dict[Parameters, tuple[str, Item]] = {}
+        # What was asked of a row last and found to hold, with the body that it was asked of.
+        self._held: dict[Parameters, tuple[str, Condition, float]] = {}
 
     def body(self, connection: sqlite3.Connection, key: Parameters) -> str | None:
         """Return what a row holds at this point of the transaction, or None if there is no such row."""
@@ -68,18 +68,18 @@ class RecentRows:
             bodies[key] = body
         return body
 
-    def item(self, key: Parameters, body: str, load: Callable[[str], Item]) -> Item:
-        """Return a body as an item, loaded once as long as it stays the same. Shared: nobody changes it or keeps it."""
-        known = self._items.get(key)
-        if known is not None and known[0] is body:
-            return known[1]
-        item = load(body)
-        if len(self._items) >= ROWS_MAX:
-            self._items.clear()
-        self._items[key] = (body, item)
-        return item
+    def is_known_to_hold(self, key: Parameters, body: str | None, condition: Condition | None, now: float) -> bool:
+        """Whether this very condition was seen to hold for this very body, which has not expired since."""
+        known = self._held.get(key)
+        return known is not None and known[0] is body and known[1] is condition and known[2] > now
+
+    def note_to_hold(self, key: Parameters, body: str, condition: Condition, expires: float) -> None:
+        """Note that a condition holds for a body, and will until that expires."""
+        if len(self._held) >= ROWS_MAX:
+            self._held.clear()
+        self._held[key] = (body, condition, expires)
 
     def forget(self) -> None:
         """A transaction was undone, or someone else has written: the rows may hold anything."""
         self._bodies.clear()
-        self._items.clear()
+        self._held.clear()
