@@ -17,6 +17,7 @@ from bench.measure import ROUNDS, Figure, ratio
 from bench.rows import open_at
 from headgate.clock import SystemClock
 from headgate.durable.service import Service
+from headgate.serve import garbage
 from headgate.store.blobs import FolderBlobs
 from headgate.store.keyring import Keyring
 from headgate.store.sqlite import SqliteStore
@@ -77,6 +78,8 @@ def running(folder: Path | None = None, *, work: bool = True) -> Iterator[tuple[
         service = Service(app, store, clock, Keyring.open(home / "keys.json", clock), FolderBlobs(home / "blobs"))
         if work:
             service.start()
+        # As in a process of a worker.
+        garbage.settle()
         try:
             yield service, store
         finally:

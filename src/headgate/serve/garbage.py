@@ -1,8 +1,8 @@
-"""How a server has Python look for garbage: seldom, and only among what came after the start.
+"""How servers and workers have Python look for garbage: seldom, and only among what came after the start.
 
-What requests leave behind is freed as it is let go of; only what refers to itself waits for the collector. By default
-that walks over the young after every 700 objects, and over everything there is before long: a batch of a thousand items
-would be walked over many times while it is at work, and the caches with it, while all other requests wait.
+What requests and turns leave behind is freed as it is let go of; only what refers to itself waits for the collector. By
+default that walks over the young after every 700 objects, and over everything there is before long: a batch of a
+thousand items would be walked over many times while it is at work, and the caches with it, while everyone else waits.
 """
 
 from __future__ import annotations

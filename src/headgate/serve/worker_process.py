@@ -10,6 +10,7 @@ import structlog
 
 from headgate.clock import Clock
 from headgate.durable.app import App
+from headgate.serve import garbage
 from headgate.serve.stop import Stop
 from headgate.settings import Settings
 from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store
@@ -36,6 +37,7 @@ def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], an
             turn_seconds=settings.worker.turn_seconds,
             on_fatal=lambda _error: stop.request(),
         )
+        garbage.settle()
         try:
             announce(f"headgate worker ready  app={app.name}  home={settings.home}")
             # In steps: a wait without end would not let the signal handler run on every platform.
