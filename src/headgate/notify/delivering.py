@@ -43,6 +43,8 @@ TOLD_AFTER: Final = 2
 THROTTLED_TOLD_AFTER: Final = 5
 _TIMEOUT_SECONDS: Final = 180.0
 _SOURCE: Final = "/headgate/notify"
+# What is noted of a delivery that nobody has to make any more.
+_NOT_NEEDED: Final = "not needed"
 _log = structlog.get_logger("headgate.notify")
 
 
@@ -82,7 +84,8 @@ class Deliverer:
         if delivery is None or delivery.state is DeliveryState.SENT:
             return
         if order.action not in channel.actions or _is_moot(alert, order):
-            self._record(alert, order, Delivery(state=DeliveryState.SENT, at_ms=self._now_ms(), reference="not needed"))
+            spared = replace(delivery, state=DeliveryState.SENT, at_ms=self._now_ms(), reference=_NOT_NEEDED)
+            self._record(alert, order, spared)
             return
         try:
             reference = self._send(channel, alert, order)
@@ -300,4 +303,6 @@ def _is_moot(alert: Alert, order: DeliveryOrder) -> bool:
     begun = alert.delivery(order.channel, Action.TRIGGER)
     if begun is not None and begun.state is DeliveryState.PENDING:
         raise NotYetError(f"alert {alert.alert_id}: {order.channel} has not been told of it yet")
-    return begun is None or begun.state is DeliveryState.FAILED
+    # An attempt that failed may have been heard all the same.
+    is_spared = begun is not None and begun.reference == _NOT_NEEDED and not begun.attempts
+    return begun is None or begun.state is DeliveryState.FAILED or is_spared
