@@ -18,7 +18,7 @@ from headgate.durable.activities import Ended, Timeout
 from headgate.durable.activity_context import ActivityContext, Later, enter, leave
 from headgate.durable.definitions import Activity as Definition
 from headgate.durable.failures import ErrorInfo, describe
-from headgate.durable.process_group import kill_group, lead_group
+from headgate.durable.process_group import kill_group, lead_group, start_head
 
 _KILLED: Final = "the process of the activity ended without an answer"
 
@@ -63,7 +63,7 @@ def perform_isolated(
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=_isolated, args=(function.__module__, function.__qualname__, theirs), daemon=True)
-    process.start()
+    start_head(process)
     theirs.close()
     try:
         # Not among the arguments: they are written before anyone is sure to read them.
