@@ -58,6 +58,31 @@ def too_slow_and_its_child(path: str) -> None:
     never_ends_nor_its_child.function(path)
 
 
+@app.activity(retry=hg.Retry(attempts=2, first=0.05), isolate=True, heartbeat="20s")
+def goes_on(steps: int) -> list[int]:
+    """Say how far it has come, and stop in the middle; another attempt goes on from there."""
+    begun_at = hg.activity().heartbeat_details(int) or 0
+    for step in range(begun_at, steps):
+        hg.heartbeat(step)
+        if step == steps // 2 and not begun_at:
+            raise RuntimeError("half of it is enough for now")
+    hg.emit("steps.done", {"steps": steps})
+    logging.getLogger("mine").warning("done with %d", steps)
+    return [begun_at, steps]
+
+
+@app.activity(retry=once, isolate=True, heartbeat="1s")
+def falls_silent(path: str) -> None:
+    hg.heartbeat("alive")
+    never_ends_nor_its_child.function(path)
+
+
+@app.activity(retry=once, isolate=True)
+def asks_outside(path: str) -> str:
+    Path(path).write_text(hg.activity().token)
+    return hg.complete_later()  # type: ignore[no-any-return]  # in place of it
+
+
 @app.activity(retry=once)
 def copies_the_worker(path: str) -> None:
     """Leave a copy of the worker behind, which holds on to everything that the worker had open."""
@@ -112,6 +137,25 @@ def quick(number: int) -> int:
 @app.workflow
 async def isolated(size: int) -> list[int]:
     return [await pid_of(0), len(await large(size))]
+
+
+@app.workflow
+async def stepwise(steps: int) -> list[int]:
+    return await goes_on(steps)
+
+
+@app.workflow
+async def silent(path: str) -> str:
+    try:
+        await falls_silent(path)
+    except hg.ActivityTimeout as exc:
+        return exc.kind
+    return "passed"
+
+
+@app.workflow
+async def outside(path: str) -> str:
+    return await asks_outside(path)
 
 
 @app.workflow

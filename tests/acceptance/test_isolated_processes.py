@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import Raw
 
 import headgate as hg
 from tests.acceptance import isolated_app as mine
@@ -97,3 +98,32 @@ def test_isolated__over_its_time_limit__is_killed_with_its_children(tmp_path: Pa
         doomed += pids_in(tmp_path / "pids")
 
         until(lambda: all(map(is_gone, doomed)), "the end of the activity's processes", 10.0)
+
+
+def test_isolated__heartbeats__let_the_next_attempt_go_on_and_its_words_and_events_arrive(tmp_path: Path) -> None:
+    with hg.connect(mine.app, home=tmp_path / "home") as service:
+        handle = mine.stepwise.start(6)
+
+        assert handle.result(60) == [3, 6]
+        assert "done with 6" in [note.text for note in service.client.logs(handle.id)]
+        (event,) = service.bus.tail(type="steps.done")
+        assert event.event.data == {"steps": 6}
+
+
+def test_isolated__no_heartbeat_any_more__is_killed_with_its_children(tmp_path: Path, doomed: list[int]) -> None:
+    with hg.connect(mine.app, home=tmp_path / "home"):
+        assert mine.silent.start(str(tmp_path / "pids")).result(60) == "heartbeat"
+        doomed += pids_in(tmp_path / "pids")
+
+        until(lambda: all(map(is_gone, doomed)), "the end of the activity's processes", 10.0)
+
+
+def test_isolated__to_be_completed_later__is_by_whoever_has_the_token(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    with hg.connect(mine.app, home=tmp_path / "home") as service:
+        handle = mine.outside.start(str(path))
+        until(lambda: path.exists() and path.read_text() != "", "the token")
+
+        service.client.complete_activity(path.read_text(), Raw(b'"from outside"'))
+
+        assert handle.result(60) == "from outside"

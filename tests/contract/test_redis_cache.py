@@ -523,7 +523,8 @@ def test_redis_killed_and_started_again__l1_is_not_trusted_and_messages_flow(
     _get(other, 1)
 
     server.kill()
-    assert _answer(_get(other, 2)) == (1, Layer.L1, False)
+    # From memory, or from the store if it was quick to see that its connection is gone.
+    assert _answer(_get(other, 2)) in ((1, Layer.L1, False), (2, Layer.STORE, False))
     one.wrote(KEY, Config("TIER_2"), 2)
     server.restart()
 

@@ -20,7 +20,7 @@ import msgspec
 from headgate.asl.calls import Wait, as_error
 from headgate.asl.definition import MapSpec
 from headgate.asl.executions import functions_of
-from headgate.asl.failures import TIMEOUT, StateError, runtime
+from headgate.asl.failures import TASK_FAILED, TIMEOUT, StateError, runtime
 from headgate.asl.frames import Frame
 from headgate.asl.hosting import DurableHost
 from headgate.asl.hosting import failed_with as failure_of
@@ -37,7 +37,7 @@ from headgate.durable.activity_context import ActivityContext, Later, activity, 
 from headgate.durable.app import App
 from headgate.durable.definitions import Activity
 from headgate.durable.failures import Cancelled
-from headgate.durable.performing import perform_isolated
+from headgate.durable.isolated import perform_isolated
 from headgate.errors import NotFoundError
 from headgate.fanout.rows import Chunk
 
@@ -232,6 +232,8 @@ class ExpressHost(DurableHost):
 
 def _isolated(definition: Activity[..., Any], raw: msgspec.Raw, timeout_seconds: float | None) -> Json:
     ended = perform_isolated(definition, raw, activity(), timeout_seconds)
+    if ended is None:
+        raise StateError(TASK_FAILED, f"{definition.name}: nothing can complete it later in an EXPRESS execution")
     if ended.error is not None:
         raise StateError(TIMEOUT if ended.timeout is not None else ended.error.type, str(ended.error))
     return msgspec.json.decode(ended.result)

@@ -131,7 +131,11 @@ class App(Router):
         limit: Limit | None = None,
         isolate: bool = False,
     ) -> Any:
-        """Make a function, async or not, an activity: a side effect with retries and time limits."""
+        """Make a function, async or not, an activity: a side effect with retries and time limits.
+
+        With `isolate`, one that is not async runs in a process of its own, which is killed with everything that it has
+        started when its time is up, or nobody wants its result any more.
+        """
         options = ActivityOptions(
             queue=check_name("queue", queue),
             retry=retry or Retry(),

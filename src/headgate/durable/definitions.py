@@ -126,11 +126,6 @@ class Activity(Generic[P, R]):
         self.limit = limit
         if isolate and self.is_async:
             raise DefinitionError(f"activity {name}: isolate=True is for functions that are not async")
-        if isolate and options.heartbeat is not None:
-            raise DefinitionError(
-                f"activity {name}: isolate=True runs it in a process of its own, from which it cannot send heartbeats; "
-                "give it a timeout, or let it run in a thread"
-            )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         interpreter = running()

@@ -33,8 +33,9 @@ from headgate.durable.failures import ErrorInfo
 from headgate.durable.fleet import MEMBER, Fleet
 from headgate.durable.forwarding import Forwarder
 from headgate.durable.history import ActivityOptions, EmitEvent
+from headgate.durable.isolated import perform_isolated
 from headgate.durable.orphans import Orphans
-from headgate.durable.performing import failed, perform, perform_isolated
+from headgate.durable.performing import failed, perform
 from headgate.durable.prefetch import Prefetch
 from headgate.durable.records import NEVER_MS, Activity, Execution
 from headgate.durable.running import Running
