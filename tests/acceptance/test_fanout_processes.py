@@ -341,7 +341,8 @@ def test_child__dies_with_answers_unread_and_jobs_unsent__what_it_had_done_count
 
 
 def test_child__that_writes_into_the_channel_of_its_worker__is_ended_and_the_work_goes_on(site: Site) -> None:
-    site.split([*["ok"] * 20, "nonsense", *["ok"] * 20], "obedient", max_attempts=2)
+    # Whoever the child had begun by the time that the nonsense is read may be taken for its writer, now and then twice.
+    site.split([*["ok"] * 20, "nonsense", *["ok"] * 20], "obedient", max_attempts=5)
 
     site.work_off()
 
