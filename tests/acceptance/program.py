@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -111,6 +112,22 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        # A watchdog outlives a server that is killed.
+        for pid in watchdogs_of(self.home):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def watchdogs_of(home: Path) -> list[int]:
+    """Return the processes that are the watchdog of a home."""
+    wanted = [b"headgate", b"watchdog", b"--home", os.fsencode(home)]
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        # It may end while it is looked at.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")[-4:] == wanted:
+                found.append(int(process.name))
+    return found
 
 
 def _environ(more: dict[str, str]) -> dict[str, str]:

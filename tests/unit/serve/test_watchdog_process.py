@@ -1,0 +1,113 @@
+"""The process of the watchdog: it outlives its server, and ends with its database."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from headgate.clock import SystemClock
+from headgate.pipelines.heartbeats import Who, heartbeat_key
+from headgate.pipelines.run_rows import Slot
+from headgate.pipelines.watchdog import TickReport
+from headgate.pipelines.watches import Watch, Watches, WatchKind
+from headgate.serve.watchdog_process import DEGRADED_SECONDS, WatchdogChild, rest_seconds, run
+from headgate.settings import Settings
+from headgate.store.tables import PIPELINES
+from headgate.wiring import database_path, open_store
+from tests.acceptance.program import until
+
+SLOT = Slot("orders", "daily", "2026-03-03")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.load({}, None, {"home": str(tmp_path / "home")})
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """The signals that a process of its own would keep."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def delete(database: Path) -> None:
+    shutil.rmtree(database.parent)
+
+
+def replace(database: Path) -> None:
+    """Put another in its place, as whoever makes the home anew does."""
+    copy = database.with_name("copy")
+    shutil.copyfile(database, copy)
+    copy.replace(database)
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize("lose", [delete, replace])
+def test_run__database_lost_between_two_ticks__ends_and_says_so(
+    settings: Settings, lose: Callable[[Path], None]
+) -> None:
+    clock, database = SystemClock(), database_path(settings)
+    opened = open_store(settings, clock)
+    # So that it does not rest for minutes between the ticks.
+    due_at_ms = round(1000 * (clock.seconds() + 2))
+    watch = Watch(**SLOT._asdict(), kind=WatchKind.PURSUIT, due_at_ms=due_at_ms, since_ms=due_at_ms)
+    Watches(opened.store).note_all([watch])
+
+    def lose_after_a_tick() -> None:
+        with closing(opened.store):
+            beat = heartbeat_key(Who.WATCHDOG)
+            until(lambda: opened.store.get(PIPELINES, beat) is not None, "the heartbeat, which is the last check")
+        lose(database)
+
+    losing = threading.Thread(target=lose_after_a_tick)
+    with capture_logs() as logs:
+        is_whole = run(settings, clock=clock, environ={}, announce=lambda _: losing.start())
+    losing.join()
+
+    assert is_whole
+    assert [each["action"] for each in logs] == ["watchdog.end"]
+    assert database.parent.exists() == (lose is replace), "it makes no home anew"
+
+
+def test_child__database_deleted__is_not_started(settings: Settings) -> None:
+    with closing(open_store(settings, SystemClock()).store):
+        child = WatchdogChild(settings)
+    delete(database_path(settings))
+    try:
+        with capture_logs() as logs:
+            child.start()
+            until(lambda: "headgate-watchdog-child" not in map(attrgetter("name"), threading.enumerate()), "its end", 5)
+    finally:
+        child.stop()
+
+    assert [each["action"] for each in logs] == ["watchdog.end"]
+    assert not settings.home.exists(), "it makes no home anew"
+
+
+@pytest.mark.parametrize(
+    ("failed", "until_next_seconds", "rests_seconds"),
+    [
+        # What could not be looked at is still due.
+        ({"stuck-runs": "StoreBusyError"}, 1.0, DEGRADED_SECONDS),
+        ({"stuck-runs": "StoreBusyError"}, 300.0, 300.0),
+        ({}, 1.0, 1.0),
+    ],
+)
+def test_rest_seconds__after_a_tick__does_not_try_what_failed_every_second(
+    failed: dict[str, str], until_next_seconds: float, rests_seconds: float
+) -> None:
+    report = TickReport(at=datetime(2026, 3, 3, tzinfo=UTC), findings={}, failed=failed)
+
+    assert rest_seconds(report, until_next_seconds) == rests_seconds
