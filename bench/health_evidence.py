@@ -38,7 +38,7 @@ _TEMPLATES: Final = 20
 _PUT: Final = f"{PACKAGE}EvidenceCacheService/BatchPutEvidence"
 # The parts of the server by where their code is; what comes first counts. What is called takes part with its caller.
 _PARTS: Final = (
-    ("store", ("headgate/store/", "health/evidence_intake", "health/evidence_rows", "health/evidence_archive",
+    ("store", ("headgate/store/", "health/evidence_writes", "health/evidence_rows", "health/evidence_archive",
                "health/evidence_contrast", "headgate/ids")),
     ("decide", ("headgate/health/",)),
     ("decode", ("serve/statestore", "serve/rpc_dispatch", "google/protobuf")),

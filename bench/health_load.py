@@ -26,6 +26,8 @@ from headgate.serve import statestore as pb
 
 SCALE = 1.0
 SECONDS = 30.0
+# Until a second process has come up, and what has queued before it is done.
+WARM_SECONDS = 8.0
 # At once: a tenth of each rate, but for evidence.
 SHARE = 0.1
 EVIDENCE_AT_ONCE = 20_000
@@ -60,7 +62,7 @@ def _loaded(home: Path, how: str, rows: Sequence[Row], seconds: float) -> list[F
     """Put a load on a server of its own, and say what became of each row."""
     with serving(home, "up") as server:
         before, began = server.cpu_seconds(), time()
-        loaded = health_client.run(at_set_times(server.http, rows, seconds))
+        loaded = health_client.run(at_set_times(server.http, rows, seconds, WARM_SECONDS))
         cpu = (server.cpu_seconds() - before) / (time() - began)
     cores = os.cpu_count() or 1
     shares = f"server {cpu / cores:.0%} of the machine, load generator {loaded.own_cpu / cores:.0%}"

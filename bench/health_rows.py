@@ -7,6 +7,7 @@ there is.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -97,7 +98,8 @@ def sizes(scale: float) -> Sizes:
 
 def settings_at(home: Path) -> Settings:
     """Return the settings of everything that is measured here: all as it is by default, but for free ports."""
-    return Settings(home=home, http=Address("127.0.0.1", 0), grpc=Address("127.0.0.1", 0))
+    free = Address("127.0.0.1", 0)
+    return Settings.load(os.environ, None, {"home": str(home), "http": str(free), "grpc": str(free)})
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Headgate on an account of MiniStack: tables, machine and stream are there, and its Lambdas call the handlers here.
 
 A Lambda of MiniStack is a process; each of these only passes its event on to this one, where the handler of the same
-name is called, and the answer back. Run as a program, this file is that process.
+name is called, and the answer back. Run as a program, this file is that process, which sees no installed package: all
+that is imported before a function is called belongs to Python itself.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import threading
 import time
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
+    import pytest
+
     from headgate.aws.container import Container
     from headgate.clock import Clock
 
@@ -257,6 +260,47 @@ def is_granted(function: Mapping[str, Any], service: str, operation: str, table:
             return operation in ("GetObject", "PutObject")
     call = f"{_CALLED.get(service, service)}:{operation.removesuffix('Batch')}"
     return call in function["calls"] or (service == "stepfunctions" and function["starts_jobs"])
+
+
+class Notes(Protocol):
+    """A deployment that notes what each of its functions asks of AWS."""
+
+    # By function: service, operation, and the table, if it is one of a table.
+    asked: dict[str, set[tuple[str, str, str]]]
+
+    def note(self, client: Any, operation: str, given: Mapping[str, Any]) -> None: ...
+
+
+def sign_in(patch: pytest.MonkeyPatch, account: str) -> None:
+    """Have an account's access key in the environment."""
+    patch.setenv("AWS_ACCESS_KEY_ID", account)
+    patch.setenv("AWS_SECRET_ACCESS_KEY", "-")
+
+
+@contextmanager
+def noting(account: str, opened: Sequence[Notes]) -> Iterator[pytest.MonkeyPatch]:
+    """Sign in, and have what is asked of AWS noted by what is open by then. Yields what else can be patched with."""
+    import pytest
+    from botocore.client import BaseClient
+
+    make = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def noted(client: Any, operation: str, given: Mapping[str, Any]) -> Any:
+        for deployment in opened:
+            deployment.note(client, operation, given)
+        return make(client, operation, given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        sign_in(patch, account)
+        patch.setattr(BaseClient, "_make_api_call", noted)
+        yield patch
+
+
+def not_granted(deployed: Notes) -> set[tuple[str, str, str, str]]:
+    """Return what functions have asked of AWS that Terraform does not grant them."""
+    # Threads of functions may be asking just now.
+    asked = {(name, *each) for name, all_asked in deployed.asked.items() for each in list(all_asked)}
+    return {each for each in asked if not is_granted(FUNCTIONS[each[0]], *each[1:])}
 
 
 def until(what: str, read: Callable[[], Any]) -> Any:

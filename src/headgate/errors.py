@@ -35,6 +35,7 @@ HeadgateError
 │   └── StaleClaimError         the activity is no longer this worker's: its lease ran out, or it was cancelled
 ├── TransientError          retry with backoff           503  UNAVAILABLE          exit 75
 │   ├── ServerBusyError         the server has more to do than it will soon get to
+│   ├── IntakeEndedError        the process that was answering a call ended before it did
 │   ├── QueryTimeoutError       the code of an execution did not answer a query in time
 │   ├── NotAdmittedError        a chunk is not to be run now: someone else is at it, or it is paused
 │   ├── BreakerOpenError        a part that kept failing is left alone for a while
@@ -317,6 +318,12 @@ class ServerBusyError(TransientError):
     """The server has more to do than it will soon get to. Nothing was begun."""
 
     code = "server_busy"
+
+
+class IntakeEndedError(TransientError):
+    """The process that was answering a call ended before it did. What it began may be done; sent again, it is once."""
+
+    code = "intake_ended"
 
 
 class QueryTimeoutError(TransientError):

@@ -283,6 +283,10 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
         True
     )
     tier_1_needs_ticket: Annotated[Switch, about("Whether changes of TIER_1 datasets need an approval ticket.")] = False
+    intake: Annotated[
+        Literal["auto", "always", "never"],
+        about("Whether a second process answers calls that write: once there are many, always or never."),
+    ] = "auto"
 
 
 class RegionSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -194,29 +194,35 @@ class Tracing:
 class Metrics:
     """The Prometheus registry of one process, and what it holds from the start."""
 
-    def __init__(self, *, version: str) -> None:
+    def __init__(self, *, version: str, registry: CollectorRegistry | None = None) -> None:
+        """Put what there is from the start into a registry, a new one if none is given."""
         from prometheus_client import CollectorRegistry, Info, PlatformCollector, ProcessCollector
 
-        self.registry: CollectorRegistry = CollectorRegistry()
+        self.registry: CollectorRegistry = CollectorRegistry() if registry is None else registry
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         Info("headgate", "The version that runs.", registry=self.registry).info({"version": version})
 
     def watch_store(self, counters: Callable[[], Mapping[str, int]]) -> None:
-        """Expose the store's counters as `headgate_store_*_total`, read when the metrics are asked for."""
-        from prometheus_client.registry import Collector
-
-        class StoreCollector(Collector):
-            def collect(self) -> Iterator[Metric]:
-                return _store_metrics(counters())
-
-        self.registry.register(StoreCollector())
+        """Expose the store's counters, as `watch_store` does."""
+        watch_store(self.registry, counters)
 
     def render(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
         from prometheus_client import generate_latest
 
         return generate_latest(self.registry)
+
+
+def watch_store(registry: CollectorRegistry, counters: Callable[[], Mapping[str, int]]) -> None:
+    """Expose the store's counters as `headgate_store_*_total`, read when the metrics are asked for."""
+    from prometheus_client.registry import Collector
+
+    class StoreCollector(Collector):
+        def collect(self) -> Iterator[Metric]:
+            return _store_metrics(counters())
+
+    registry.register(StoreCollector())
 
 
 def _store_metrics(counters: Mapping[str, int]) -> Iterator[Metric]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from botocore.client import BaseClient
 from msgspec.structs import replace
 
 from headgate.aws import handlers
@@ -34,7 +33,7 @@ from headgate.triggers.aws_clients import TRIES
 from headgate.wiring import KEYS
 from tests.acceptance.program import Server
 from tests.aws_faults import Faults, refused
-from tests.aws_rig import FUNCTIONS, JOB, Cloud, is_granted, passing_on, stream_record, until
+from tests.aws_rig import JOB, Cloud, not_granted, noting, passing_on, sign_in, stream_record, until
 from tests.ministack import fresh_account
 from tests.pipeline_rig import LANDED, ORDERS_THERE, pipeline
 from tests.shifted_clock import ShiftedClock
@@ -66,23 +65,13 @@ def deployed(
 ) -> Iterator[Cloud]:
     """One deployment for all tests; each has pipelines of its own."""
     opened: list[Cloud] = []
-    make = BaseClient._make_api_call  # type: ignore[attr-defined]
-
-    def noted(client: Any, operation: str, given: Mapping[str, Any]) -> Any:
-        if opened:
-            opened[0].note(client, operation, given)
-        return make(client, operation, given)
-
     with (
-        pytest.MonkeyPatch.context() as patched,
+        noting(account, opened) as patch,
         passing_on(lambda name, event: opened[0].call(name, event)) as address,
     ):
-        patched.setenv("AWS_ACCESS_KEY_ID", account)
-        patched.setenv("AWS_SECRET_ACCESS_KEY", "-")
-        patched.setattr(BaseClient, "_make_api_call", noted)
         cloud = Cloud(ministack, account, tmp_path_factory.mktemp("home"), clock)
         opened.append(cloud)
-        patched.setattr(handlers, "container", lambda: cloud.container)
+        patch.setattr(handlers, "container", lambda: cloud.container)
         cloud.deploy(address)
         yield cloud
         cloud.close()
@@ -91,11 +80,9 @@ def deployed(
 @pytest.fixture
 def cloud(deployed: Cloud, account: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     """The deployment; after each test, no function has asked for more than Terraform grants it."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", account)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "-")
+    sign_in(monkeypatch, account)
     yield deployed
-    asked = {(name, *each) for name, all_asked in deployed.asked.items() for each in list(all_asked)}
-    assert {each for each in asked if not is_granted(FUNCTIONS[each[0]], *each[1:])} == set()
+    assert not_granted(deployed) == set()
 
 
 def service_of(cloud: Cloud) -> PipelineService:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from botocore.client import BaseClient
 from msgspec.structs import replace
 
 from headgate.aws import activities, client, turns, wakes
@@ -24,7 +23,7 @@ from headgate.store.tables import ACTIVITIES, TURNS, WORKERS
 from headgate.triggers.aws_clients import TRIES
 from tests import order_app
 from tests.aws_faults import Faults, refused
-from tests.aws_rig import FUNCTIONS, Context, is_granted
+from tests.aws_rig import Context, not_granted, noting, sign_in
 from tests.ministack import fresh_account
 from tests.order_app import count, fetch, fulfil, ponder
 from tests.shifted_clock import ShiftedClock
@@ -49,21 +48,11 @@ def deployed(
 ) -> Iterator[Workflows]:
     """One set of tables and queues for all tests; each has executions of its own."""
     opened: list[Workflows] = []
-    make = BaseClient._make_api_call  # type: ignore[attr-defined]
-
-    def noted(client: Any, operation: str, given: Mapping[str, Any]) -> Any:
-        if opened:
-            opened[0].note(client, operation, given)
-        return make(client, operation, given)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("AWS_ACCESS_KEY_ID", account)
-        patched.setenv("AWS_SECRET_ACCESS_KEY", "-")
-        patched.setattr(BaseClient, "_make_api_call", noted)
+    with noting(account, opened) as patch:
         rig = Workflows(ministack, account, tmp_path_factory.mktemp("home"), clock)
         opened.append(rig)
         for module in (activities, client, turns, wakes):
-            patched.setattr(module, "app_container", lambda: rig.container)
+            patch.setattr(module, "app_container", lambda: rig.container)
         yield rig
         rig.close()
 
@@ -71,8 +60,7 @@ def deployed(
 @pytest.fixture
 def aws(deployed: Workflows, account: str, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workflows]:
     """The deployment; after each test, no function has asked for more than Terraform grants it."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", account)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "-")
+    sign_in(monkeypatch, account)
     order_app.done.clear()
     order_app.go_on.clear()
     yield deployed
@@ -81,8 +69,7 @@ def aws(deployed: Workflows, account: str, clock: ShiftedClock, monkeypatch: pyt
     deployed.is_deaf = False
     deployed.container = deployed.opened
     clock.ahead = timedelta(0)
-    asked = {(name, *each) for name, all_asked in deployed.asked.items() for each in list(all_asked)}
-    assert {each for each in asked if not is_granted(FUNCTIONS[each[0]], *each[1:])} == set()
+    assert not_granted(deployed) == set()
 
 
 def message(due: Due) -> dict[str, Any]:

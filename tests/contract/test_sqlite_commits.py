@@ -370,3 +370,13 @@ def test_close__with_submissions_under_way__each_is_told(tmp_path: Path) -> None
     found = [reopened.get(CONTROL, key(str(number))) is not None for number in range(300)]
     assert found.count(True) == told.count(None)
     reopened.close()
+
+
+def test_generation__writes_that_are_no_news__wake_nobody(store: SqliteStore) -> None:
+    before = store.generation()
+    quiet = [Put(CONTROL, row("a"), quiet=True)]
+    news = [Put(CONTROL, row("b"), quiet=True), Put(CONTROL, row("c"))]
+    assert store.transact_many([quiet, quiet]) == [None, None]
+    assert store.generation() == before
+    assert store.transact_many([quiet, news]) == [None, None]
+    assert store.generation() > before

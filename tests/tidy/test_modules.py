@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "src").rglob("*.py"))
 BANNED = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
 LINES_MAX = 450
+MSGSPEC = {"msgspec.json", "msgspec.msgpack", "msgspec.yaml", "msgspec.toml"}
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT / "src")))
@@ -52,3 +53,62 @@ def test_import__the_sqlite_store__loads_no_other_backend() -> None:
     others = {"boto3", "botocore", "redis", "grpc", "litestar", "cryptography", "asyncio"}
 
     assert loaded_by("import headgate.store.sqlite") & others == set()
+
+
+def late_reads(source: str) -> list[int]:
+    """The lines where msgspec is given a type at run time: `decode(..., type=)`, and `Decoder(` in a function."""
+    if not ("msgspec" in source and ("Decoder" in source or "decode" in source)):
+        return []  # most modules: parsing all of them would take seconds
+    nodes = list(ast.walk(ast.parse(source)))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
+    imported = imported_names(nodes)
+    found = []
+    for call in [node for node in nodes if isinstance(node, ast.Call)]:
+        for used in [each for each in (call.func, *call.args) if isinstance(each, ast.Name | ast.Attribute)]:
+            first, dot, rest = ast.unparse(used).partition(".")
+            module, _, name = (imported.get(first, first) + dot + rest).rpartition(".")
+            typed = name == "decode" and any(each.arg in ("type", None) for each in call.keywords)
+            late = name == "Decoder" and any(each.lineno <= call.lineno <= (each.end_lineno or 0) for each in functions)
+            if module in MSGSPEC and (typed or late):
+                found.append(call.lineno)
+    return found
+
+
+def imported_names(nodes: list[ast.AST]) -> dict[str, str]:
+    """What the names stand for that are imported under another, or out of a module."""
+    found = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found.update({alias.asname: alias.name for alias in node.names if alias.asname is not None})
+        elif isinstance(node, ast.ImportFrom):
+            found.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+    return found
+
+
+def test_types__read_at_run_time__only_by_way_of_shapes() -> None:
+    shapes = ROOT / "src" / "headgate" / "shapes.py"
+    found = [
+        f"{module.relative_to(ROOT)}:{line}: give the type to headgate.shapes; msgspec is not safe from threads"
+        for module in MODULES
+        if module != shapes
+        for line in late_reads(module.read_text())
+    ]
+
+    assert late_reads(shapes.read_text()), "the search finds nothing at all"
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("import msgspec\nmsgspec.json.decode(b'', type=int)", [2]),
+        ("from msgspec import json\njson.decode(b'', type=int)", [2]),
+        ("import msgspec.yaml as y\ny.decode(b'', **options)", [2]),
+        ("from functools import partial\nimport msgspec\nread = partial(msgspec.msgpack.decode, type=int)", [3]),
+        ("import msgspec\ndef f():\n    return msgspec.json.Decoder(int)", [3]),
+        ("from msgspec.json import Decoder as D\nread = lambda kind: D(kind)", [2]),
+        ("import msgspec\nread = msgspec.json.Decoder(int)\nmsgspec.json.decode(b'')\nb''.decode(type=1)", []),
+    ],
+)
+def test_late_reads__the_ways_to_write_one__are_found(source: str, lines: list[int]) -> None:
+    assert late_reads(source) == lines

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import dataclasses
 import random
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -221,7 +220,7 @@ class ExpressHost(DurableHost):
         """Return the activity as this Task sees it: whatever is made under its id is made once for each Task."""
         self._calls += 1
         around = activity()
-        return dataclasses.replace(around, activity_id=f"{around.activity_id}#{self.request.name}#{self._calls}")
+        return msgspec.structs.replace(around, activity_id=f"{around.activity_id}#{self.request.name}#{self._calls}")
 
     def _in_thread(self, function: Any, *args: Any, **kwargs: Any) -> Awaitable[Any]:  # noqa: ANN401 - users' own
         # With the context of the activity, so that the function finds itself in one.

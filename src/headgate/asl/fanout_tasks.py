@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.asl.failures import TASK_FAILED, TIMEOUT, StateError, runtime
 from headgate.asl.running import Call
 from headgate.asl.scope import Json
@@ -82,7 +83,7 @@ def handler_of(name: str) -> str:
 def read_parameters(name: str, parameters: Json) -> FanoutParameters:
     """Return what a Task asks for. Raises `StateError`."""
     try:
-        given = msgspec.convert(parameters, FanoutParameters)
+        given = shapes.convert(parameters, FanoutParameters)
     except msgspec.ValidationError as exc:
         raise runtime(f"The Parameters of fanout:{name} cannot be used: {exc}") from exc
     if (given.items is None) == (given.range is None):

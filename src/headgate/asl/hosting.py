@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from headgate import shapes
 from headgate.asl import services
 from headgate.asl.calls import Callee, Wait, field
 from headgate.asl.definition import MapSpec
@@ -259,7 +260,7 @@ class DurableHost:
         if target.wait in (Wait.ANSWER, Wait.TOKEN):
             return await self.function(services.START, order, call)
         loaded = await self.function(services.LOAD, order)
-        return await self._await_child(call, msgspec.convert(loaded, Request))
+        return await self._await_child(call, shapes.convert(loaded, Request))
 
     async def _await_child(self, call: Call, request: Request) -> Json:
         request = replace(request, started_at_ms=self.now_ms())

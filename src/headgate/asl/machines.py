@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.asl.findings import Problem
 from headgate.asl.scope import Json
 from headgate.asl.substitution import substitute
@@ -200,7 +201,7 @@ def _item(machine: StoredMachine, sort: str) -> Item:
 
 
 def _machine(item: Item) -> StoredMachine:
-    return msgspec.convert(item, StoredMachine)
+    return shapes.convert(item, StoredMachine)
 
 
 def parse(definition: str) -> Json:

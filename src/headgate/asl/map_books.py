@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from headgate import shapes
 from headgate.asl.map_items import batched
 from headgate.asl.map_orders import Ending, MapOrder, Standing, Tolerance, Verdict
 from headgate.asl.scope import Json
@@ -239,7 +240,7 @@ def _failed(
 def _message(cause: str) -> str:
     """Return what a cause says to people: that of a function is JSON, with a trace that no two of them share."""
     try:
-        return msgspec.json.decode(cause, type=_Cause).message
+        return shapes.from_json(cause, _Cause).message
     except msgspec.DecodeError:
         return cause
 

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.asl.definition import Machine
 from headgate.asl.frames import Frame
 from headgate.asl.running import Limits
@@ -72,7 +73,7 @@ class Stopped(Struct, frozen=True):
     def read(cls, reason: str) -> Stopped:
         """Return what a reason says, whoever gave it."""
         try:
-            read = msgspec.json.decode(reason, type=cls)
+            read = shapes.from_json(reason, cls)
         except msgspec.DecodeError:
             return cls(cause=reason)
         return read if f'"kind":"{STOPPED}"' in reason else cls(cause=reason)

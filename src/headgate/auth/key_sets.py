@@ -14,6 +14,7 @@ import jwt
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.durable.destinations import Destinations, Resolve, system_resolve
 from headgate.durable.failures import NonRetryable
@@ -149,7 +150,7 @@ class JwksFetcher:
     def _discovered(self) -> str:
         address = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
         try:
-            told = msgspec.json.decode(self._get(address), type=_Issuer)
+            told = shapes.from_json(self._get(address), _Issuer)
         except msgspec.DecodeError as exc:
             raise TransientError(f"{address}: it is not what an issuer says of itself ({exc})") from exc
         if told.issuer != self._issuer:
@@ -207,7 +208,7 @@ def public_keys(document: bytes) -> tuple[PublicKey, ...]:
     Raises `TransientError` if there are none: what an issuer says by mistake it may put right.
     """
     try:
-        told = msgspec.json.decode(document, type=_Document)
+        told = shapes.from_json(document, _Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise TransientError(f"not a JWKS document: {exc}") from exc
     found = tuple(key for key in map(_public_key, told.keys[:KEYS_MAX]) if key is not None)

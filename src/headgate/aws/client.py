@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from headgate import shapes
 from headgate.aws.app_container import app_container
 from headgate.aws.invocations import Context, Event, answered
 from headgate.durable import events, payload
@@ -86,7 +87,7 @@ def client(event: Event, context: Context) -> Event:
 
 def _done(service: Service, event: Event) -> Event:
     try:
-        asked = msgspec.convert(event, Asked)
+        asked = shapes.convert(event, Asked)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(
             f"event: {exc}; give an action (start, signal, cancel, terminate, redrive, emit, show) and what it needs"

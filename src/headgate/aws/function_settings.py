@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.errors import SettingsError
 from headgate.settings import Settings
 
@@ -58,7 +59,7 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     def activity_queues(self) -> dict[str, str]:
         """Return the queues of activities by task queue. Raises `SettingsError`."""
         try:
-            return msgspec.json.decode(self.activity_queue_urls, type=dict[str, str])
+            return shapes.from_json(self.activity_queue_urls, dict[str, str])
         except msgspec.DecodeError as exc:
             raise SettingsError(
                 f'ACTIVITY_QUEUE_URLS: {exc}; write a JSON object of URLs by task queue, such as {{"default": "https://…"}}'

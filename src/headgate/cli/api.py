@@ -230,9 +230,11 @@ def _served(home: Path) -> str | None:
     """Return the address that the server of this home has left there."""
     import msgspec
 
+    from headgate import shapes
+
     path = home / ADDRESS_FILE
     try:
-        url: str = msgspec.json.decode(path.read_bytes(), type=dict[str, str])["http"]
+        url: str = shapes.from_json(path.read_bytes(), dict[str, str])["http"]
         parts = urlsplit(url)
         host = _ANY_HOST.get(parts.hostname or "")
     except FileNotFoundError:
@@ -285,8 +287,10 @@ def _problem(reply: Reply) -> HeadgateError:
     """Return the error that an answer tells of."""
     import msgspec
 
+    from headgate import shapes
+
     try:
-        problem = msgspec.json.decode(reply.content, type=dict[str, Any])
+        problem = shapes.from_json(reply.content, dict[str, Any])
         code, detail = str(problem["code"]), str(problem["detail"])
     except (msgspec.DecodeError, KeyError):
         return UserError(f"{reply.url}: answered {reply.status} as no server of ours does; check --server")

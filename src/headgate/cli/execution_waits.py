@@ -147,8 +147,10 @@ def logged(api: Api, execution_id: str) -> list[dict[str, Any]]:
 def _read(path: Path) -> dict[str, Any]:
     import msgspec
 
+    from headgate import shapes
+
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        found = shapes.from_json(path.read_bytes(), dict[str, Any])
         _ = (found["execution_id"], found["workflow"], found["turns"])
     except OSError as exc:
         raise UserError(f"--history {path}: the file cannot be read: {exc.strerror}") from exc
@@ -163,7 +165,7 @@ def _replay(loaded: Any, recorded: dict[str, Any]) -> int:  # noqa: ANN401 - an 
     """Return how many turns were replayed, each run of the execution by itself. Raises `DeterminismError`."""
     import msgspec
 
-    from headgate import testing
+    from headgate import shapes, testing
     from headgate.durable import guard
     from headgate.durable.history import TerminateRequested, Turn
 
@@ -172,7 +174,7 @@ def _replay(loaded: Any, recorded: dict[str, Any]) -> int:  # noqa: ANN401 - an 
         known = ", ".join(sorted(loaded.workflows)) or "none"
         raise UnknownWorkflowError(f"workflow {recorded['workflow']!r}: the app has {known}")
     try:
-        turns = msgspec.json.decode(compact(recorded["turns"]), type=list[Turn])
+        turns = shapes.from_json(compact(recorded["turns"]), list[Turn])
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"history of {recorded['execution_id']}: {exc}") from exc
     guard.install()

@@ -54,11 +54,10 @@ def _planned(api: Api, loaded: LoadedPipeline, known: dict[str, Any] | None) -> 
 
 
 def _said(source: str, problem: dict[str, Any]) -> str:
-    import msgspec
-
+    from headgate import shapes
     from headgate.pipelines.problems import Problem
 
-    return msgspec.convert({**problem, "source": source}, Problem).text()
+    return shapes.convert({**problem, "source": source}, Problem).text()
 
 
 def _show(changes: list[dict[str, Any]], others: list[str]) -> None:

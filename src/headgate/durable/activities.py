@@ -211,10 +211,9 @@ class Activities:
 
         Raises `StaleClaimError` if it is no longer this worker's to end.
         """
-        options = options_of(activity)
         notes = self._notes(activity, outcome)
         if outcome.error is not None:
-            again_at_ms = self._again_at_ms(activity, options, outcome)
+            again_at_ms = self._again_at_ms(activity, options_of(activity), outcome)
             if again_at_ms is not None:
                 self._retry(activity, outcome.error, notes, again_at_ms)
                 return None

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from headgate.durable import payload
 from headgate.durable.failures import Cancelled
@@ -28,8 +27,7 @@ class Later:
 LATER: Final = Later()
 
 
-@dataclass
-class ActivityContext:
+class ActivityContext(Struct, eq=False):
     """One attempt at an activity, as the code that runs it sees it."""
 
     activity_id: str
@@ -43,7 +41,7 @@ class ActivityContext:
     put_event: Callable[[str, str, Raw, str], None]
     emitted: int = 0
     cancelled: bool = False
-    notes: list[Note] = field(default_factory=list)
+    notes: list[Note] = []
 
     @property
     def token(self) -> str:

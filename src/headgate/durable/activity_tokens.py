@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.durable.records import Activity
 from headgate.errors import SignatureError
 from headgate.store.keyring import Keyring, Purpose
@@ -23,7 +24,7 @@ def sign_token(keyring: Keyring, activity: Activity) -> str:
 def read_token(keyring: Keyring, token: str) -> tuple[str, str]:
     """Return the activity and the claim that a token stands for. Raises `SignatureError`."""
     try:
-        claim = msgspec.json.decode(keyring.verify(Purpose.TOKEN, token), type=_Claim)
+        claim = shapes.from_json(keyring.verify(Purpose.TOKEN, token), _Claim)
     except msgspec.MsgspecError as exc:
         raise SignatureError("the token is not one of an activity; use what hg.activity().token gave") from exc
     return claim.activity_id, claim.token

@@ -48,6 +48,7 @@ class Agenda:
         self._clock = clock
         self._archiver = archiver
         self._next_due_ms = 0
+        self._is_overtaken = True
         self._idle_until = 0.0
         self._is_full = False
         self._renew_at = 0.0
@@ -58,14 +59,17 @@ class Agenda:
     def renew_soon(self) -> None:
         """The lease is gone, or may be: see to it with the next look."""
         self._renew_at = 0.0
+        self._is_overtaken = True
 
     def look_again(self) -> None:
         """Something was put where only a look will find it."""
         self._next_due_ms = 0
+        self._is_overtaken = True
 
     def timers_made(self, due_ms: Sequence[int]) -> None:
         """Timers were stored that are due at these times."""
         self._next_due_ms = min(self._next_due_ms, *due_ms)
+        self._is_overtaken = True
 
     def poll(self) -> float:
         """Do everything that is due, and return for how many seconds nothing else will be."""
@@ -96,6 +100,18 @@ class Agenda:
         left = (self.next_due_ms - self._now_ms()) / 1000
         upkeep = min(self._renew_at, self._sweep_at, self._idle_until) - self._clock.monotonic()
         return max(0.0, min(left, upkeep))
+
+    def rest_seconds(self) -> float:
+        """Return for how many seconds nothing will be due; `is_overtaken` says from now on whether that may change."""
+        # First, so that what comes up in this moment counts as news at worst.
+        self._is_overtaken = False
+        return self.seconds_left()
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether something may be due before whoever asked for `rest_seconds` expects it."""
+        # What runs or waits here has limits of its own, and when it is gone there is room for more.
+        return self._is_overtaken or self._is_full or bool(self._worker.running or self._worker.queue)
 
     # What is looked for.
 

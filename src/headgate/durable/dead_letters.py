@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.durable import events
 from headgate.durable.events import Event
 from headgate.durable.failures import ErrorInfo
@@ -181,7 +182,7 @@ def _query(subscription: str | None, limit: int, cursor: str | None) -> Query:
 
 
 def _typed(body: str) -> _Typed:
-    return msgspec.json.decode(body, type=_Typed)
+    return shapes.from_json(body, _Typed)
 
 
 def _unknown(subscription: str, event_id: str) -> NotFoundError:
@@ -199,7 +200,7 @@ def _letter(item: Mapping[str, Any]) -> DeadLetter:
         item["subscription"],
         item["event_id"],
         item["body"],
-        msgspec.json.decode(item["error"], type=ErrorInfo),
+        shapes.from_json(item["error"], ErrorInfo),
         item["attempts"],
         item["scheduled_at_ms"],
         item["dead_at_ms"],

@@ -7,6 +7,7 @@ reasons of its own (a child's id that is taken, a signal to nobody), is left for
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -65,7 +66,6 @@ SOURCES_MAX: Final = 40
 INLINE_BYTES_MAX: Final = 1_000_000
 RETENTION_SECONDS: Final = 7 * 86_400.0
 ANSWER_SECONDS: Final = 86_400
-_DUMPED_MAX: Final = 1_000
 FIRST_TOKEN: Final = "0"
 ENDED_EVENT: Final = "headgate.execution.ended"
 
@@ -156,14 +156,14 @@ def draft_turn(
     return draft
 
 
-def _once(writes: Sequence[Write]) -> list[Write]:
+def _once(writes: list[Write]) -> list[Write]:
     """Return the writes without a second one of the same row.
 
     A timer that fires and is cancelled in the same turn is removed twice. And who computes a turn from an outdated
     state may remove and make the same row: its transaction is refused by the version, if it gets that far.
     """
     if _is_plain_step(writes):
-        return list(writes)
+        return writes
     seen: set[tuple[str, Key]] = set()
     kept: list[Write] = []
     for write in writes:
@@ -330,18 +330,10 @@ def _start_activity(execution: Execution, command: StartActivity, outlook: Outlo
     return queued.put()
 
 
-_dumped: dict[int, tuple[ActivityOptions, str]] = {}
-
-
+@lru_cache(maxsize=1024)
 def _dump_options(options: ActivityOptions) -> str:
-    # The same object for every call of an activity, unless a call has options of its own.
-    known = _dumped.get(id(options))
-    if known is not None and known[0] is options:
-        return known[1]
-    text = _options_encoder.encode(options).decode()
-    if len(_dumped) < _DUMPED_MAX:
-        _dumped[id(options)] = (options, text)
-    return text
+    # The same for every call of an activity, unless a call has options of its own.
+    return _options_encoder.encode(options).decode()
 
 
 def _first_deadline_ms(now_ms: int, *limits_seconds: float | None) -> int:

@@ -141,6 +141,7 @@ class Engine:
 
     def _cycle(self, batch: Sequence[tuple[str, Work]]) -> list[Activity]:
         drafts: list[tuple[str, Work, Draft]] = []
+        transactions: list[list[Write]] = []
         for execution_id, work in batch:
             try:
                 draft = self._draft(execution_id, work)
@@ -150,8 +151,9 @@ class Engine:
                 raise
             if draft is not None:
                 drafts.append((execution_id, work, draft))
+                transactions.append(draft.writes)
         try:
-            outcomes = self._commit([draft.writes for _, _, draft in drafts])
+            outcomes = self._commit(transactions)
         except Exception:
             # Unknown which of them happened: everyone is read anew, and what was claimed is left to its lease.
             self._claims.give_back([activity for _, _, draft in drafts for activity in draft.claims])

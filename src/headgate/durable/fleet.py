@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.durable.hosts import is_running, this_host
 from headgate.errors import ConflictError, OutcomeUnknownError
@@ -127,7 +128,7 @@ class Fleet:
             page = self._store.query(
                 Query(table=WORKERS, index="fleet-index", partition=_FLEET, limit=_PAGE, cursor=cursor)
             )
-            found += [msgspec.convert(item, Member) for item in page.items]
+            found += [shapes.convert(item, Member) for item in page.items]
             cursor = page.cursor
             if cursor is None:
                 break
@@ -217,7 +218,7 @@ class Fleet:
 def list_members(store: Store) -> Sequence[Member]:
     """Return every worker of a store, for those who only look."""
     page = store.query(Query(table=WORKERS, index="fleet-index", partition=_FLEET, limit=_PAGE))
-    return [msgspec.convert(item, Member) for item in page.items]
+    return [shapes.convert(item, Member) for item in page.items]
 
 
 def _weight(worker_id: str, execution_id: str) -> int:

@@ -33,7 +33,10 @@ class Status(enum.StrEnum):
     @property
     def is_closed(self) -> bool:
         """Whether it has ended for good."""
-        return self not in (Status.RUNNING, Status.STUCK)
+        return self not in _OPEN
+
+
+_OPEN: Final = (Status.RUNNING, Status.STUCK)
 
 
 class ParentClose(enum.StrEnum):

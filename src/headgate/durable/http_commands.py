@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headgate import shapes
 from headgate.durable.http_inputs import Input, Params, RestInput, parameters_of
 from headgate.durable.http_messages import WITHOUT_BODY, Request, Response, to_json
 from headgate.durable.http_paths import RPC, PathTemplate
@@ -61,7 +62,7 @@ class Command:
             if method is not None and template is not None
             else None
         )
-        self._decode_output = msgspec.json.Decoder(self.output).decode
+        self._decode_output = shapes.json_decoder(self.output).decode
 
     @property
     def has_output(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import msgspec
 import msgspec.inspect
 
+from headgate import shapes
 from headgate.durable.http_messages import BadInputError, HttpError, InputProblem, Request, from_json
 from headgate.durable.http_paths import PathTemplate
 from headgate.errors import DefinitionError
@@ -99,7 +100,7 @@ class Input:
         """Return the arguments that a whole object gives. Raises `msgspec.ValidationError`."""
         if self.is_empty:
             return {}
-        value = msgspec.convert(data, self.as_object, str_keys=True)
+        value = shapes.convert(data, self.as_object, str_keys=True)
         return self._arguments(value) if self._is_object else _given(value)
 
     def problems(self, data: object) -> list[InputProblem]:
@@ -317,14 +318,14 @@ def _texts(request: Request, binding: Binding) -> list[str]:
 def _from_texts(field: Field, texts: Sequence[str]) -> Any:  # noqa: ANN401 - the field decides
     if not field.takes_many and len(texts) > 1:
         raise msgspec.ValidationError(f"sent {len(texts)} times, and one is taken")
-    value = msgspec.convert(list(texts) if field.takes_many else texts[0], field.type, strict=False)
+    value = shapes.convert(list(texts) if field.takes_many else texts[0], field.type, strict=False)
     # Back to what JSON would have said, so that the whole is validated as strictly as a body.
     return msgspec.to_builtins(value)
 
 
 def _misfit(field: Field, value: object) -> list[InputProblem]:
     try:
-        msgspec.convert(value, field.type, str_keys=True)
+        shapes.convert(value, field.type, str_keys=True)
     except msgspec.ValidationError as exc:
         return [InputProblem.of(exc, "body", field.name)]
     return []

@@ -122,10 +122,10 @@ class Interpreter:
         self._commands = []
         # The clock of an execution never runs backwards, whatever the machine's does, and no timer fires before its
         # time in the eyes of the code.
-        due_ms = [
-            _due_ms(self._timers[e.seq].when()) for e in events if isinstance(e, TimerFired) and e.seq in self._timers
-        ]
-        self.at_ms = max(at_ms, self.at_ms, *due_ms)
+        self.at_ms = max(at_ms, self.at_ms)
+        if self._timers:
+            fired = [self._timers[e.seq] for e in events if isinstance(e, TimerFired) and e.seq in self._timers]
+            self.at_ms = max([self.at_ms, *[_due_ms(timer.when()) for timer in fired]])
         self.loop.now_seconds = self.at_ms / 1000
         try:
             consumed = self._inside(self._context.run, self._apply_all, events)

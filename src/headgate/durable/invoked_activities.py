@@ -23,7 +23,8 @@ from headgate.durable.running import Running
 from headgate.durable.service import Service, install_notes
 from headgate.durable.wakes import ActivityWake, Due
 from headgate.durable.worker import Worker
-from headgate.errors import HeadgateError, NotFoundError, TransientError
+from headgate.durable.worker_threads import is_async
+from headgate.errors import HeadgateError, TransientError
 
 LEASE_SECONDS: Final = 30.0
 # What waits for a slot of its limit is tried again after half the time that it has waited, within these bounds: nobody
@@ -84,7 +85,7 @@ class InvokedActivities:
     def _perform(self, activity: Activity, is_over: Callable[[], bool]) -> bool:
         """Run an activity to its end, or until its time is up. False if this worker was given up meanwhile."""
         done, errors = threading.Event(), list[Exception]()
-        if not self._is_async(activity):
+        if not is_async(self._worker, activity):
             self._begin(activity, done, errors)
             return self._awaited(activity, done, errors, is_over)
         # A loop for each: one that lets nothing cancel it is left behind, and disturbs nobody.
@@ -125,12 +126,6 @@ class InvokedActivities:
         if running.pop(activity.activity_id, None) is not None:
             raise TransientError(f"activity {activity.activity_id}: how it ended is not known; it is performed again")
         return True
-
-    def _is_async(self, activity: Activity) -> bool:
-        try:
-            return self._worker.definition(activity).is_async
-        except NotFoundError:
-            return False
 
     def _renewed(self) -> bool:
         """Renew the lease. False if the others have given this worker up: what it had claimed is theirs."""

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from headgate.durable.records import Activity
 
 if TYPE_CHECKING:
     from headgate.durable.worker import Worker
 
 
-class _InHand:
-    """The block in which someone is busy with a claim. A class, because every activity passes through one."""
+class _InHand(Struct):
+    """The block in which someone is busy with a claim. A structure, because every activity passes through one."""
 
-    __slots__ = ("_token", "_tokens")
-
-    def __init__(self, tokens: set[str], token: str) -> None:
-        self._tokens = tokens
-        self._token = token
+    tokens: set[str]
+    token: str
 
     def __enter__(self) -> None:
-        self._tokens.add(self._token)
+        self.tokens.add(self.token)
 
     def __exit__(self, *raised: object) -> None:
-        self._tokens.discard(self._token)
+        self.tokens.discard(self.token)
 
 
 class Orphans:

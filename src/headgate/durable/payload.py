@@ -20,12 +20,14 @@ from typing import Any, Final
 import msgspec
 import msgspec.inspect
 
+from headgate import shapes
 from headgate.errors import DefinitionError, InvalidPayloadError, PayloadTooLargeError
 
 BYTES_MAX: Final = 6_000_000
 # Deep enough for data, and far from where the interpreter gives up in a reader that is deep in its own calls.
 DEPTH_MAX: Final = 200
 NULL: Final = msgspec.Raw(b"null")
+_BRACKET: Final = ord("[")
 
 # Among these there is neither NaN nor a set: a container of nothing else needs no closer look.
 _INNOCENT: Final = frozenset({str, int, bool, type(None)})
@@ -45,15 +47,18 @@ def encode(value: object, *, what: str) -> msgspec.Raw:
         return NULL
     try:
         data = _encode(value)
+        size = len(data)
         # NaN and infinity come out as null, and a set as a list in an order that differs between processes.
         # Neither can be there if no null or list was written, so that most values are spared the closer look.
-        if b"null" in data or b"[" in data or (len(data) > DEPTH_MAX and data.count(b"{") > DEPTH_MAX):
+        # (`find` and a number: bytes in bytes are first taken for a number, and the error that gives is dropped.)
+        if data.find(b"null") >= 0 or _BRACKET in data or (size > DEPTH_MAX and data.count(b"{") > DEPTH_MAX):
             data = _looked_through(value, data)
+            size = len(data)
     except _WRITE_ERRORS as exc:
         raise InvalidPayloadError(f"{what}: {_fault(value) or exc}") from exc
-    if len(data) > BYTES_MAX:
+    if size > BYTES_MAX:
         raise PayloadTooLargeError(
-            f"{what}: {len(data):,} bytes of JSON, and {BYTES_MAX:,} are accepted; "
+            f"{what}: {size:,} bytes of JSON, and {BYTES_MAX:,} are accepted; "
             "store the data elsewhere and pass a reference"
         )
     return msgspec.Raw(data)
@@ -295,10 +300,10 @@ def _new_decoder(annotation: object) -> Callable[[msgspec.Raw], Any]:
     """
     try:
         if _is_readable(msgspec.inspect.type_info(annotation), set()):
-            return msgspec.json.Decoder(annotation).decode
+            return shapes.json_decoder(annotation).decode
     except _HINT_ERRORS:
         pass
-    return msgspec.json.Decoder(Any).decode
+    return shapes.json_decoder(Any).decode
 
 
 _cached_decoder: Final = lru_cache(maxsize=4096)(_new_decoder)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.durable.activities import options_of
 from headgate.durable.fleet import Member, list_members
@@ -183,7 +183,7 @@ def told_error(stored: str | None) -> str:
     """Return a stored error as one line: its type and what it says."""
     if stored is None:
         return ""
-    error = msgspec.json.decode(stored, type=_Told)
+    error = shapes.from_json(stored, _Told)
     return f"{error.type}: {error.message}" if error.message else error.type
 
 

@@ -27,9 +27,10 @@ class Work(Struct):
     def add(self, source: Source) -> None:
         """Add what is to be heard, unless it is there already: a timer can be seen twice before it is heard."""
         if source.removal is not None:
-            if source.removal in self.removals:
-                return
+            known = len(self.removals)
             self.removals.add(source.removal)
+            if len(self.removals) == known:
+                return
         self.sources.append(source)
 
 

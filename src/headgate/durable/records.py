@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.durable.history import Event, Started, Status, TerminateRequested, Turn, Woken, dump_event, dump_turn
 from headgate.store.conditions import Compare, Comparison, Condition, exists, one_of, version_is
 from headgate.store.schema import Key
@@ -221,22 +222,22 @@ def item_of(record: Struct) -> dict[str, Any]:
 
 def execution_of(item: dict[str, Any]) -> Execution:
     """Return the execution that an item holds."""
-    return msgspec.convert(item, Execution)
+    return shapes.convert(item, Execution)
 
 
 def activity_of(item: dict[str, Any]) -> Activity:
     """Return the activity that an item holds."""
-    return msgspec.convert(item, Activity)
+    return shapes.convert(item, Activity)
 
 
 def timer_of(item: dict[str, Any]) -> Timer:
     """Return the timer that an item holds."""
-    return msgspec.convert(item, Timer)
+    return shapes.convert(item, Timer)
 
 
 def message_of(item: dict[str, Any]) -> Message:
     """Return the message that an item holds."""
-    return msgspec.convert(item, Message)
+    return shapes.convert(item, Message)
 
 
 def instant(ms: int) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from headgate import shapes
 from headgate.durable.declarations import Declarations, Limits
 from headgate.durable.history import CancelRequested, Status, TerminateRequested
 from headgate.durable.records import OPEN, item_of, message
@@ -157,7 +157,7 @@ def row_item(schedule: Schedule, due_at_ms: int | None) -> Item:
 
 def schedule_of(item: Item) -> Schedule:
     """Return the schedule that an item holds."""
-    return msgspec.convert(item, Schedule)
+    return shapes.convert(item, Schedule)
 
 
 def latest(schedule: Schedule, fires: Sequence[Fire]) -> tuple[Fire, ...]:

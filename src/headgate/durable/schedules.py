@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.durable import cron, payload
 from headgate.durable.definitions import check_execution_id, check_name, check_tags
@@ -366,7 +367,7 @@ def check_schedule_id(schedule_id: str) -> str:
 def checked(spec: Spec) -> Spec:
     """Return the spec in its stored form. Raises the `UserError` that names what is wrong with it."""
     try:
-        spec = msgspec.convert(msgspec.to_builtins(spec), Spec)
+        spec = shapes.convert(msgspec.to_builtins(spec), Spec)
     except (msgspec.ValidationError, TypeError) as exc:
         raise InvalidScheduleError(f"schedule: {exc}") from exc
     check_name("workflow", spec.workflow)

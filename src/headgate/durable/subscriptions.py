@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.durable import payload
 from headgate.durable.definitions import check_name
@@ -291,7 +292,7 @@ def _item(registered: Registered) -> Item:
 
 
 def _registered(item: Mapping[str, Any]) -> Registered:
-    subscription = msgspec.json.decode(item["definition"], type=Subscription)
+    subscription = shapes.from_json(item["definition"], Subscription)
     return Registered(subscription, item["app"], item["version"], item["registered_at"], item.get("retired_at"))
 
 

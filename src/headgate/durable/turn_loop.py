@@ -131,7 +131,14 @@ class TurnLoop(asyncio.AbstractEventLoop):
         while ready:
             handle = ready.popleft()
             if not handle.cancelled():
-                self._run(handle)
+                try:
+                    handle._run()
+                except SystemExit:
+                    # The task has it as its exception, as any other; asyncio raises it besides, to end the program.
+                    pass
+                except KeyboardInterrupt:
+                    if threading.current_thread() is threading.main_thread():
+                        raise
             self._steps_left -= 1
             if self._steps_left <= 0:
                 ready.clear()
@@ -139,16 +146,6 @@ class TurnLoop(asyncio.AbstractEventLoop):
                     f"{HANDLES_MAX} callbacks in one turn: the workflow spins without waiting for anything; "
                     "wait for a signal, a timer or an activity"
                 )
-
-    def _run(self, handle: asyncio.Handle) -> None:
-        try:
-            handle._run()
-        except SystemExit:
-            # The task has it as its exception, as any other; asyncio raises it besides, to end the program.
-            return
-        except KeyboardInterrupt:
-            if threading.current_thread() is threading.main_thread():
-                raise
 
     def enter(self) -> object:
         """Make this the running loop of the current thread. Returns what `leave` has to be given."""

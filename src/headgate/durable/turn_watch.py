@@ -57,24 +57,22 @@ class TurnInterrupted(BaseException):
     """Ends workflow code whose time is up. Not an `Exception`, so that `except Exception` lets it pass."""
 
 
-class Watched:
+class Watched(Struct, eq=False):
     """A turn, and what the watch has seen of it."""
 
+    execution_id: str
+    since: float
+    ends_at: float
+    # How long it may take; None: as long as is left of what it shares with others.
+    seconds: float | None
     # When the watch first saw that its time was up.
     late_at: float | None = None
-    is_noticed = False
-    is_raised = False
-    is_reported = False
+    is_noticed: bool = False
+    is_raised: bool = False
+    is_reported: bool = False
     # Where it was seen last: the user's own line, and all of them, the innermost first.
-    place = ""
+    place: str = ""
     frames: Sequence[str] = ()
-
-    def __init__(self, execution_id: str, since: float, ends_at: float, seconds: float | None) -> None:
-        """`seconds` is how long it may take; None: as long as is left of what it shares with others."""
-        self.execution_id = execution_id
-        self.since = since
-        self.ends_at = ends_at
-        self.seconds = seconds
 
     def violation(self) -> WorkflowViolationError:
         """Return the error that says what was done to it, and why."""

@@ -190,7 +190,8 @@ class Worker:
         finally:
             self._claiming = 0
             self._orphans.turn_is_over()
-        self._waiting_due_ms = min([self._waiting_due_ms, *[wait_deadline(activity)[0] for activity in claims]])
+        for activity in claims:
+            self._waiting_due_ms = min(self._waiting_due_ms, wait_deadline(activity)[0])
         return len(claims)
 
     @property

@@ -132,7 +132,7 @@ class WorkerThreads:
                 self._looked_at = monotonic()
                 self.lead(keep=False)
                 # Only now: leading may have made timers that are due before all others.
-                wait_seconds = self._worker.agenda.seconds_left()
+                wait_seconds = self._worker.agenda.rest_seconds()
             except (TransientError, OutcomeUnknownError) as exc:
                 _log.warning("the store is busy", error=str(exc))
                 wait_seconds = _PAUSE_SECONDS
@@ -164,9 +164,10 @@ class WorkerThreads:
         Not for long: an execution that is always ready must not keep the pump from everyone else's timers.
         """
         worker, ready = self._worker, self._worker.engine.ready
-        give_up_at = monotonic() + LEAD_SECONDS_MAX
+        now = monotonic()
+        give_up_at = now + LEAD_SECONDS_MAX
         while ready and not self._stopping:
-            if monotonic() > give_up_at:
+            if now > give_up_at:
                 self._bell.set()
                 return None
             # Whoever leads now looks again after letting go, so that nobody is left ready and unseen.
@@ -174,7 +175,7 @@ class WorkerThreads:
                 return None
             try:
                 claimed = worker.turn()
-                self._turned_at = monotonic()
+                self._turned_at = now = monotonic()
             finally:
                 self._lead.release()
             if not claimed:
@@ -189,8 +190,11 @@ class WorkerThreads:
 
     def _wake_pump_in_time(self) -> None:
         """Ring if something is now due before the pump means to wake."""
+        agenda = self._worker.agenda
+        if not agenda.is_overtaken:
+            return
         # By more than the clocks' grain: ringing after every step would have the pump look after every step.
-        if monotonic() + self._worker.agenda.seconds_left() + CLOCK_GRAIN_SECONDS < self._wakes_at:
+        if monotonic() + agenda.seconds_left() + CLOCK_GRAIN_SECONDS < self._wakes_at:
             self._bell.set()
 
     # The performers.
@@ -215,17 +219,10 @@ class WorkerThreads:
                 activity = self._next()
 
     def _perform(self, activity: Activity) -> None:
-        if self._is_async(activity):
+        if is_async(self._worker, activity):
             self._async.perform(activity)
         else:
             self._worker.perform(activity)
-
-    def _is_async(self, activity: Activity) -> bool:
-        try:
-            return self._worker.definition(activity).is_async
-        except NotFoundError:
-            # It is gone from the app since it was claimed, which is that activity's failure alone.
-            return False
 
     def _await_work(self) -> Activity | None:
         with self._work:
@@ -315,6 +312,15 @@ class WorkerThreads:
         self._bell.set()
         if self._on_fatal is not None:
             self._on_fatal(error)
+
+
+def is_async(worker: Worker, activity: Activity) -> bool:
+    """Whether an activity runs on an event loop, and not in a thread that performs it alone."""
+    try:
+        return worker.definition(activity).is_async
+    except NotFoundError:
+        # It is gone from the app since it was claimed, which is that activity's failure alone.
+        return False
 
 
 class _Deadline:

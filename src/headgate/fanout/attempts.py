@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headgate import shapes
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.changes import Change
 from headgate.fanout.fingerprints import fingerprint
@@ -345,7 +346,7 @@ def _check_items(chunk: Chunk, result: Result) -> None:
 def item_places(chunk: Chunk) -> Sequence[int]:
     """Return the indexes of a chunk's items within the fan-out."""
     if chunk.lane == SLOW_LANE and chunk.deferred is not None:
-        return msgspec.json.decode(chunk.deferred, type=list[int])
+        return shapes.from_json(chunk.deferred, list[int])
     return range(chunk.start, chunk.start + chunk.items)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.durable.app import App
 from headgate.durable.definitions import Activity
 from headgate.durable.history import ActivityOptions
@@ -118,7 +119,7 @@ async def map(  # noqa: PLR0913 - each is a thing that users set
     except asyncio.CancelledError:
         await _cancel(run_id)
         raise
-    summary = msgspec.convert(told, Summary)
+    summary = shapes.convert(told, Summary)
     if summary.status != FanoutStatus.SUCCEEDED and not allow_failures:
         raise FanoutFailure(summary)
     return Mapped(summary, await _collect(run_id, each=each) if collect else None)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from headgate import shapes
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.rows import Chunk, Fanout, sort_key
 
@@ -56,8 +57,8 @@ def _read(message: Message) -> ChunkMessage:
         return ChunkMessage(*message)
     try:
         if isinstance(message, str | bytes):
-            return msgspec.json.decode(message, type=ChunkMessage)
-        return msgspec.convert(message, ChunkMessage)
+            return shapes.from_json(message, ChunkMessage)
+        return shapes.convert(message, ChunkMessage)
     except msgspec.MsgspecError as exc:
         raise InvalidPayloadError(f"message {_shown(message)}: it is not about a chunk ({exc})") from exc
 

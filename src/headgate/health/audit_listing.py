@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.errors import CursorError, InvalidPayloadError, SignatureError
 from headgate.health.audit_chain import CHAINS, Record, read_record
 from headgate.store.checks import QUERY_LIMIT_MAX
@@ -123,7 +124,7 @@ class Merge:
 
     def _resumed(self, question: str, cursor: str) -> tuple[int, ...]:
         try:
-            place = msgspec.json.decode(self._keyring.verify(Purpose.CURSOR, cursor), type=_Place)
+            place = shapes.from_json(self._keyring.verify(Purpose.CURSOR, cursor), _Place)
         except (SignatureError, msgspec.DecodeError) as exc:
             raise CursorError(f"{exc}; start again without a cursor") from exc
         if place.question != question or len(place.below) != CHAINS:

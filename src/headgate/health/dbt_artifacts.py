@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.errors import InvalidPayloadError, PayloadTooLargeError
 from headgate.health import moments
 
@@ -192,8 +193,8 @@ def _read(body: bytes, kind: type[_A], name: str, versions: Collection[int]) -> 
         raise PayloadTooLargeError(f"dbt {name}: {len(body):,} bytes, and {ARTIFACT_BYTES_MAX:,} are accepted")
     try:
         # The version first: what is wrong in a form that is not known is of no interest.
-        _check_version(msgspec.json.decode(body, type=_Head).metadata.dbt_schema_version, name, versions)
-        found = msgspec.json.decode(body, type=kind)
+        _check_version(shapes.from_json(body, _Head).metadata.dbt_schema_version, name, versions)
+        found = shapes.from_json(body, kind)
     except _ERRORS as exc:
         raise InvalidPayloadError(f"dbt {name}: {str(exc)[:300]}") from exc
     moments.moment(found.metadata.generated_at, field="metadata.generated_at")

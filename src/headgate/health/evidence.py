@@ -2,7 +2,7 @@
 
 A row lives for 24 hours, longer while an incident pins it, and everything that was stored can be read by its id from
 the archive afterwards. `sampling` says what is kept, `evidence_limits` what gives way when there is too much,
-`evidence_intake` how it is written, `evidence_archive` how it is found again, `evidence_pins` how incidents hold on
+`evidence_writes` how it is written, `evidence_archive` how it is found again, `evidence_pins` how incidents hold on
 to it, `evidence_contrast` what a failure is compared with.
 """
 
@@ -19,7 +19,6 @@ from headgate.clock import Clock
 from headgate.errors import CorruptionError, HeadgateError, InvalidIdError, UserError
 from headgate.health.evidence_archive import WAIT_SECONDS, Archive, Archiver
 from headgate.health.evidence_contrast import INDEX, Contrast, Contrasts, between, pages
-from headgate.health.evidence_intake import Decision, Intake, Kept, Put
 from headgate.health.evidence_limits import Limits, Stats
 from headgate.health.evidence_pins import KEEP_SECONDS, Pins
 from headgate.health.evidence_rows import (
@@ -30,6 +29,7 @@ from headgate.health.evidence_rows import (
     evidence_of,
     is_evidence_id,
 )
+from headgate.health.evidence_writes import Decision, EvidenceWrites, Kept, Put
 from headgate.health.sampling import SAMPLED_OUT, Admission, Rates, Sampler
 from headgate.health.urns import dataset_urn
 from headgate.ids import IdMaker
@@ -57,7 +57,7 @@ class Found(Struct, frozen=True):
 
 
 class EvidencePage(Struct, frozen=True):
-    """Some evidence of a dataset. `shed` is how much of it this process turned away since it started."""
+    """Some evidence of a dataset. `shed` is how much of it this server turned away since it started."""
 
     evidence: list[Evidence]
     cursor: str | None = None
@@ -91,13 +91,15 @@ class EvidenceCache:
         rates: Rates | None = None,
     ) -> None:
         self.stats = Stats()
+        # How much of a dataset's evidence other processes of this server turned away.
+        self.shed_elsewhere: Callable[[str], int] = lambda _urn: 0
         self._store = store
         self._clock = clock
         self._ids = ids
         limits = limits or Limits()
         self._sampler = Sampler(rates or Rates(), limits, self.stats)
         self._lock = threading.Lock()
-        self._intake = Intake(store, ids, hot_seconds=limits.hot_seconds)
+        self._writes = EvidenceWrites(store, ids, hot_seconds=limits.hot_seconds)
         archive = Archive(blobs)
         self._archive = archive
         self._archiver = Archiver(store, clock, archive, self.stats)
@@ -263,9 +265,15 @@ class EvidenceCache:
         return EvidencePage(found, cursor, self.shed_of(urn))
 
     def shed_of(self, urn: str) -> int:
-        """Return how much evidence of a dataset this process turned away because there was too much."""
+        """Return how much evidence of a dataset this server turned away because there was too much."""
         with self._lock:
-            return self._sampler.shed_of(urn)
+            here = self._sampler.shed_of(urn)
+        return here + self.shed_elsewhere(urn)
+
+    def shed_by_dataset(self) -> dict[str, int]:
+        """Return how much was turned away in this process, of each dataset of which anything was."""
+        with self._lock:
+            return self._sampler.shed_by_dataset()
 
     def first_bad_and_last_good(
         self, urn: str, *, since: str | None = None, until: str | None = None, signature: str | None = None
@@ -320,7 +328,7 @@ class EvidenceCache:
             return
         now_ms = int(self._clock.seconds() * 1000)
         try:
-            self._intake.store(kept, now_ms)
+            self._writes.store(kept, now_ms)
             self._count(kept)
             self._contrasts.record(kept, now_ms)
         except HeadgateError:

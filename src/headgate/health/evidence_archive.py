@@ -32,6 +32,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.errors import CorruptionError, HeadgateError
 from headgate.health.evidence_limits import Stats
@@ -226,14 +227,14 @@ def spool_put(unique: str, lines: Sequence[Line], now_ms: int) -> Put:
     body = zlib.compress(b"\n".join(line.body for line in lines), 1)
     shard = ord(unique[-1]) % SPOOL_SHARDS
     attributes = CONTROL.key_attributes(Key(f"{SPOOL}#{shard}", unique))
-    return Put(CONTROL, {**attributes, "at_ms": now_ms, "count": len(lines), "body": body})
+    return Put(CONTROL, {**attributes, "at_ms": now_ms, "count": len(lines), "body": body}, quiet=True)
 
 
 def spooled_lines(row: Item) -> Iterator[Line]:
     """Go through the evidence of a row of the spool. Raises `CorruptionError` if the row is damaged."""
     try:
         for body in zlib.decompress(row["body"]).split(b"\n"):
-            yield Line(msgspec.json.decode(body, type=_Identified).evidence_id, body)
+            yield Line(shapes.from_json(body, _Identified).evidence_id, body)
     except (zlib.error, msgspec.DecodeError) as exc:
         raise CorruptionError(f"spooled evidence {_key(row)}: it is damaged ({exc}); restore a backup") from exc
 
@@ -267,6 +268,6 @@ def _picked(content: bytes, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
     needles = [each.encode() for each in wanted]
     for body in content.split(b"\n"):
         if any(needle in body for needle in needles):
-            found = msgspec.json.decode(body, type=_Identified).evidence_id
+            found = shapes.from_json(body, _Identified).evidence_id
             if found in wanted:
                 yield found, body

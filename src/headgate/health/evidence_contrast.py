@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.errors import InvalidPayloadError
-from headgate.health.evidence_intake import Kept
 from headgate.health.evidence_rows import TTL, Evidence, Result, evidence_of
+from headgate.health.evidence_writes import Kept
 from headgate.health.moments import instant, moment
 from headgate.health.urns import dataset_urn
 from headgate.store.conditions import absent, any_of, less_than
@@ -120,7 +120,7 @@ def _put(row: Item, now_ms: int) -> Write:
         "created_at": min(row["created_at"], instant(now_ms)),
         TTL: now_ms // 1000 + _KEPT_SECONDS,
     }
-    return Put(CONTROL, item, any_of(absent(), less_than("created_at", item["created_at"])))
+    return Put(CONTROL, item, any_of(absent(), less_than("created_at", item["created_at"])), quiet=True)
 
 
 def _is_bad(evidence: Evidence, signature: str | None) -> bool:

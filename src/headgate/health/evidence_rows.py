@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from headgate import shapes
 from headgate.errors import CorruptionError, InvalidIdError, InvalidPayloadError
 from headgate.health import vocabulary
 from headgate.health.moments import instant, moment
@@ -191,7 +192,7 @@ def row_of(evidence: Evidence, made_id: str, now_ms: int) -> Item:
         row["evidence_id"] = made_id
         row["created_at"] = moment(created_at, field="created_at") if created_at else instant(now_ms)
         # What Python code builds is not checked as it is built, and may come from anywhere.
-        msgspec.convert(row, Evidence)
+        shapes.convert(row, Evidence)
         size = len(_encode(row))
     except (msgspec.ValidationError, UnicodeEncodeError, TypeError) as exc:
         raise InvalidPayloadError(f"evidence {made_id}: {exc}") from exc
@@ -206,7 +207,7 @@ def evidence_of(row: Mapping[str, Any]) -> Evidence:
     """Return the evidence that a row holds. Raises `CorruptionError` if it holds none."""
     pins = tuple(sorted(name.removeprefix(PIN) for name in row if name.startswith(PIN)))
     try:
-        found = msgspec.convert(row, Evidence)
+        found = shapes.convert(row, Evidence)
     except msgspec.ValidationError as exc:
         raise CorruptionError(f"evidence {row.get('evidence_id')!r}: its row is not evidence: {exc}") from exc
     return msgspec.structs.replace(found, pinned_by=pins) if pins else found
@@ -253,7 +254,7 @@ def from_outside(given: Mapping[str, Any]) -> Evidence:
         "payload_size_bytes": given.get("payload_size_bytes"),
     }
     try:
-        evidence = msgspec.convert({name: value for name, value in shaped.items() if value is not None}, Evidence)
+        evidence = shapes.convert({name: value for name, value in shaped.items() if value is not None}, Evidence)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"evidence {str(shaped['evidence_id'])[:_SHOWN_MAX]!r}: {exc}") from exc
     if evidence.evidence_id:
@@ -321,7 +322,7 @@ def _gate(given: object) -> dict[str, Any]:
     if details is not None and not isinstance(details, str):
         part["details"] = _as_json(details)
     try:
-        msgspec.convert(part, Gate)
+        shapes.convert(part, Gate)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"evidence: validation.gates: {exc}") from exc
     return part

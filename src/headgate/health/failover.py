@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.errors import ConflictError, IllegalTransitionError, StoreBusyError
 from headgate.health.regions import Fence, Lease, WriterLease
@@ -225,7 +226,7 @@ def read_state(authority: Store, home: str) -> FailoverState:
     row = authority.get(CONTROL, _STATE_KEY, consistent=True)
     if row is None:
         return FailoverState(home=home, active=home)
-    return msgspec.convert({name: row[name] for name in row if name not in CONTROL.key_names}, FailoverState)
+    return shapes.convert({name: row[name] for name in row if name not in CONTROL.key_names}, FailoverState)
 
 
 class Failover:

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from headgate import shapes
 from headgate.health import moments
 from headgate.health.incident_decisions import REOPEN_MS
 from headgate.health.incident_values import Incident
@@ -73,7 +74,7 @@ def incident_row(incident: Incident, sealer: Sealer) -> Item:
 def incident_of(row: Mapping[str, Any], sealer: Sealer) -> Incident:
     """Return the incident that a row stands for."""
     opened = sealer.open(dict(row))
-    return msgspec.convert({name: value for name, value in opened.items() if name in _FIELDS}, Incident)
+    return shapes.convert({name: value for name, value in opened.items() if name in _FIELDS}, Incident)
 
 
 def incident_put(incident: Incident, sealer: Sealer, *, replaces: int | None = None) -> Put:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.health.lineage_manifests import Manifest, Mention, Pending, confidences
 from headgate.health.lineage_specs import EdgeKind, LineageSpec
 from headgate.health.vocabulary import Confidence, EntityType
@@ -129,7 +130,7 @@ def commit_item(commit: str, spec: LineageSpec, now_seconds: int) -> Item:
 
 
 def spec_of(item: Item) -> LineageSpec:
-    return msgspec.convert(item, LineageSpec)
+    return shapes.convert(item, LineageSpec)
 
 
 # Manifests.
@@ -165,8 +166,8 @@ def manifest_of(item: Item) -> Manifest:
         producer_type=EntityType(item["producer_type"]),
         version=item["version"],
         complete_at=item["complete_at"],
-        mentions=msgspec.convert(item["mentions"], tuple[Mention, ...]),
-        pending=None if pending is None else msgspec.convert(pending, Pending),
+        mentions=shapes.convert(item["mentions"], tuple[Mention, ...]),
+        pending=None if pending is None else shapes.convert(pending, Pending),
         done=item.get("done", 0),
     )
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from headgate import shapes
 from headgate.errors import CursorError, InvalidItemError, SignatureError
 from headgate.store.checks import QUERY_LIMIT_MAX
 from headgate.store.keyring import Keyring, Purpose
@@ -146,7 +147,7 @@ class MergedPages:
         if cursor is None:
             return None
         try:
-            read = msgspec.json.decode(self._keyring.verify(Purpose.CURSOR, cursor), type=_Cursor)
+            read = shapes.from_json(self._keyring.verify(Purpose.CURSOR, cursor), _Cursor)
         except (SignatureError, msgspec.DecodeError) as exc:
             raise CursorError(f"{exc}; start again without a cursor") from exc
         if read.shape != shape:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headgate import shapes
 from headgate.health.lineage_specs import EDGES_MAX, LineageSpec
 from headgate.health.openlineage_effects import RunState, SpecUpdate
 from headgate.health.vocabulary import Confidence, EntityType
@@ -102,7 +103,7 @@ def dump(run: RunLineage) -> dict[str, object]:
 
 
 def load(item: dict[str, object]) -> RunLineage:
-    return msgspec.convert(item, RunLineage)
+    return shapes.convert(item, RunLineage)
 
 
 def _union(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.health.datasets import Dataset
 from headgate.health.vocabulary import Tier
@@ -103,7 +104,7 @@ class LastKnown:
         if self._path is None:
             return
         try:
-            saved = msgspec.msgpack.decode(self._path.read_bytes(), type=_Saved)
+            saved = shapes.from_msgpack(self._path.read_bytes(), _Saved)
         except (OSError, msgspec.DecodeError):
             # There is none yet, or a crash of the machine left half of one: then nothing is known, as at first.
             return

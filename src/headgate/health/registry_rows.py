@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.errors import CorruptionError, InvalidPayloadError
 from headgate.health import vocabulary
 from headgate.health.datasets import Dataset, DatasetSpec, DatasetStatus
@@ -173,7 +174,7 @@ def read_spec(given: Mapping[str, Any]) -> DatasetSpec:
     if "tier" in fields:
         fields["tier"] = vocabulary.tier(fields["tier"])
     try:
-        spec = msgspec.convert(fields, DatasetSpec)
+        spec = shapes.convert(fields, DatasetSpec)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"dataset: {exc}") from exc
     if not spec.owner_team.strip():
@@ -189,6 +190,6 @@ def alias_name(urn: str) -> str | None:
 
 def _converted(item: Item, shape: type[Any]) -> Any:  # noqa: ANN401 - as the caller says
     try:
-        return msgspec.convert(item, shape)
+        return shapes.convert(item, shape)
     except msgspec.ValidationError as exc:
         raise CorruptionError(f"row {item.get('PK')} {item.get('SK')}: not as it was written ({exc})") from exc

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.errors import CorruptionError, TransientError
 from headgate.health.resolution_matching import Matcher
@@ -154,7 +155,7 @@ class RuleBook:
 
 def rule_set_of(item: Item | None) -> RuleSet:
     """Return what the row of all rules says."""
-    return RuleSet() if item is None else msgspec.convert(item, RuleSet)
+    return RuleSet() if item is None else shapes.convert(item, RuleSet)
 
 
 def rule_set_item(rules: RuleSet) -> Item:

@@ -154,6 +154,10 @@ class Sampler:
         dataset = self._datasets.get(dataset_urn)
         return 0 if dataset is None else dataset.meter.shed
 
+    def shed_by_dataset(self) -> dict[str, int]:
+        """Return how much was turned away of each dataset of which anything was."""
+        return {urn: dataset.meter.shed for urn, dataset in self._datasets.items() if dataset.meter.shed}
+
     def _passed(self, dataset: _Dataset, ticks_ms: int) -> Admission:
         is_refresh = ticks_ms >= dataset.refresh_ms
         is_recovery = dataset.recovered_left > 0 and ticks_ms >= dataset.failed_ms + self._quiet_ms

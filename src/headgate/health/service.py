@@ -216,11 +216,15 @@ class HealthService:
 
     def sweep(self, *, limit: int = 100) -> int:
         """Do what is due as time goes by, and return how much that was."""
-        told = 0 if self._alerts is None else self._alerts.tell()
+        told = self.tend()
         if self._is_writer():
             told += self.upkeep.sweep(limit=limit) + self.lineage.sweep(limit=limit)
-        self.blast_radii.warm()
         return told
+
+    def tend(self) -> int:
+        """Do what each process must do for itself: tell its alerts, of which the number is returned, and keep warm."""
+        self.blast_radii.warm()
+        return 0 if self._alerts is None else self._alerts.tell()
 
     def drain(self, *, limit: int = 200) -> int:
         """Carry out what was accepted and put off, and return how much that was."""

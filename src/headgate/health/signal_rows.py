@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headgate import shapes
 from headgate.health.signal_values import Metrics, Producer, Signal, SignalValue, Snapshot
 from headgate.health.vocabulary import Confidence, SignalState, Tier
 from headgate.health.volume_counts import hour_of, stored_hour
@@ -212,7 +213,7 @@ def _history_row(signal: Signal, version: int, now_seconds: int) -> Item:
 
 def snapshot_of(row: Mapping[str, Any]) -> Snapshot:
     """Return the transition that a row of the history stands for."""
-    return msgspec.convert({key: value for key, value in row.items() if key in _SNAPSHOT}, Snapshot)
+    return shapes.convert({key: value for key, value in row.items() if key in _SNAPSHOT}, Snapshot)
 
 
 _SNAPSHOT: Final = frozenset(field.name for field in msgspec.structs.fields(Snapshot))

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, StoreBusyError
 from headgate.health.lineage_specs import entity_id
@@ -145,4 +146,4 @@ def _row(key: Key, producer: TopicProducer) -> Item:
 
 
 def _producer(row: Item) -> TopicProducer:
-    return msgspec.convert(row, TopicProducer)
+    return shapes.convert(row, TopicProducer)

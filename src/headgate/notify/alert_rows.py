@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.errors import CorruptionError
 from headgate.notify.vocabulary import Action, AlertStatus, DeliveryState, Severity
 from headgate.store.conditions import Condition, absent, version_is
@@ -215,7 +216,7 @@ def _replacing(version: int) -> Condition:
 def _struct(item: Mapping[str, Any], kind: type[S]) -> S:
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
     try:
-        return msgspec.convert({name: item[name] for name in names if name in item}, kind)
+        return shapes.convert({name: item[name] for name in names if name in item}, kind)
     except msgspec.ValidationError as exc:
         where = (item.get("PK"), item.get("SK"))
         raise CorruptionError(f"row {where}: it is not a {kind.__name__}, {exc}; look at who else writes it") from exc

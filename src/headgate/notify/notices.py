@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from headgate import shapes
 from headgate.durable.events import Event
 from headgate.errors import InvalidPayloadError
 from headgate.notify.vocabulary import INFRASTRUCTURE, DefaultRoute, Severity
@@ -66,7 +67,7 @@ NOBODY: Final = Audience()
 def notice_of(event: Event) -> Notice:
     """Return what an event on the bus is to tell. Raises `InvalidPayloadError` for one that does not say it."""
     try:
-        return msgspec.convert(event.decoded().data, Notice)
+        return shapes.convert(event.decoded().data, Notice)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(
             f"event {event.id} of {event.type}: it is no notice, {exc}; emit it with its severity, route and keys"

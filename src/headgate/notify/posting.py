@@ -15,6 +15,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.durable.destinations import Destinations, Resolve, system_resolve
 from headgate.durable.failures import NonRetryable
@@ -121,7 +122,7 @@ def _read(response: httpcore.Response) -> bytes:
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+        found: dict[str, Any] = shapes.from_json(body, dict[str, Any])
     except msgspec.DecodeError:
         return {}
     return found

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.errors import InvalidPayloadError
 from headgate.pipelines.definition import Json
 from headgate.pipelines.run_rows import Slot
@@ -57,7 +58,7 @@ class Call(Struct, frozen=True, kw_only=True, rename="camel"):
 def read_call(event: dict[str, Any]) -> Call:
     """Return a call. Raises `InvalidPayloadError` that names the field."""
     try:
-        return msgspec.convert(event, Call)
+        return shapes.convert(event, Call)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"a call of the lifecycle: {exc}; see deploy/statemachine.asl.json") from exc
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Struct
 from msgspec.structs import FieldInfo
 
+from headgate import shapes
 from headgate.durable.duration import Seconds, from_json_type
 from headgate.errors import InvalidPayloadError
 from headgate.pipelines.definition import Pipeline
@@ -31,7 +32,7 @@ def decode(text: str | bytes) -> Pipeline:
     except msgspec.MsgspecError as exc:
         raise InvalidPayloadError(f"definition: it is not that of a pipeline: {exc}; validate it") from exc
     try:
-        return msgspec.convert(_renamed(earlier), Pipeline, dec_hook=from_json_type)
+        return shapes.convert(_renamed(earlier), Pipeline, dec_hook=from_json_type)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"definition: it is not that of a pipeline: {exc}; validate it") from exc
 

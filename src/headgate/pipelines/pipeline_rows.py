@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.errors import CorruptionError, UserError
 from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.definition_json import decode, digest, encode
@@ -119,7 +120,7 @@ def id_of(item: Item) -> str:
 def dependent_of(item: Item) -> Dependent:
     """Return what a row of a dependency says. Raises `CorruptionError`."""
     try:
-        return msgspec.convert(
+        return shapes.convert(
             {name: item.get(name) for name in ("pipeline_id", "upstream_id", "dependencies")}, Dependent
         )
     except msgspec.ValidationError as exc:

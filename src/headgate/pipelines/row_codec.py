@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.errors import CorruptionError, InvalidPayloadError
 from headgate.store.schema import Key
 from headgate.store.tables import PIPELINES
@@ -33,7 +34,7 @@ def struct_of(item: Mapping[str, Any], kind: type[S]) -> S:
     Raises `CorruptionError` if the item is not one of this kind.
     """
     try:
-        return msgspec.convert({name: item[name] for name in _names(kind) if name in item}, kind)
+        return shapes.convert({name: item[name] for name in _names(kind) if name in item}, kind)
     except msgspec.ValidationError as exc:
         where = (item.get("PK"), item.get("SK"))
         raise CorruptionError(f"row {where}: it is not a {kind.__name__}, {exc}; look at who else writes it") from exc

@@ -32,7 +32,8 @@ from headgate.serve.connect_messages import (
 from headgate.serve.direct import RawPairs, Whole
 from headgate.serve.problem import Problem, retry_after, send_problem
 from headgate.serve.rpc import MESSAGE_BYTES_MAX, Method, RpcCall, combined
-from headgate.serve.rpc_dispatch import Binary, Codec, Dispatcher
+from headgate.serve.rpc_codec import Binary, Codec
+from headgate.serve.rpc_dispatch import Dispatcher
 from headgate.serve.rpc_failures import RpcFailure, failure
 from headgate.telemetry import correlated
 

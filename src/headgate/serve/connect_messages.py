@@ -49,6 +49,8 @@ _END: Final = 2
 class Json:
     """Messages as JSON, in the mapping that protobuf defines. Fields nobody knows are ignored, as there."""
 
+    name = "json"
+
     def decode(self, kind: type[Message], content: bytes) -> Message:
         """Return the message. Raises `InvalidPayloadError`."""
         # The library takes an empty list for a message without fields.

@@ -14,8 +14,8 @@ from headgate.auth.rules import Reach, Rule
 from headgate.errors import NotFoundError, UserError
 from headgate.health import moments
 from headgate.health.evidence import Contrast
-from headgate.health.evidence_intake import Decision, Put
 from headgate.health.evidence_rows import Evidence, from_outside, result
+from headgate.health.evidence_writes import Decision, Put
 from headgate.health.service import HealthService
 from headgate.serve.health_views import PageSize, complete
 from headgate.serve.operations import Answer, Call, NoQuery, Operation, json_object

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.errors import DefinitionError, InvalidPayloadError, NotFoundError
 from headgate.fanout.rows import Policy
 from headgate.fanout.sources import BytesSource, LinesSource, ListSource, RangeSource, Source
@@ -64,7 +65,7 @@ def read_order(content: bytes) -> Asked:
     if given.get("manifest") is not None:
         given = _with_manifest(given)
     try:
-        new = msgspec.convert(given, NewFanout)
+        new = shapes.convert(given, NewFanout)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"body: {exc}") from exc
     if new.handler is not None and not _HANDLER.fullmatch(new.handler):
@@ -84,7 +85,7 @@ def read_order(content: bytes) -> Asked:
 
 def _object(content: bytes, what: str) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(content.strip() or b"{}", type=dict[str, Any])
+        return shapes.from_json(content.strip() or b"{}", dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidPayloadError(f"{what}: {exc}") from exc
 
@@ -112,7 +113,7 @@ def _with_manifest(given: dict[str, Any]) -> dict[str, Any]:
     own = {name: value for name, value in given.items() if name != "manifest"}
     try:
         # Alone first, so that whoever has written it is told where the slip is.
-        msgspec.convert({"group": "-", **said}, NewFanout)
+        shapes.convert({"group": "-", **said}, NewFanout)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"manifest {path}: {exc}") from exc
     return {**kept, **own}

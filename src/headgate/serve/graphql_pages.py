@@ -13,6 +13,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.errors import CursorError
 
 # How many pages of a listing are looked at for one that is answered, where few rows are in scope.
@@ -87,6 +88,6 @@ def _read(text: str | None) -> _Cursor:
     try:
         if len(text) > CURSOR_LENGTH_MAX:
             raise ValueError(text)
-        return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Cursor)
+        return shapes.from_json(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), _Cursor)
     except (ValueError, msgspec.DecodeError) as exc:
         raise CursorError("after: not a cursor that was given out here; start again without one") from exc

@@ -13,6 +13,7 @@ import strawberry
 from msgspec import Struct
 from strawberry import UNSET
 
+from headgate import shapes
 from headgate.auth.principals import Principal
 from headgate.durable.event_log import StoredEvent
 from headgate.errors import NotFoundError
@@ -156,5 +157,5 @@ def _read(events: list[StoredEvent], shape: type[N]) -> list[N]:
     found = []
     for each in events:
         with suppress(msgspec.ValidationError):
-            found.append(msgspec.convert(each.event.data, shape))
+            found.append(shapes.convert(each.event.data, shape))
     return found

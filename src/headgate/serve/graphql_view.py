@@ -14,6 +14,7 @@ from graphql import ExecutionResult, create_source_event_stream
 from litestar import Request, Response
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.auth.principals import Principal
 from headgate.errors import (
     DeadlineExceededError,
@@ -195,7 +196,7 @@ def _from_body(content: bytes) -> Asked:
     if len(content) > BODY_BYTES_MAX:
         raise QueryLimitError(f"the body is {len(content):,} bytes: send at most {BODY_BYTES_MAX:,}")
     try:
-        body = msgspec.json.decode(content, type=Body)
+        body = shapes.from_json(content, Body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidPayloadError(f"body: {exc}; send an object with query, variables and operationName") from exc
     return Asked(body.query, body.variables or {}, body.operation_name or None)
@@ -207,7 +208,7 @@ def _from_query(raw: bytes) -> Asked:
         given = dict(pairs)
         if len(given) != len(pairs):
             raise InvalidPayloadError("query: an argument is given twice")
-        variables = msgspec.json.decode(given.get("variables") or "{}", type=dict[str, Any] | None)
+        variables = shapes.from_json(given.get("variables") or "{}", dict[str, Any] | None)
     except (ValueError, msgspec.DecodeError, RecursionError) as exc:
         raise InvalidPayloadError(f"query: {exc}; give query, variables as JSON, and operationName") from exc
     if "query" not in given:

@@ -60,6 +60,7 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
     metrics: Metrics,
     tracing: Tracing,
     clock: Clock,
+    counted: Callable[[], Awaitable[None]] | None = None,
     allowed_hosts: Sequence[str] = (),
     routes: Sequence[ControllerRouterHandler] = (),
     admits: Callable[[Scope, str], bool] = lambda _scope, _origin: False,
@@ -67,8 +68,15 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
     authenticator: Authenticator | None = None,
     is_tls: bool = False,
 ) -> ASGIApp:
-    """Return the whole application: `routes` and `rpcs` besides its own, behind the guard, all watched over."""
-    own = [_index(version, has_pages=_has_pages(routes)), *_health_routes(health, pool), _metrics_route(metrics)]
+    """Return the whole application: `routes` and `rpcs` besides its own, behind the guard, all watched over.
+
+    `counted` is awaited before metrics are shown, so that they have what is counted elsewhere.
+    """
+    own = [
+        _index(version, has_pages=_has_pages(routes)),
+        *_health_routes(health, pool),
+        _metrics_route(metrics, counted),
+    ]
     app = _Application(
         [*own, *routes, document_route([*own, *routes], pool, version=version)],
         exception_handlers=EXCEPTION_HANDLERS,
@@ -134,10 +142,12 @@ def _answer(phase: Phase, report: Report) -> Response[Any]:
     return response(Problem.of(503, code, facts, checks=report.checks), retry_after(_RETRY_SECONDS))
 
 
-def _metrics_route(metrics: Metrics) -> ControllerRouterHandler:
+def _metrics_route(metrics: Metrics, counted: Callable[[], Awaitable[None]] | None) -> ControllerRouterHandler:
     @get("/metrics", include_in_schema=False)
     async def render(request: Request[Any, Any, Any]) -> Response[bytes]:
         require(principal_of(request.scope), Permission.SERVER_READ)
+        if counted is not None:
+            await counted()
         return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     return render

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from headgate import shapes
 from headgate.auth import rules
 from headgate.auth.principals import require
 from headgate.auth.roles import Permission
@@ -310,7 +311,7 @@ class _Events:
 
     def dbt(self, call: Call[None, NoQuery]) -> Answer:
         try:
-            body = msgspec.json.decode(_content(call, ARTIFACTS_BYTES_MAX), type=DbtUpload)
+            body = shapes.from_json(_content(call, ARTIFACTS_BYTES_MAX), DbtUpload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise InvalidPayloadError(f"body: {exc}") from exc
         report = self._ingestion.dbt(

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from headgate import shapes
 from headgate.errors import InvalidPayloadError
 from headgate.health import moments, urns, vocabulary
 from headgate.health.lineage_specs import TTL_SECONDS, LineageSpec
@@ -45,7 +46,7 @@ class SpecIn(Struct, forbid_unknown_fields=True, kw_only=True):
 def read_spec(given: dict[str, Any], spec_id: str) -> LineageSpec:
     """Return a spec as it is kept. Raises `InvalidPayloadError` naming what is wrong."""
     try:
-        read = msgspec.convert(given, SpecIn)
+        read = shapes.convert(given, SpecIn)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"spec {spec_id[:80]}: {exc}") from exc
     if read.spec_id not in ("", spec_id):

@@ -22,6 +22,7 @@ from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler
 
+from headgate import shapes
 from headgate.auth.principals import LOCAL, Principal, require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
@@ -296,7 +297,7 @@ def _query(raw: bytes, kind: type[Q]) -> Q:
         else:
             given[name] = value
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return shapes.convert(given, kind, strict=False)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"query: {exc}") from exc
 
@@ -307,7 +308,7 @@ def _is_list(kind: object) -> bool:
 
 def _body(content: bytes, kind: type[B]) -> B:
     try:
-        return msgspec.json.decode(content.strip() or b"{}", type=kind)
+        return shapes.from_json(content.strip() or b"{}", kind)
     except _JSON_ERRORS as exc:
         raise InvalidPayloadError(f"body: {exc}") from exc
 

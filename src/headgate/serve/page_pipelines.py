@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.durable.duration import from_json_type
 from headgate.errors import NotFoundError
 from headgate.health.moments import instant
@@ -187,7 +187,7 @@ def _listed(
 
 
 def _pipeline(shown: Mapping[str, Any]) -> Pipeline:
-    return msgspec.convert(shown["definition"], Pipeline, dec_hook=from_json_type)
+    return shapes.convert(shown["definition"], Pipeline, dec_hook=from_json_type)
 
 
 def _fits(pipeline: Pipeline, filters: Mapping[str, str]) -> bool:

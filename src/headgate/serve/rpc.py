@@ -65,7 +65,7 @@ class Method:
 
     One that `is_awaited` is a coroutine function: it needs no thread while it waits. `quick` may answer on the event
     loop what is at hand, and returns None for what is not: then the handler is asked. `rule` is what the caller must
-    be allowed.
+    be allowed. One that `is_taken_in` may be answered by another process on the same store.
     """
 
     service: str
@@ -79,6 +79,7 @@ class Method:
     inline: bool = False
     is_awaited: bool = False
     quick: Quick | None = None
+    is_taken_in: bool = False
     # What metrics and spans call it.
     label: str = field(init=False)
     path: str = field(init=False)
@@ -101,14 +102,22 @@ class Declarations:
         self._methods: dict[str, Method] = {}
 
     def unary(
-        self, service: str, name: str, handler: Unary, *, rule: Rule, inline: bool = False, quick: Quick | None = None
+        self,
+        service: str,
+        name: str,
+        handler: Unary,
+        *,
+        rule: Rule,
+        inline: bool = False,
+        quick: Quick | None = None,
+        taken_in: bool = False,
     ) -> None:
         """Declare a method with one answer. Raises `DefinitionError` if the file has none of that name and kind."""
-        self._add(service, name, handler, is_stream=False, rule=rule, inline=inline, quick=quick)
+        self._add(service, name, handler, is_stream=False, rule=rule, inline=inline, quick=quick, is_taken_in=taken_in)
 
-    def awaited(self, service: str, name: str, handler: Awaited, *, rule: Rule) -> None:
+    def awaited(self, service: str, name: str, handler: Awaited, *, rule: Rule, taken_in: bool = False) -> None:
         """Declare a method whose one answer the coroutine function `handler` returns. Raises `DefinitionError`."""
-        self._add(service, name, handler, is_stream=False, rule=rule, is_awaited=True)
+        self._add(service, name, handler, is_stream=False, rule=rule, is_awaited=True, is_taken_in=taken_in)
 
     def stream(self, service: str, name: str, handler: Streaming, *, rule: Rule) -> None:
         """Declare a method whose answers the async generator `handler` yields. Raises `DefinitionError`."""
@@ -129,6 +138,7 @@ class Declarations:
         inline: bool = False,
         is_awaited: bool = False,
         quick: Quick | None = None,
+        is_taken_in: bool = False,
     ) -> None:
         found = self._find(service, name)
         if found.server_streaming is not is_stream or found.client_streaming:
@@ -145,6 +155,7 @@ class Declarations:
             inline=inline,
             is_awaited=is_awaited,
             quick=quick,
+            is_taken_in=is_taken_in,
         )
         if self._methods.setdefault(method.path, method) is not method:
             raise DefinitionError(f"rpc {service}/{name}: it is declared twice")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, TypeVar
 
 import structlog
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from headgate.auth.principals import LOCAL, Principal
 from headgate.clock import Clock
-from headgate.errors import DeadlineExceededError, HeadgateError, InvalidPayloadError, TransientError
+from headgate.errors import DeadlineExceededError, HeadgateError, TransientError
 from headgate.ids import IdMaker
+from headgate.serve.intake import Intake
 from headgate.serve.pool import WorkPool
 from headgate.serve.rpc import Method, RpcCall
+from headgate.serve.rpc_codec import Codec
 from headgate.serve.rpc_failures import RpcFailure, bug, failure
 from headgate.telemetry import Tracing, correlated, is_correlation_id
 
@@ -24,32 +26,10 @@ CORRELATION: Final = "x-correlation-id"
 CREDENTIALS: Final = "authorization"
 OK: Final = "OK"
 _SERVER_FAULTS: Final = frozenset({"INTERNAL", "UNKNOWN", "DATA_LOSS"})
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 # Asked before a line is made: a line for each of thousands of calls a second is for those who look for something.
 _levels = logging.getLogger(__name__)
-
-
-class Codec(Protocol):
-    """Reads and writes messages in one encoding."""
-
-    def decode(self, kind: type[Message], content: bytes) -> Message:
-        """Return the message. Raises `InvalidPayloadError`."""
-
-    def encode(self, message: Message) -> bytes:
-        """Return the bytes."""
-
-
-class Binary:
-    """The encoding of protobuf itself."""
-
-    def decode(self, kind: type[Message], content: bytes) -> Message:
-        try:
-            return kind.FromString(content)
-        except DecodeError as exc:
-            raise InvalidPayloadError(f"the message is not a {kind.DESCRIPTOR.full_name}: {exc}") from exc
-
-    def encode(self, message: Message) -> bytes:
-        return message.SerializeToString()
 
 
 class Dispatcher:
@@ -65,11 +45,12 @@ class Dispatcher:
         registry: CollectorRegistry,
         identify: Callable[[RpcCall], Principal | None] = lambda _call: LOCAL,
         remember: Callable[[RpcCall], Principal | None] = lambda _call: None,
+        intake: Intake | None = None,
     ) -> None:
         """Let `identify` say who calls, or None if it does not know; each method's rule says whether they may.
 
         It may ask others about credentials, and is asked in a thread of the pool if there are some. `remember` comes
-        first and answers at once: None if it would have to ask.
+        first and answers at once: None if it would have to ask. What `intake` takes is not answered here.
         """
         self.methods = {method.path: method for method in methods}
         # What may be answered without waiting, by address.
@@ -79,6 +60,7 @@ class Dispatcher:
         self._tracing = tracing
         self._identify = identify
         self._remember = remember
+        self._intake = intake
         self._ids = IdMaker(clock)
         self._count = Counter(
             "headgate_api_request_count",
@@ -110,12 +92,7 @@ class Dispatcher:
         ):
             try:
                 call.check_deadline()
-                request = codec.decode(method.request, content)
-                call.principal = method.rule.admit(await self._caller(call), request)
-                answer = _at_hand(method, request, call)
-                if answer is None:
-                    answer = await self._waited_for(method, request, call)
-                encoded = codec.encode(answer)
+                encoded = await self._answered(method, content, codec, call, name)
                 status = OK
             except Exception as exc:
                 failed = self._failure(method, exc)
@@ -183,12 +160,26 @@ class Dispatcher:
             return self._identify(call)
         return self._remember(call) or await self._pool.run(lambda: self._identify(call))
 
-    async def _waited_for(self, method: Method, request: Message, call: RpcCall) -> Message:
+    async def _answered(self, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str) -> bytes:
+        intake = self._intake
+        if intake is not None and method.is_taken_in and intake.takes(len(content)):
+            principal = await self._caller(call)
+            # Asked again: it may have ended while who calls was found out.
+            if principal is not None and intake.is_ready:
+                return await self._in_time(call, intake.ask(method, content, codec, call, principal, name))
+        request = codec.decode(method.request, content)
+        call.principal = method.rule.admit(await self._caller(call), request)
+        answer = _at_hand(method, request, call)
+        if answer is None:
+            answer = await self._in_time(call, self._begun(method, request, call))
+        return codec.encode(answer)
+
+    async def _in_time(self, call: RpcCall, begun: Awaitable[T]) -> T:
         if call.deadline_at is None:
-            return await self._begun(method, request, call)
+            return await begun
         try:
             async with asyncio.timeout(call.remaining_seconds()) as limit:
-                return await self._begun(method, request, call)
+                return await begun
         except TimeoutError as exc:
             if not limit.expired():
                 raise
@@ -218,6 +209,8 @@ class Dispatcher:
                 raise _late() from exc
 
     def _failure(self, method: Method, error: Exception) -> RpcFailure:
+        if isinstance(error, RpcFailure):
+            return error
         if isinstance(error, HeadgateError):
             failed = failure(error, method.request)
             if failed.status in _SERVER_FAULTS and not isinstance(error, TransientError):

@@ -22,6 +22,7 @@ from headgate.telemetry import correlation_id
 DOMAIN: Final = "headgate"
 MESSAGE_BYTES_MAX: Final = 1000
 INTERNAL: Final = "an error that is not your fault; its details are in the server's log under this correlation id"
+_DETAILS: Final = {each.DESCRIPTOR.full_name: each for each in (BadRequest, ErrorInfo, RequestInfo, RetryInfo)}
 # Messages of errors begin with what they are about; where that is a field, it is told to programs too.
 _SUBJECT: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*)(?:[ :=]|\Z)")
 
@@ -41,6 +42,17 @@ class RpcFailure(Exception):
         """After how long the call may be repeated, if it makes sense to."""
         found = [each.retry_delay.ToTimedelta().total_seconds() for each in self.details if isinstance(each, RetryInfo)]
         return found[0] if found else None
+
+    @classmethod
+    def from_rich_status(cls, code: str, content: bytes) -> RpcFailure:
+        """Return the failure that `rich_status` was asked of. `code` is our own."""
+        told = status_pb2.Status.FromString(content)
+        details: list[Message] = []
+        for each in told.details:
+            detail = _DETAILS[each.TypeName()]()
+            each.Unpack(detail)
+            details.append(detail)
+        return cls(code_pb2.Code.Name(told.code), code, told.message, details)
 
     def packed(self) -> list[AnyMessage]:
         """Return the details as they travel."""

@@ -15,7 +15,8 @@ from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # it has 
 from grpc_reflection.v1alpha import reflection, reflection_pb2  # type: ignore[import-untyped]
 
 from headgate.serve.rpc import Method, RpcCall, combined, services
-from headgate.serve.rpc_dispatch import CORRELATION, Binary, Dispatcher
+from headgate.serve.rpc_codec import Binary
+from headgate.serve.rpc_dispatch import CORRELATION, Dispatcher
 from headgate.serve.rpc_failures import RpcFailure
 
 API: Final = "grpc"

@@ -26,6 +26,7 @@ from headgate.pipelines.loops import PipelineLoops
 from headgate.serve import garbage
 from headgate.serve.alerts import alert_routes
 from headgate.serve.api import api_routes
+from headgate.serve.event_loop import give_way, loop_factory
 from headgate.serve.graphql_routes import graphql_routes
 from headgate.serve.grpc_server import GrpcServer
 from headgate.serve.health import Health, Phase
@@ -33,7 +34,9 @@ from headgate.serve.health_routes import health_routes
 from headgate.serve.http import build_http
 from headgate.serve.http_server import HttpServer
 from headgate.serve.identity import caller, known_caller
+from headgate.serve.intake import Intake
 from headgate.serve.meters import CacheCollector, ServerCollector
+from headgate.serve.meters_elsewhere import Summed
 from headgate.serve.page_questions import PipelinesAsked
 from headgate.serve.pages import page_routes
 from headgate.serve.pool import WorkPool
@@ -100,7 +103,8 @@ def run(
     http = HttpServer(settings.http, tls=tls)
     try:
         opened = open_store(settings, clock)
-        metrics = Metrics(version=version)
+        registry = Summed()
+        metrics = Metrics(version=version, registry=registry)
         meters = HealthMeters(metrics.registry)
         cached = open_cache(settings, clock, answered=meters.cache_answered)
         with closing(opened.store), closing(cached) as cache:
@@ -129,10 +133,12 @@ def run(
             if settings.pipelines.folder is not None:
                 apply_folder(pipelines, settings.pipelines.folder)
             authenticator = open_authenticator(settings, clock, keys)
-            parts = Parts(service, fanouts, health, pipelines, keys, authenticator, metrics, cache, tls, region)
+            intake = Intake(settings, clock, cache, registry)
+            health.evidence.shed_elsewhere = intake.shed_of
+            parts = Parts(service, fanouts, health, pipelines, keys, authenticator, metrics, cache, intake, tls, region)
             server = Server(settings, opened, http, parts, version=version, clock=clock, tracing=tracing)
             apart = nullcontext() if region is None else closing(region)
-            with apart, closing(health), closing(server), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            with apart, closing(health), closing(server), asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(server.serve(stop, announce))
     finally:
         http.close()
@@ -150,6 +156,7 @@ class Parts(NamedTuple):
     authenticator: Authenticator
     metrics: Metrics
     cache: Cache
+    intake: Intake
     tls: Tls | None
     region: OpenRegion | None = None
 
@@ -173,6 +180,7 @@ class Server:
         self._service = service
         self._fanouts = fanouts
         self._tls = parts.tls
+        self._intake = parts.intake
         self._background: Background | None = None
         self._watchdog = WatchdogChild(settings)
         self._pipelines = parts.pipelines
@@ -212,12 +220,14 @@ class Server:
             registry=metrics.registry,
             identify=lambda call: caller(parts.authenticator, call.headers, call.peer, is_tls=is_tls),
             remember=lambda call: known_caller(parts.authenticator, call.headers, call.peer, is_tls=is_tls),
+            intake=parts.intake,
         )
         self._app = build_http(
             version=version,
             health=self._health,
             pool=self._pool,
             metrics=metrics,
+            counted=parts.intake.count,
             tracing=tracing,
             clock=clock,
             allowed_hosts=settings.allowed_hosts,
@@ -268,10 +278,12 @@ class Server:
         for sweeper in self._sweepers:
             sweeper.start()
         await asyncio.to_thread(self._start_service, stop)
+        self._intake.start()
         self._health.phase = Phase.SERVING
         await grpc.set_serving()
         self._write_address()
         garbage.settle()
+        give_way()
         announce(f"headgate ready  http={self._url()}  grpc={grpc.address}  home={self._settings.home}")
 
         def drain_soon() -> None:
@@ -293,6 +305,7 @@ class Server:
             asyncio.to_thread(self._stop_background, grace_seconds),
             asyncio.to_thread(self._stop_pipelines, grace_seconds),
         )
+        await self._intake.close()
 
     def _is_stopping(self) -> bool:
         return self._health.phase is Phase.DRAINING
@@ -392,12 +405,3 @@ def _duties(region: OpenRegion | None) -> list[Sweeper]:
         return int(decision is not None and decision.move_to is not None)
 
     return [Sweeper("regions", tend, interval_seconds=KEEP_SECONDS)]
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ModuleNotFoundError:
-        # It does not exist for Windows; asyncio's own loop does the same, more slowly.
-        return None
-    return uvloop.new_event_loop

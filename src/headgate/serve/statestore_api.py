@@ -29,3 +29,12 @@ def statestore_methods(
     RegistryMethods(health.registry, health.resolver, watches, pool, clock).declare(rpcs, quick_reads=quick_reads)
     GateMethods(health.gatekeeper).declare(rpcs, quick_reads=quick_reads)
     return rpcs.methods()
+
+
+def taken_in_methods(health: HealthService, pool: WorkPool) -> list[Method]:
+    """Return the methods that another process of a server may answer for it."""
+    rpcs = Declarations(pb.DESCRIPTOR)
+    SignalMethods(health, pool).declare(rpcs, quick_reads=False)
+    EvidenceMethods(health.evidence).declare(rpcs, quick_reads=False)
+    IncidentMethods(health.incidents, health.incident_listing).declare(rpcs)
+    return [method for method in rpcs.methods() if method.is_taken_in]

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from headgate.errors import InvalidPayloadError, NotFoundError, UserError
 from headgate.health.evidence import EvidenceCache, Offer
-from headgate.health.evidence_intake import Decision, Put
 from headgate.health.evidence_rows import Evidence, from_outside
+from headgate.health.evidence_writes import Decision, Put
 from headgate.health.sampling import SAMPLED_OUT, Admission
 from headgate.serve import statestore as pb
 from headgate.serve.statestore_messages import moment_of, set_moment

@@ -55,9 +55,9 @@ class SignalMethods:
 
     def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
         """Declare the methods. With `quick_reads` one row is read in less time than a thread would take to start."""
-        rpcs.awaited(self.SERVICE, "UpdateSignalState", self.update, rule=named(_P.SIGNAL_WRITE))
+        rpcs.awaited(self.SERVICE, "UpdateSignalState", self.update, rule=named(_P.SIGNAL_WRITE), taken_in=True)
         batch = named(_P.SIGNAL_WRITE, "updates.dataset_urn")
-        rpcs.unary(self.SERVICE, "BatchUpdateSignalState", self.update_many, rule=batch)
+        rpcs.unary(self.SERVICE, "BatchUpdateSignalState", self.update_many, rule=batch, taken_in=True)
         reading = named(_P.SIGNAL_READ)
         rpcs.unary(self.SERVICE, "GetSignalState", self.get, rule=reading, inline=quick_reads)
         rpcs.unary(self.SERVICE, "GetDatasetSignals", self.of_dataset, rule=reading, inline=quick_reads)
@@ -126,8 +126,8 @@ class EvidenceMethods:
     def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
         """Declare the methods. With `quick_reads` one row is read in less time than a thread would take to start."""
         writing = named(_P.EVIDENCE_WRITE, "evidence.dataset_urn")
-        rpcs.unary(self.SERVICE, "PutEvidence", self.put, rule=writing)
-        rpcs.unary(self.SERVICE, "BatchPutEvidence", self.put_many, rule=writing)
+        rpcs.unary(self.SERVICE, "PutEvidence", self.put, rule=writing, taken_in=True)
+        rpcs.unary(self.SERVICE, "BatchPutEvidence", self.put_many, rule=writing, taken_in=True)
         quick = self.get_row if quick_reads else None
         rpcs.unary(self.SERVICE, "GetEvidence", self.get, rule=found(_P.EVIDENCE_READ), quick=quick)
 
@@ -164,11 +164,11 @@ class IncidentMethods:
 
     def declare(self, rpcs: Declarations) -> None:
         """Declare the methods."""
-        rpcs.unary(self.SERVICE, "CreateIncident", self.create, rule=named(_P.INCIDENT_WRITE))
+        rpcs.unary(self.SERVICE, "CreateIncident", self.create, rule=named(_P.INCIDENT_WRITE), taken_in=True)
         # A copilot may say what caused an incident; what it sends beyond that is refused here.
-        rpcs.unary(self.SERVICE, "UpdateIncident", self.update, rule=found(_P.INCIDENT_ANNOTATE))
+        rpcs.unary(self.SERVICE, "UpdateIncident", self.update, rule=found(_P.INCIDENT_ANNOTATE), taken_in=True)
         rpcs.unary(self.SERVICE, "GetIncident", self.get, rule=found(_P.INCIDENT_READ))
-        rpcs.unary(self.SERVICE, "ResolveIncident", self.resolve, rule=found(_P.INCIDENT_WRITE))
+        rpcs.unary(self.SERVICE, "ResolveIncident", self.resolve, rule=found(_P.INCIDENT_WRITE), taken_in=True)
         rpcs.unary(self.SERVICE, "ListIncidents", self.ls, rule=filtered(_P.INCIDENT_READ))
 
     def create(self, request: pb.CreateIncidentRequest, call: RpcCall) -> pb.Incident:

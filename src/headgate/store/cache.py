@@ -22,6 +22,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.errors import FatalError, InvalidItemError, StoreBusyError, TransientError
 from headgate.store.cache_flights import Flight, Flights
@@ -110,6 +111,8 @@ class Cache:
         self._local = LocalLayer(entries_max, FLOOR_SECONDS, self.stats)
         self._flights = Flights()
         self._shared = GuardedLayer(shared, clock=clock, stats=self.stats) if shared is not None else None
+        # Told, from any thread, what was written or invalidated here, and not what was heard from others.
+        self.told: Callable[[Sequence[Invalidation]], None] | None = None
         if shared is not None:
             shared.listen(self)
 
@@ -172,6 +175,8 @@ class Cache:
                 self._local.put(key, entry, now)
                 if value is None:
                     self._local.raise_floor(key, version, now)
+        if self.told is not None:
+            self.told([Invalidation(key, version) for key, _, version in writes])
         if self._shared is None:
             return
         for (key, _, version), entry in zip(writes, entries, strict=True):
@@ -191,6 +196,8 @@ class Cache:
             _check_version(target, version)
         invalidation = Invalidation(target, None if is_group(target) else version)
         self.heard(invalidation)
+        if self.told is not None:
+            self.told([invalidation])
         if self._shared is not None:
             self._shared.invalidate(invalidation)
 
@@ -390,7 +397,7 @@ class Cache:
 
 @cache
 def _decoder(shape: Any) -> msgspec.msgpack.Decoder[Any]:  # noqa: ANN401 - any type is a shape
-    return msgspec.msgpack.Decoder(shape)
+    return shapes.msgpack_decoder(shape)
 
 
 def _cached(entry: Entry, layer: Layer, now: float, *, stale: bool = False) -> Cached[Any]:

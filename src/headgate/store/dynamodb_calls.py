@@ -27,6 +27,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.errors import (
     HeadgateError,
@@ -268,7 +269,7 @@ def _check_answer(response_dict: Mapping[str, Any], **_: object) -> None:
             raise ResponseParserError("the answer does not match its checksum")
     elif response_dict["status_code"] < 300:
         try:
-            msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+            shapes.from_json(body, dict[str, msgspec.Raw])
         except msgspec.DecodeError as exc:
             raise ResponseParserError(f"the answer is damaged: {exc}") from exc
 

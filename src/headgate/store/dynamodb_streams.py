@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.errors import InvalidItemError, StoreIOError, StreamTrimmedError
 from headgate.store.dynamodb_calls import NOT_FOUND, Calls, Refusal
@@ -236,7 +237,7 @@ def dump_position(position: Position) -> str:
 def load_position(table: Table, text: str) -> Position:
     """Return the position that `text` stands for. Raises `InvalidItemError` for anything `changes` did not give out."""
     try:
-        return msgspec.json.decode(text, type=Position)
+        return shapes.from_json(text, Position)
     except (msgspec.DecodeError, TypeError, UnicodeEncodeError) as exc:
         raise InvalidItemError(f"stream of {table.name}: {text!r} is not a position that `changes` gave out") from exc
 

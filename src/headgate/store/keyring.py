@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.errors import CorruptionError, ForeignFileError, SettingsError, SignatureError, StoreIOError
 from headgate.store.blobs import sync_folder
@@ -87,7 +88,7 @@ class Keyring:
         if mode & 0o077:
             raise SettingsError(f"{path}: mode {mode:04o} lets others read the keys; run: chmod 600 {path}")
         try:
-            file = msgspec.json.decode(content, type=_File)
+            file = shapes.from_json(content, _File)
         except msgspec.ValidationError as exc:
             raise ForeignFileError(
                 f"{path}: not a Headgate keyring ({exc}); move it away or name another home"
@@ -176,7 +177,7 @@ class Keyring:
         """Return a key's secret, reading the file again for one that another process has made since."""
         if (purpose, key_id) not in self._secrets and self._path is not None:
             with contextlib.suppress(OSError, msgspec.DecodeError):
-                file = msgspec.json.decode(self._path.read_bytes(), type=_File)
+                file = shapes.from_json(self._path.read_bytes(), _File)
                 for held_for, held in file.keys.items():
                     self._secrets |= {(held_for, key.id): base64.b64decode(key.secret) for key in held}
         return self._secrets.get((purpose, key_id))

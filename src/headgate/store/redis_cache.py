@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.errors import InvalidItemError, SettingsError, TransientError
 from headgate.store.cache import FLOOR_SECONDS, POLICIES, VERSION_MAX
@@ -273,7 +274,7 @@ class RedisLayer:
             connected()
         elif message["type"] == "message":
             try:
-                sent = msgspec.json.decode(message["data"], type=_Message)
+                sent = shapes.from_json(message["data"], _Message)
                 target = Key(sent.target)
                 kind_of(target)
             except (msgspec.DecodeError, InvalidItemError):

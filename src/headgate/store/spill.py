@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.errors import CorruptionError, InvalidItemError, NotFoundError
 from headgate.store.blobs import Blobs
@@ -168,7 +169,7 @@ def _split(name: str, content: bytes) -> tuple[_Header, bytes]:
     if hashlib.sha256(content).hexdigest() != name.rpartition("/")[2]:
         raise CorruptionError(f"blob {name}: its content does not match its digest; restore it from a backup")
     head, _, body = content.partition(b"\n")
-    return msgspec.json.decode(head, type=_Header), body
+    return shapes.from_json(head, _Header), body
 
 
 def _may_be_large(value: object) -> bool:

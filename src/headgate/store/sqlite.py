@@ -208,7 +208,8 @@ class SqliteStore:
         self._refuse_if_closed()
         self.stats.transactions += len(pieces)
         self.stats.writes += sum(len(operations) for operations in pieces)
-        outcomes = self._commits.run(lambda connection: carry_out_each(connection, pieces))
+        quiet = all(map(_are_quiet, transactions))
+        outcomes = self._commits.run(lambda connection: carry_out_each(connection, pieces), quiet=quiet)
         return [self._with_whole_items(o) if isinstance(o, ConflictError) else o for o in outcomes]
 
     def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
@@ -410,6 +411,11 @@ class _LaggingReader:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+def _are_quiet(writes: Sequence[Write]) -> bool:
+    """Whether nobody who waits for the store need be woken by these."""
+    return all(type(write) is Put and write.quiet for write in writes)
 
 
 _OPEN_STORES: weakref.WeakSet[SqliteStore] = weakref.WeakSet()

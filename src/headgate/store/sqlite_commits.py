@@ -15,6 +15,8 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
+from msgspec import Struct
+
 from headgate.errors import HeadgateError, StoreClosedError
 from headgate.store.sqlite_errors import translated
 from headgate.store.sqlite_file import DatabaseFile
@@ -31,25 +33,21 @@ GROUP_SECONDS_MAX: Final = 0.005
 _MAIN_THREAD: Final = threading.main_thread().ident
 
 
-class Request(Generic[T]):
+class Request(Struct, Generic[T], eq=False):
     """One transaction on its way to the disk.
 
     Whoever waits for it is woken by `wake`; `leads` says whether that thread can take the lead. Without a thread
-    that waits, `settle` is told the outcome.
+    that waits, `settle` is told the outcome. One that is `quiet` is no news to anyone who waits for the store.
     """
 
-    __slots__ = ("done", "error", "leads", "result", "settle", "wake", "work")
-
-    def __init__(
-        self, work: Callable[[sqlite3.Connection], T], settle: Callable[[BaseException | None], None] | None = None
-    ) -> None:
-        self.work = work
-        self.settle = settle
-        self.result: T | None = None
-        self.error: BaseException | None = None
-        self.done = False
-        self.wake: threading.Lock | None = None
-        self.leads = False
+    work: Callable[[sqlite3.Connection], T]
+    settle: Callable[[BaseException | None], None] | None = None
+    quiet: bool = False
+    result: T | None = None
+    error: BaseException | None = None
+    done: bool = False
+    wake: threading.Lock | None = None
+    leads: bool = False
 
 
 class Commits:
@@ -70,6 +68,8 @@ class Commits:
         self._stats = stats
         self._recent = recent
         self._connection = file.connect()
+        # One for all that is asked around a transaction: a connection makes a new one each time it is asked itself.
+        self._cursor = self._connection.cursor()
         self._schema = self._schema_version()
         # Of what others had written when this connection last looked; the first transaction looks.
         self._others_version: int | None = None
@@ -81,9 +81,9 @@ class Commits:
         self._committer: threading.Thread | None = None
         self._bell: SimpleQueue[None] = SimpleQueue()
 
-    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def run(self, work: Callable[[sqlite3.Connection], T], *, quiet: bool = False) -> T:
         """Return what `work` returned, once it is durable, or raise what it raised."""
-        request = Request(work)
+        request = Request(work, quiet=quiet)
         if threading.get_ident() == _MAIN_THREAD:
             self._wait_without_leading(request)
         elif self._leading.acquire(blocking=False):
@@ -253,7 +253,8 @@ class Commits:
             self._retry_singly(group)
         finally:
             self._file.lock.release()
-        self._wakeups.committed()
+        if not all(request.quiet for request in group):
+            self._wakeups.committed()
 
     def _commit_queue(self, group: list[Request[Any]]) -> None:
         try:
@@ -262,7 +263,7 @@ class Commits:
             # Only now, because each of them would have wanted the interpreter while rows were being
             # applied; the commit leaves it to them for as long as the disk takes.
             self._wake_served()
-            self._connection.execute("COMMIT")
+            self._cursor.execute("COMMIT")
         except BaseException:
             self._roll_back()
             raise
@@ -311,10 +312,10 @@ class Commits:
 
     def _begin(self) -> None:
         self._file.check_in_place()
-        self._connection.execute("BEGIN IMMEDIATE")
+        self._cursor.execute("BEGIN IMMEDIATE")
         # SQLite's number for what other connections have committed, here or elsewhere. Nobody can add to it before
         # this transaction ends, and while it stays the same they have changed no row, and the schema neither.
-        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        (version,) = self._cursor.execute("PRAGMA data_version").fetchone()
         if version != self._others_version:
             self._forget_rows()
             self._check_schema()

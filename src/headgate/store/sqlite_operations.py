@@ -45,6 +45,8 @@ class Operation(ABC):
 
     # Whether a hundred such writes are surely within the limit of a transaction.
     is_small = True
+    # Whether what is written depends on what is there, so that `prepare` has something to do.
+    needs_preparing = False
 
     def __init__(self, rows: TableRows, key: Parameters, condition: Condition | None, now: float) -> None:
         self.rows = rows
@@ -56,16 +58,23 @@ class Operation(ABC):
 
     def carry_out(self, connection: sqlite3.Connection) -> Item | None:
         """Apply this operation alone. Raises `ConflictError`, having written nothing."""
-        if not self.admits(connection):
+        cursor = connection.cursor()
+        if not self.admits(cursor):
             raise _conflict({0: self})
-        self.prepare()
-        return self.apply(connection)
+        if self.needs_preparing:
+            self.prepare()
+        return self.apply(cursor)
 
-    def admits(self, connection: sqlite3.Connection) -> bool:
+    def admits(self, cursor: sqlite3.Cursor) -> bool:
         """Read the row as it stands and say whether the write may go ahead. Writes nothing."""
         if self.condition is None and not self.rows.table.stream and not self._needs_current():
             return True
-        self._body = self.rows.recent.body(connection, self.key)
+        self._body, kept = self.rows.recent.content(cursor, self.key)
+        is_there = kept is not None and is_live(self.rows, kept, self._now)
+        if is_there and (self.condition is None or holds(self.condition, kept)):
+            self.current = kept
+            return True
+        # Whoever is refused gets an item of their own.
         self.current = live_item(self.rows, self._body, self._now)
         return self.condition is None or holds(self.condition, self.current)
 
@@ -73,7 +82,7 @@ class Operation(ABC):
         """Work out what to write, and refuse what cannot be. Everything in the transaction has been admitted."""
 
     @abstractmethod
-    def apply(self, connection: sqlite3.Connection) -> Item | None:
+    def apply(self, cursor: sqlite3.Cursor) -> Item | None:
         """Write. `admits` has said yes in the same transaction."""
 
     def bytes_written(self) -> int:
@@ -83,20 +92,20 @@ class Operation(ABC):
     def _needs_current(self) -> bool:
         return False
 
-    def _write(self, connection: sqlite3.Connection, item: Item, body: str, *, is_news: bool = True) -> None:
+    def _write(self, cursor: sqlite3.Cursor, item: Item, body: str, *, is_news: bool = True) -> None:
         if self.current is not None and self.rows.places_alike(self.current, item):
-            connection.execute(self.rows.rewrite, (body, *self.key))
+            cursor.execute(self.rows.rewrite, (body, *self.key))
         else:
-            connection.execute(self.rows.upsert, self.rows.row(item, body))
-        self.rows.recent.keep(self.key, body)
+            cursor.execute(*self.rows.upserted(item, body))
+        self.rows.recent.keep(self.key, body, item)
         if is_news and self.rows.table.stream:
-            self._record(connection, body)
+            self._record(cursor, body)
 
-    def _record(self, connection: sqlite3.Connection, new: str | None) -> None:
+    def _record(self, cursor: sqlite3.Cursor, new: str | None) -> None:
         if self._body == new:
             return
         kind = ChangeKind.INSERT if self._body is None else ChangeKind.REMOVE if new is None else ChangeKind.MODIFY
-        connection.execute(APPEND_CHANGE, (self.rows.table.name, kind, self._body, new, self._now, 0))
+        cursor.execute(APPEND_CHANGE, (self.rows.table.name, kind, self._body, new, self._now, 0))
 
 
 class PutRow(Operation):
@@ -119,14 +128,16 @@ class PutRow(Operation):
         self._is_quiet = quiet
         self.is_small = len(body) <= _CHARS_SURELY_SMALL
 
-    def admits(self, connection: sqlite3.Connection) -> bool:
+    def admits(self, cursor: sqlite3.Cursor) -> bool:
         if self.condition is None and not self.rows.table.stream:
             return True
         wanted = _version_of(self.condition)
         if wanted is None:
-            return super().admits(connection)
-        self._body = self.rows.recent.body(connection, self.key)
-        placed = None if self._body is None else self.rows.placed(self._body)
+            return super().admits(cursor)
+        self._body, kept = self.rows.recent.content(cursor, self.key)
+        placed: Item | None = kept
+        if placed is None and self._body is not None:
+            placed = self.rows.placed(self._body)
         if placed is not None and _is_at(placed, wanted) and is_live(self.rows, placed, self._now):
             self.current = placed
             return True
@@ -134,8 +145,8 @@ class PutRow(Operation):
         self.current = live_item(self.rows, self._body, self._now)
         return self.condition is None or holds(self.condition, self.current)
 
-    def apply(self, connection: sqlite3.Connection) -> None:
-        self._write(connection, self._item, self._new_body, is_news=not self._is_quiet)
+    def apply(self, cursor: sqlite3.Cursor) -> None:
+        self._write(cursor, self._item, self._new_body, is_news=not self._is_quiet)
 
     def bytes_written(self) -> int:
         body = self._new_body
@@ -150,6 +161,7 @@ class UpdateRow(Operation):
 
     # Looked at with the rest of its transaction.
     is_small = False
+    needs_preparing = True
 
     def __init__(self, rows: TableRows, update: Update, now: float) -> None:
         super().__init__(rows, parameters(update.key), update_condition(update), now)
@@ -167,8 +179,8 @@ class UpdateRow(Operation):
         if not surely_within(self._new_body, BODY_SURELY_FITS):
             check_size(self.rows.table, self._new)
 
-    def apply(self, connection: sqlite3.Connection) -> Item:
-        self._write(connection, self._new, self._new_body)
+    def apply(self, cursor: sqlite3.Cursor) -> Item:
+        self._write(cursor, self._new, self._new_body)
         return self._new
 
     def bytes_written(self) -> int:
@@ -185,11 +197,11 @@ class DeleteRow(Operation):
 
     __slots__ = ()
 
-    def apply(self, connection: sqlite3.Connection) -> Item | None:
-        connection.execute(self.rows.delete, self.key)
+    def apply(self, cursor: sqlite3.Cursor) -> Item | None:
+        cursor.execute(self.rows.delete, self.key)
         self.rows.recent.keep(self.key, None)
         if self.rows.table.stream:
-            self._record(connection, None)
+            self._record(cursor, None)
         return self.current
 
     def _needs_current(self) -> bool:
@@ -201,46 +213,54 @@ class CheckRow(Operation):
 
     __slots__ = ()
 
-    def admits(self, connection: sqlite3.Connection) -> bool:
+    def admits(self, cursor: sqlite3.Cursor) -> bool:
         # The same few rows are checked by one transaction after the other: that a worker is a member, for instance.
         recent, condition = self.rows.recent, self.condition
-        body = recent.body(connection, self.key)
+        body, _ = recent.content(cursor, self.key)
         if recent.is_known_to_hold(self.key, body, condition, self._now):
             return True
-        admits = super().admits(connection)
+        admits = super().admits(cursor)
         if admits and body is not None and condition is not None and self.current is not None:
             name = self.rows.table.ttl_attribute
             expires = None if name is None else self.current.get(name)
             recent.note_to_hold(self.key, body, condition, math.inf if expires is None else expires)
         return admits
 
-    def apply(self, connection: sqlite3.Connection) -> None:
-        del connection
+    def apply(self, cursor: sqlite3.Cursor) -> None:
+        del cursor
 
 
-def carry_out_all(connection: sqlite3.Connection, operations: Sequence[Operation]) -> list[Item | None]:
+def carry_out_all(connection: sqlite3.Connection, operations: Sequence[Operation]) -> None:
     """Apply all operations, or raise `ConflictError` naming every one that was refused, having written nothing."""
-    if len(operations) == 1:
-        return [operations[0].carry_out(connection)]
-    losers = {place: operation for place, operation in enumerate(operations) if not operation.admits(connection)}
+    _carry_out_all(connection.cursor(), operations)
+
+
+def _carry_out_all(cursor: sqlite3.Cursor, operations: Sequence[Operation]) -> None:
+    losers: dict[int, Operation] = {}
+    for place, operation in enumerate(operations):
+        if not operation.admits(cursor):
+            losers[place] = operation  # noqa: PERF403 - seldom any, and a comprehension is a call for each transaction
     if losers:
         raise _conflict(losers)
     for operation in operations:
-        operation.prepare()
-    return [operation.apply(connection) for operation in operations]
+        if operation.needs_preparing:
+            operation.prepare()
+    for operation in operations:
+        operation.apply(cursor)
 
 
 def carry_out_each(
     connection: sqlite3.Connection, transactions: Sequence[Sequence[Operation]]
 ) -> list[HeadgateError | None]:
     """Apply transactions one after the other, and return for each what refused it, if anything did."""
+    cursor = connection.cursor()
     outcomes: list[HeadgateError | None] = []
     seen_ahead = 0
     for place, operations in enumerate(transactions):
         if place == seen_ahead:
-            seen_ahead = _look_ahead(connection, transactions, place)
+            seen_ahead = _look_ahead(cursor, transactions, place)
         try:
-            carry_out_all(connection, operations)
+            _carry_out_all(cursor, operations)
         except HeadgateError as exc:
             # Raised before its first write, so that what the others wrote can stay.
             outcomes.append(exc)
@@ -249,7 +269,7 @@ def carry_out_each(
     return outcomes
 
 
-def _look_ahead(connection: sqlite3.Connection, transactions: Sequence[Sequence[Operation]], first: int) -> int:
+def _look_ahead(cursor: sqlite3.Cursor, transactions: Sequence[Sequence[Operation]], first: int) -> int:
     """Read what the next transactions will look at with one statement for each table; return the first one after them.
 
     What one of them writes before another looks is kept as any other write is.
@@ -265,7 +285,7 @@ def _look_ahead(connection: sqlite3.Connection, transactions: Sequence[Sequence[
         count += len(transactions[after])
         after += 1
     for name, rows in tables.items():
-        rows.recent.read_ahead(connection, keys[name], rows.select_many)
+        rows.recent.read_ahead(cursor, keys[name], rows.select_many)
     return after
 
 
@@ -303,7 +323,7 @@ def _version_of(condition: Condition | None) -> int | None:
 
 def _is_at(item: Item, version: int) -> bool:
     """Whether an item is plainly at a version; False says nothing."""
-    held = item[VERSION]
+    held = item.get(VERSION)
     return type(held) is int and held == version
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headgate import shapes
 from headgate.store.conditions import VERSION
 from headgate.store.schema import Key, Table
 from headgate.store.sqlite_recent import Parameters, RecentRows
@@ -43,12 +44,13 @@ class TableRows:
         self._copies = list(table.index_attributes)
         self._columns |= {attribute: _quoted(f"i_{attribute}") for attribute in self._copies}
         self._statements: dict[tuple[str | None, str | None, bool, bool], str] = {}
+        self._upserts: dict[int, str] = {}
         # Bound once: building a row is on the path of every write.
         self._copied = (*self._copies, *([table.ttl_attribute] if table.ttl_attribute else []))
         self._row_attributes = (*table.key_names, *self._copied)
         looked_at = dict.fromkeys((*self._copied, VERSION))
         shape = msgspec.defstruct("Placing", [(name, Any, None) for name in looked_at])
-        self._placing = msgspec.json.Decoder(shape)
+        self._placing = shapes.json_decoder(shape)
         self.recent = RecentRows(self.select)
 
     def key_of(self, item: Item) -> Parameters:
@@ -59,6 +61,26 @@ class TableRows:
         """Return the values of `upsert`'s parameters."""
         get = item.get
         return (*[get(name) for name in self._row_attributes], body)
+
+    def upserted(self, item: Item, body: str) -> tuple[str, list[Any]]:
+        """Return the statement that stores an item in place of what is there, and the values of its parameters.
+
+        Columns of what the item lacks are left out: to be given a None costs Python's SQLite as much as the others do.
+        """
+        values: list[Any] = []
+        present = 0
+        for place, name in enumerate(self._row_attributes):
+            value = item.get(name)
+            if value is not None:
+                present |= 1 << place
+                values.append(value)
+        values.append(body)
+        statement = self._upserts.get(present)
+        if statement is None:
+            columns = [*self._keys, *self.copied_columns.values()]
+            given = [column for place, column in enumerate(columns) if present & 1 << place]
+            statement = self._upserts[present] = self._upsert([*given, "body"])
+        return statement, values
 
     def placed(self, body: str) -> Item | None:
         """Return what decides about the place of an item, and its version; the rest of it is not looked at.
@@ -74,7 +96,11 @@ class TableRows:
 
     def places_alike(self, left: Item, right: Item) -> bool:
         """Whether two items of one key have the same place in every index."""
-        return [left.get(name) for name in self._copied] == [right.get(name) for name in self._copied]
+        # A loop rather than `all`: every rewrite of a row asks this, and a generator costs more than the few there are.
+        for name in self._copied:  # noqa: SIM110 - as above
+            if left.get(name) != right.get(name):
+                return False
+        return True
 
     @cached_property
     def copied_columns(self) -> dict[str, str]:
@@ -125,7 +151,9 @@ class TableRows:
 
     @cached_property
     def upsert(self) -> str:
-        columns = [*self._keys, *self.copied_columns.values(), "body"]
+        return self._upsert([*self._keys, *self.copied_columns.values(), "body"])
+
+    def _upsert(self, columns: list[str]) -> str:
         places = ", ".join("?" * len(columns))
         return f"INSERT OR REPLACE INTO {self.name} ({', '.join(columns)}) VALUES ({places})"
 

@@ -16,8 +16,9 @@ from headgate.store.values import Item
 class Put(msgspec.Struct, frozen=True):
     """Store the whole item, replacing what is there.
 
-    One that is `quiet` is no news: a backend may leave it out of the table's change stream. It is for items that are
-    confirmed again and again as they were, and whose next change is told as any other.
+    One that is `quiet` is no news: a backend may leave it out of the table's change stream, and need not wake those who
+    wait for something to happen. It is for items that are confirmed again and again as they were, and whose next change
+    is told as any other, and for those that someone looks for at times of their own.
     """
 
     table: Table

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headgate import shapes
 from headgate.triggers.aws_clients import error_code
 from headgate.triggers.contract import JobState, Polled, failed, shown
 from headgate.triggers.failure_texts import category_of
@@ -108,7 +109,7 @@ def log4j_error(messages: Iterable[str]) -> str | None:
 def _reason_in(message: str) -> str:
     start = message.find("{")
     try:
-        said = msgspec.json.decode(message[start:].encode(), type=dict[str, Any]) if start >= 0 else {}
+        said = shapes.from_json(message[start:].encode(), dict[str, Any]) if start >= 0 else {}
     except msgspec.DecodeError:
         said = {}
     reason = said.get("Failure Reason") or said.get("failureReason") or message

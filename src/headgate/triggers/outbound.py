@@ -16,6 +16,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
+from headgate import shapes
 from headgate.clock import Clock
 from headgate.durable.destinations import Destinations, Resolve, system_resolve
 from headgate.durable.failures import NonRetryable
@@ -66,7 +67,7 @@ class Answer(Struct, frozen=True):
     def object(self) -> dict[str, Any]:
         """Return the body as a JSON object. Raises `TriggerFailedError` for anything else."""
         try:
-            return msgspec.json.decode(self.body, type=dict[str, Any])
+            return shapes.from_json(self.body, dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise TriggerFailedError(
                 f"{self.where}: answered {self.status} with what is not a JSON object; is it the right address?",

@@ -16,8 +16,8 @@ from headgate.store.schema import Key
 from headgate.store.sqlite import SqliteStore, Synchronous
 from headgate.store.sqlite_recent import ROWS_MAX
 from headgate.store.tables import SIGNAL_STATE
-from headgate.store.values import Item
-from headgate.store.writes import Check, Put, Write
+from headgate.store.values import Item, dump, vouched
+from headgate.store.writes import Check, Delete, Put, Write
 from tests.stores import open_sqlite
 
 KEY = Key("urn:dp:a:b", "FRESHNESS")
@@ -110,6 +110,40 @@ def test_condition__rows_written_a_moment_ago__are_not_read_again(store: SqliteS
     assert sum(each.startswith("COMMIT") for each in statements) == 4
 
 
+def test_condition__row_that_others_have_followed__is_not_read_again_and_is_still_the_last_one(
+    store: SqliteStore,
+) -> None:
+    store.put(SIGNAL_STATE, item(1))
+    others: list[Put | Delete] = [Put(SIGNAL_STATE, {**item(1), "SK": f"S{place}"}) for place in range(ROWS_MAX // 2)]
+    store.batch_write(others)
+    store.put(SIGNAL_STATE, item(2), condition=version_is(1))
+    statements: list[str] = []
+    store._commits._connection.set_trace_callback(statements.append)
+    store.put(SIGNAL_STATE, item(3), condition=version_is(2))
+    with pytest.raises(ConflictError):
+        store.put(SIGNAL_STATE, item(2), condition=version_is(1))
+    assert [each for each in statements if each.startswith("SELECT")] == []
+
+
+def test_condition__row_that_its_maker_vouches_for__who_is_refused_gets_an_item_of_their_own(
+    store: SqliteStore, clock: VirtualClock
+) -> None:
+    made = item(1, tags=["a"], ttl=int(clock.seconds()) + 100)
+    store.put(SIGNAL_STATE, vouched(made, dump(made, special=False)))
+    writes: list[Write] = [Put(SIGNAL_STATE, item(2), version_is(9)), Delete(SIGNAL_STATE, KEY, version_is(9))]
+    for write in writes:
+        with pytest.raises(ConflictError) as refused:
+            store.transact([write])
+        assert refused.value.current == made
+        refused.value.current |= {"version": 9}
+        refused.value.current["tags"].append("b")
+    assert store.delete(SIGNAL_STATE, KEY, condition=version_is(1)) == made
+    store.put(SIGNAL_STATE, vouched(made, dump(made, special=False)), condition=absent())
+    clock.advance(101)
+    with pytest.raises(ConflictError):
+        store.delete(SIGNAL_STATE, KEY, condition=version_is(1))
+
+
 def test_recent__many_rows__keeps_only_so_many_and_judges_all_of_them(store: SqliteStore) -> None:
     places = range(ROWS_MAX + 50)
     first: list[list[Write]] = [[Put(SIGNAL_STATE, {**item(1), "SK": f"S{place}"}, absent())] for place in places]
@@ -117,4 +151,5 @@ def test_recent__many_rows__keeps_only_so_many_and_judges_all_of_them(store: Sql
     assert store.transact_many(first) == [None] * len(places)
     assert store.transact_many(again) == [None] * len(places)
     assert all(isinstance(each, ConflictError) for each in store.transact_many(again))
-    assert len(store._rows[SIGNAL_STATE.name].recent._bodies) == ROWS_MAX
+    recent = store._rows[SIGNAL_STATE.name].recent
+    assert ROWS_MAX // 2 <= len(recent._contents) + len(recent._older) <= ROWS_MAX

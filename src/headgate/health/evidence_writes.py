@@ -1,4 +1,4 @@
-"""The intake of evidence: what is to be kept is checked, told from what is there already, and written in groups.
+"""Writes of evidence: what is to be kept is checked, told from what is there already, and written in groups.
 
 A group is one transaction: its rows, each only if its id is not taken, and one row of the spool from which the archive
 is filled (`evidence_archive`). So what is stored is certain to be archived, and a batch that is offered again after a
@@ -77,7 +77,7 @@ class Kept:
         return self.answer
 
 
-class Intake:
+class EvidenceWrites:
     """Writes evidence that is to be kept."""
 
     def __init__(self, store: Store, ids: IdMaker, *, hot_seconds: int) -> None:
@@ -101,7 +101,7 @@ class Intake:
         """Store each group in a transaction of its own, and return what is left of those that were refused."""
         transactions: list[list[writes.Write]] = []
         for group in groups:
-            rows = [writes.Put(EVIDENCE_CACHE, _stored(each, ttl), absent()) for each in group]
+            rows = [writes.Put(EVIDENCE_CACHE, _stored(each, ttl), absent(), quiet=True) for each in group]
             lines = [Line(each.evidence_id, each.line) for each in group]
             transactions.append([*rows, spool_put(self._ids.ulid(), lines, now_ms)])
         expires_at = instant(1000 * ttl)

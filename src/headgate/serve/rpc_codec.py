@@ -1,0 +1,36 @@
+"""Encodings of RPC messages: what each protocol says of itself, and the encoding of protobuf."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from google.protobuf.message import DecodeError, Message
+
+from headgate.errors import InvalidPayloadError
+
+
+class Codec(Protocol):
+    """Reads and writes messages in one encoding, which other processes know by its name."""
+
+    name: str
+
+    def decode(self, kind: type[Message], content: bytes) -> Message:
+        """Return the message. Raises `InvalidPayloadError`."""
+
+    def encode(self, message: Message) -> bytes:
+        """Return the bytes."""
+
+
+class Binary:
+    """The encoding of protobuf itself."""
+
+    name = "proto"
+
+    def decode(self, kind: type[Message], content: bytes) -> Message:
+        try:
+            return kind.FromString(content)
+        except DecodeError as exc:
+            raise InvalidPayloadError(f"the message is not a {kind.DESCRIPTOR.full_name}: {exc}") from exc
+
+    def encode(self, message: Message) -> bytes:
+        return message.SerializeToString()
