@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
@@ -29,7 +29,7 @@ from headgate.serve.connect_messages import (
     queried,
     unpacked,
 )
-from headgate.serve.direct import RawPairs, Whole
+from headgate.serve.direct import LATER, Later, RawPairs, Whole
 from headgate.serve.problem import Problem, retry_after, send_problem
 from headgate.serve.rpc import MESSAGE_BYTES_MAX, Method, RpcCall, combined
 from headgate.serve.rpc_codec import Binary, Codec
@@ -46,6 +46,14 @@ _TIMEOUT_DIGITS_MAX: Final = 10
 _HOSTS_MAX: Final = 64
 _LENGTH_DIGITS_MAX: Final = 6
 _CUT_OFF: Final = "the server stopped before the call was finished; find out what was done before you repeat it"
+
+
+class _Understood(NamedTuple):
+    """What the head of a call says."""
+
+    method: Method
+    codec: Codec
+    headers: dict[bytes, bytes]
 
 
 class Connect:
@@ -78,22 +86,47 @@ class Connect:
         """Whether a POST to this address may be answered by `direct`."""
         return url in self._dispatcher.direct
 
-    def direct(self, url: bytes, headers: RawPairs, client: tuple[str, int] | None, body: bytes) -> Whole | None:
-        """Return the answer to a call that is like most and needs no waiting, or None: then it comes as any other."""
+    def understood(self, url: bytes, headers: RawPairs) -> _Understood | None:
+        """Return what the head of a call says that is like most, or None: then it comes as any other."""
         found = combined(headers, b", ")
         codec = _UNARY.get(found.get(b"content-type", b""))
         if codec is None or b"content-encoding" in found or not self._is_plain(found, len(headers)):
             return None
         try:
-            call = self._call(found, client)
+            self._call(found, None)
         except InvalidPayloadError:
             return None
-        name = self._name(found)
+        return _Understood(self._dispatcher.direct[url], codec, found)
+
+    def direct(
+        self,
+        understood: _Understood,
+        client: tuple[str, int] | None,
+        body: bytes,
+        answered: Callable[[Whole], None],
+    ) -> Whole | Later | None:
+        """Return the answer to a call that needs no waiting, or hand it over; None: it comes as any other."""
+        method, codec, headers = understood
+        call = self._call(headers, client)
+        name = self._name(headers)
+        media = headers[b"content-type"]
+
+        def whole(content: bytes | RpcFailure) -> Whole:
+            if isinstance(content, RpcFailure):
+                return _failed(name, content)
+            return Whole(200, _headers(media, content, name), content)
+
+        dispatcher = self._dispatcher
+        if method.is_taken_in:
+            is_taken = dispatcher.hand_over(
+                API, method, body, codec, call, name, lambda content: answered(whole(content))
+            )
+            return LATER if is_taken else None
         try:
-            content = self._dispatcher.at_once(API, self._dispatcher.direct[url], body, codec, call, name)
+            content = dispatcher.at_once(API, method, body, codec, call, name)
         except RpcFailure as exc:
-            return _failed(name, exc)
-        return None if content is None else Whole(200, _headers(found[b"content-type"], content, name), content)
+            return whole(exc)
+        return None if content is None else whole(content)
 
     def _name(self, headers: dict[bytes, bytes]) -> str:
         given = headers.get(CORRELATION_HEADER)

@@ -1,11 +1,13 @@
-"""What an application may do for the HTTP port beside ASGI: answer small requests at once, without a task of their own.
+"""What an application may do for the HTTP port beside ASGI: answer small requests without a task of their own.
 
 A task, two messages and their checks cost as much as many an answer itself.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+import enum
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 RawPairs: TypeAlias = list[tuple[bytes, bytes]]
 
@@ -18,12 +20,36 @@ class Whole(NamedTuple):
     content: bytes
 
 
+class Later(enum.Enum):
+    """Says that the answer comes in a moment."""
+
+    LATER = enum.auto()
+
+
+LATER: Final = Later.LATER
+
+
 @runtime_checkable
 class DirectApp(Protocol):
-    """An application that can answer at once. What it leaves, and everything else, it is asked over ASGI."""
+    """An application that can answer directly. What it leaves, and everything else, it is asked over ASGI."""
 
     def takes(self, url: bytes) -> bool:
-        """Whether a POST to this address is worth asking `direct` about."""
+        """Whether a POST to this address is worth asking `understood` about."""
 
-    def direct(self, url: bytes, headers: RawPairs, client: tuple[str, int] | None, body: bytes) -> Whole | None:
-        """Return the answer, or None. It neither blocks nor raises; the names of headers are in lower case."""
+    def understood(self, url: bytes, headers: RawPairs) -> object | None:
+        """Return what `direct` is to be given of a request with this head, or None if that is none for `direct`.
+
+        What was understood once holds for every request with the same head. The names of headers are in lower case.
+        """
+
+    def direct(
+        self,
+        understood: Any,  # noqa: ANN401 - what `understood` has returned
+        client: tuple[str, int] | None,
+        body: bytes,
+        answered: Callable[[Whole], None],
+    ) -> Whole | Later | None:
+        """Return the answer, or `LATER`: then `answered` is called with it, once, on the event loop and after this.
+
+        None: the request is to be asked over ASGI. It neither blocks nor raises.
+        """

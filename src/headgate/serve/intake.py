@@ -108,16 +108,17 @@ class Intake:
                 self._begin()
         return False
 
-    async def ask(
+    def ask(
         self, method: Method, content: bytes, codec: Codec, call: RpcCall, principal: Principal, name: str
-    ) -> bytes:
-        """Return the answer to a call. Raises `RpcFailure`, and `IntakeEndedError` if the process ends before."""
+    ) -> asyncio.Future[bytes]:
+        """Hand a call over, and return what will be its answer.
+
+        That raises `RpcFailure`, and `IntakeEndedError` if the process ends before.
+        """
         self.calls += 1
         remaining_seconds = call.remaining_seconds()
         number = next(self._numbers)
-        return await self._asked(
-            Ask(number, method.path, codec.name, content, name, call.peer, principal, remaining_seconds)
-        )
+        return self._asked(Ask(number, method.path, codec.name, content, name, call.peer, principal, remaining_seconds))
 
     async def count(self) -> None:
         """Have what the process has counted added to the metrics. What it does not say in time is as it was."""
@@ -141,15 +142,14 @@ class Intake:
         if self._keeping is not None:
             await self._keeping
 
-    async def _asked(self, frame: Ask | Count) -> bytes:
+    def _asked(self, frame: Ask | Count) -> asyncio.Future[bytes]:
         assert self._child is not None, "who asks has seen that it is there"
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._pending[frame.number] = future
-        try:
-            self._child.line.send(frame)
-            return await future
-        finally:
-            self._pending.pop(frame.number, None)
+        # Also when nobody waits for it any more.
+        future.add_done_callback(lambda _: self._pending.pop(frame.number, None))
+        self._child.line.send(frame)
+        return future
 
     def _take(self, frame: Frame) -> None:
         if isinstance(frame, Answer | Failed):

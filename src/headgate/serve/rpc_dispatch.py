@@ -53,8 +53,9 @@ class Dispatcher:
         first and answers at once: None if it would have to ask. What `intake` takes is not answered here.
         """
         self.methods = {method.path: method for method in methods}
-        # What may be answered without waiting, by address.
-        self.direct = {} if tracing.is_on else {each.path.encode(): each for each in methods if each.is_direct}
+        # What may be answered without waiting or handed over, by address.
+        direct = [each for each in methods if each.is_direct or (intake is not None and each.is_taken_in)]
+        self.direct = {} if tracing.is_on else {each.path.encode(): each for each in direct}
         self.clock = clock
         self._pool = pool
         self._tracing = tracing
@@ -113,9 +114,8 @@ class Dispatcher:
             try:
                 call.check_deadline()
                 request = codec.decode(method.request, content)
-                has_credentials = CREDENTIALS in call.headers
-                principal = self._remember(call) if has_credentials else self._identify(call)
-                if principal is None and has_credentials:
+                principal = self._known_caller(call)
+                if principal is None and CREDENTIALS in call.headers:
                     return None
                 call.principal = method.rule.admit(principal, request)
                 answer = _at_hand(method, request, call)
@@ -128,6 +128,50 @@ class Dispatcher:
                 raise failed from exc
             self.record(api, method, OK, self.clock.monotonic() - started_at)
         return encoded
+
+    def hand_over(
+        self,
+        api: str,
+        method: Method,
+        content: bytes,
+        codec: Codec,
+        call: RpcCall,
+        name: str,
+        answered: Callable[[bytes | RpcFailure], None],
+    ) -> bool:
+        """Have the intake answer a call, if it takes calls now, and say whether it does.
+
+        `answered` is then told what `unary` would return or raise. It makes no span: who traces asks `unary`.
+        """
+        started_at = self.clock.monotonic()
+        intake = self._intake
+        if intake is None or not intake.is_ready:
+            return False
+        try:
+            call.check_deadline()
+            principal = self._known_caller(call)
+        except HeadgateError:
+            # `unary` says the same, and why.
+            return False
+        if principal is None:
+            return False
+        future = intake.ask(method, content, codec, call, principal, name)
+        limit = None
+        if call.deadline_at is not None:
+            limit = future.get_loop().call_later(call.deadline_at - started_at, _give_up, future)
+
+        def told(future: asyncio.Future[bytes]) -> None:
+            if limit is not None:
+                limit.cancel()
+            error = future.exception()
+            with correlated(name):
+                outcome = future.result() if error is None else self._failure(method, error)
+                status = outcome.status if isinstance(outcome, RpcFailure) else OK
+                self.record(api, method, status, self.clock.monotonic() - started_at)
+            answered(outcome)
+
+        future.add_done_callback(told)
+        return True
 
     async def stream(
         self, api: str, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str
@@ -155,10 +199,15 @@ class Dispatcher:
             with correlated(name):
                 self.record(api, method, status, self.clock.monotonic() - started_at)
 
+    def _known_caller(self, call: RpcCall) -> Principal | None:
+        """Return who calls as far as that is known without asking anyone."""
+        return self._remember(call) if CREDENTIALS in call.headers else self._identify(call)
+
     async def _caller(self, call: RpcCall) -> Principal | None:
-        if CREDENTIALS not in call.headers:
-            return self._identify(call)
-        return self._remember(call) or await self._pool.run(lambda: self._identify(call))
+        known = self._known_caller(call)
+        if known is not None or CREDENTIALS not in call.headers:
+            return known
+        return await self._pool.run(lambda: self._identify(call))
 
     async def _answered(self, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str) -> bytes:
         intake = self._intake
@@ -208,7 +257,7 @@ class Dispatcher:
                     raise
                 raise _late() from exc
 
-    def _failure(self, method: Method, error: Exception) -> RpcFailure:
+    def _failure(self, method: Method, error: BaseException) -> RpcFailure:
         if isinstance(error, RpcFailure):
             return error
         if isinstance(error, HeadgateError):
@@ -253,6 +302,11 @@ def _late() -> DeadlineExceededError:
     return DeadlineExceededError(
         "the caller's deadline passed before there was an answer; what was begun may still be finished"
     )
+
+
+def _give_up(future: asyncio.Future[bytes]) -> None:
+    if not future.done():
+        future.set_exception(_late())
 
 
 async def _close(answers: AsyncIterator[Message] | None) -> None:

@@ -1,0 +1,215 @@
+"""How requests are read from connections: uvicorn's way, and a shorter one for what the application answers directly.
+
+A small request is kept until all of it is there, and offered to the application. If that does not answer it, it goes on
+as if it had just begun. Clients send the same head again and again: one that was understood before is known by its
+bytes, and what comes with it is not parsed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from typing import Any, Final, NamedTuple
+
+import structlog
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from headgate.serve.direct import LATER, DirectApp, Whole
+from headgate.serve.problem import MEDIA_TYPE, Problem
+from headgate.telemetry import correlated
+
+# A body whose length has more digits is not small.
+_SMALL_DIGITS: Final = 4
+# So many heads are known at a time, none longer than this.
+HEADS_MAX: Final = 512
+HEAD_BYTES_MAX: Final = 2048
+_END: Final = b"\r\n\r\n"
+_log = structlog.get_logger(__name__)
+
+
+class _Head(NamedTuple):
+    understood: Any
+    body_bytes: int
+
+
+class Heads:
+    """The heads of requests that were understood, by their bytes, for all connections of a server."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, _Head] = {}
+
+    def find(self, data: bytes) -> tuple[Any, bytes] | None:
+        """Return what is understood of a request, and its body, if `data` is a whole one whose head is known."""
+        end = data.find(_END) + len(_END)
+        head = self._known.get(data[:end])
+        if head is None or len(data) - end != head.body_bytes:
+            return None
+        return head.understood, data[end:]
+
+    def learn(self, data: bytes, understood: object, body: bytes) -> None:
+        """Know the head of `data` again, if that is one whole request."""
+        end = data.find(_END) + len(_END)
+        if end > HEAD_BYTES_MAX or data[end:] != body:
+            return
+        if len(self._known) >= HEADS_MAX:
+            # Heads of which each is another, as where something is counted in them, are not worth the room.
+            self._known.clear()
+        self._known[data[:end]] = _Head(understood, len(body))
+
+
+class _Waiting:
+    """Stands where uvicorn has a request that is being answered, so that what comes after it waits its turn."""
+
+    response_complete = False
+    disconnected = False
+    keep_alive = True
+    more_body = False
+    body = b""
+
+    @property
+    def message_event(self) -> _Waiting:
+        return self
+
+    def set(self) -> None:
+        """Be told of more to read, for which nobody waits here."""
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection. What is not HTTP is told so in the shape of all errors."""
+
+    heads: Heads
+
+    def __init__(self, config: uvicorn.Config, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - uvicorn's own
+        super().__init__(config, *arguments, **more)
+        self._direct_app = config.app if isinstance(config.app, DirectApp) else None
+        # The body so far of a request that may be answered directly.
+        self._kept: bytes | None = None
+        self._understood: Any = None
+        self._is_in_message = False
+        # What was received last, if a request begins with it, and whether that was offered already.
+        self._received = b""
+        self._was_offered = False
+
+    def data_received(self, data: bytes) -> None:
+        if self._direct_app is not None and not self._is_in_message:
+            found = self.heads.find(data) if self._is_free() else None
+            if found is not None:
+                self._unset_keepalive_if_required()
+                if self._answer(*found):
+                    return
+                self._was_offered = True
+            self._received = data
+        super().data_received(data)
+        self._received = b""
+        self._was_offered = False
+
+    def on_message_begin(self) -> None:
+        self._is_in_message = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        if self._may_be_direct():
+            self._kept = b""
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self._kept is None:
+            super().on_body(body)
+        else:
+            self._kept += body
+
+    def on_message_complete(self) -> None:
+        self._is_in_message = False
+        if self._kept is not None:
+            body = self._kept
+            if self._received:
+                self.heads.learn(self._received, self._understood, body)
+            if self._answer(self._understood, body):
+                self._kept = None
+                return
+            self._go_on()
+        super().on_message_complete()
+
+    def shutdown(self) -> None:
+        self._go_on()
+        super().shutdown()
+
+    def _is_free(self) -> bool:
+        """Whether nothing is before the next request: no answer under way, and room for one."""
+        is_next = self.cycle is None or self.cycle.response_complete
+        return is_next and not self.flow.write_paused and not self.transport.is_closing()
+
+    def _may_be_direct(self) -> bool:
+        app, parser = self._direct_app, self.parser
+        if (
+            app is None
+            or self._was_offered
+            or not app.takes(self.url)
+            or parser.get_method() != b"POST"
+            or not self._is_free()
+        ):
+            return False
+        is_plain = parser.should_keep_alive() and not parser.should_upgrade() and parser.get_http_version() == "1.1"
+        lengths = [value for name, value in self.headers if name == b"content-length"]
+        is_small = len(lengths) == 1 and len(lengths[0]) <= _SMALL_DIGITS
+        if not (is_plain and is_small) or self.expect_100_continue:
+            return False
+        self._understood = app.understood(self.url, self.headers)
+        return self._understood is not None
+
+    def _answer(self, understood: object, body: bytes) -> bool:
+        """Have a request answered, now or in a moment. False if it has to take its usual way."""
+        assert self._direct_app is not None, "only what such an application takes is offered to it"
+        waiting = _Waiting()
+
+        def answered(whole: Whole) -> None:
+            waiting.response_complete = True
+            if not waiting.disconnected and not self.transport.is_closing():
+                self._send(whole, keep_alive=waiting.keep_alive)
+
+        answer = self._direct_app.direct(understood, self.client, body, answered)
+        if isinstance(answer, Whole):
+            self._send(answer, keep_alive=True)
+        elif answer is LATER:
+            # It is a request as far as uvicorn looks at it.
+            self.cycle = waiting
+        return answer is not None
+
+    def _go_on(self) -> None:
+        """Let a request that was kept take its usual way."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            super().on_headers_complete()
+            super().on_body(kept)
+
+    def _send(self, whole: Whole, *, keep_alive: bool) -> None:
+        parts = [STATUS_LINE[whole.status]]
+        for name, value in (*self.server_state.default_headers, *whole.headers):
+            parts += [name, b": ", value, b"\r\n"]
+        if not keep_alive:
+            parts.append(b"connection: close\r\n")
+        self.transport.write(b"".join([*parts, b"\r\n", whole.content]))
+        if not keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        identifier = f"req_{secrets.token_hex(13)}"
+        with correlated(identifier):
+            fact = str(sys.exception() or msg)
+            problem = Problem.of(400, "bad_request", f"the request is not HTTP/1.1 as it is spoken here: {fact}")
+            _log.info("request refused", action="http.request", status=400, fact=fact)
+        content = problem.content()
+        head = (
+            f"HTTP/1.1 400 {problem.title}\r\ncontent-type: {MEDIA_TYPE}\r\ncontent-length: {len(content)}\r\n"
+            f"x-correlation-id: {identifier}\r\nx-content-type-options: nosniff\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode("ascii") + content)
+        self.transport.close()
+
+
+def protocol_of(heads: Heads) -> type[HttpProtocol]:
+    """Return the protocol for the connections of one server."""
+    return type("HttpProtocol", (HttpProtocol,), {"heads": heads})

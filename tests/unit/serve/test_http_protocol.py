@@ -1,0 +1,235 @@
+"""Requests that an application answers directly: known by their heads, in their order, now or in a moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from litestar.types import Receive, Scope, Send
+
+from headgate.serve import http_protocol
+from headgate.serve.direct import LATER, Later, RawPairs, Whole
+from headgate.serve.http_protocol import HEADS_MAX, Heads
+from headgate.serve.http_server import HttpServer
+from headgate.settings import Address
+
+URL = b"/direct"
+
+
+class App:
+    """Answers with the body it was sent: directly, in a moment (`later`), or over ASGI (`usual`)."""
+
+    def __init__(self) -> None:
+        self.understands = 0
+        self.waiting: list[tuple[bytes, Callable[[Whole], None]]] = []
+        self.seen: list[tuple[str, bytes]] = []
+        self.came = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await _lifespan(receive, send)
+            return
+        body = b""
+        while True:
+            message: Any = await receive()
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        self.seen.append(("usual", body))
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def takes(self, url: bytes) -> bool:
+        return url == URL
+
+    def understood(self, url: bytes, headers: RawPairs) -> object | None:
+        assert url == URL
+        self.understands += 1
+        return dict(headers).get(b"x-kind", b"now")
+
+    def direct(
+        self, understood: bytes, _client: tuple[str, int] | None, body: bytes, answered: Callable[[Whole], None]
+    ) -> Whole | Later | None:
+        self.seen.append((understood.decode(), body))
+        if understood == b"usual":
+            return None
+        if understood == b"later":
+            self.waiting.append((body, answered))
+            self.came.set()
+            return LATER
+        return _whole(body)
+
+    def answer_next(self) -> None:
+        body, answered = self.waiting.pop(0)
+        answered(_whole(body))
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+def _whole(body: bytes) -> Whole:
+    return Whole(200, [(b"content-length", b"%d" % len(body))], body)
+
+
+def request(body: bytes, kind: str = "now") -> bytes:
+    head = f"POST /direct HTTP/1.1\r\nhost: localhost\r\nx-kind: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+class Talk:
+    """A connection to a server of the app."""
+
+    def __init__(self, server: HttpServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.server = server
+        self.reader = reader
+        self.writer = writer
+
+    async def answer(self) -> bytes:
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)
+        assert head.startswith(b"HTTP/1.1 200")
+        (length,) = (line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+        return await self.reader.readexactly(int(length.partition(b":")[2]))
+
+
+def talk(with_app: Callable[[App, Talk], Awaitable[None]]) -> None:
+    async def run() -> None:
+        app = App()
+        server = HttpServer(Address("127.0.0.1", 0))
+        serving = await server.start(app, grace_seconds=2)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
+        try:
+            await with_app(app, Talk(server, reader, writer))
+        finally:
+            writer.close()
+            await server.drain()
+            await serving
+            server.close()
+
+    asyncio.run(run())
+
+
+@contextmanager
+def finds() -> Iterator[list[bool]]:
+    """Note of each look whether the head was known."""
+    noted: list[bool] = []
+    find = Heads.find
+
+    def noting(heads: Heads, data: bytes) -> tuple[Any, bytes] | None:
+        found = find(heads, data)
+        noted.append(found is not None)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http_protocol.Heads, "find", noting)
+        yield noted
+
+
+def test_head__sent_again__is_known_and_the_body_is_the_new_one() -> None:
+    async def ask(app: App, talk: Talk) -> None:
+        for body in (b"one", b"two", b"six", b"longer"):
+            talk.writer.write(request(body))
+            assert await talk.answer() == body
+        assert app.understands == 2, "one head for each length"
+
+    with finds() as known:
+        talk(ask)
+    assert known == [False, True, True, False]
+
+
+def test_head__known_but_the_body_comes_later__is_answered_once() -> None:
+    async def ask(app: App, talk: Talk) -> None:
+        talk.writer.write(request(b"one"))
+        assert await talk.answer() == b"one"
+        whole = request(b"two")
+        for start, end in ((0, 10), (10, len(whole) - 1), (len(whole) - 1, len(whole))):
+            talk.writer.write(whole[start:end])
+            await talk.writer.drain()
+            await asyncio.sleep(0.01)
+        assert await talk.answer() == b"two"
+        assert [body for _, body in app.seen] == [b"one", b"two"]
+
+    talk(ask)
+
+
+def test_head__known_and_not_answered_directly__is_offered_once_each_time() -> None:
+    async def ask(app: App, talk: Talk) -> None:
+        for body in (b"one", b"two"):
+            talk.writer.write(request(body, "usual"))
+            assert await talk.answer() == body
+        assert app.seen == [("usual", b"one")] * 2 + [("usual", b"two")] * 2
+
+    talk(ask)
+
+
+def test_head__of_another_length_or_method__is_not_taken_for_a_known_one() -> None:
+    heads = Heads()
+    heads.learn(request(b"one"), "understood", b"one")
+    assert heads.find(request(b"two")) == ("understood", b"two")
+    assert heads.find(request(b"two") + b"x") is None
+    assert heads.find(request(b"two")[:-1]) is None
+    assert heads.find(request(b"two").replace(b"POST", b"PUTS")) is None
+    assert heads.find(b"") is None
+
+
+def test_heads__each_another__are_not_kept_for_ever() -> None:
+    heads = Heads()
+    for number in range(3 * HEADS_MAX):
+        heads.learn(request(b"one", f"kind{number}"), number, b"one")
+    assert len(heads._known) <= HEADS_MAX
+    assert heads.find(request(b"one", f"kind{number}")) == (number, b"one")
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_later__requests_behind_it__wait_for_their_turn(warm: bool) -> None:
+    async def ask(app: App, talk: Talk) -> None:
+        if warm:
+            talk.writer.write(request(b"now1"))
+            assert await talk.answer() == b"now1"
+        talk.writer.write(request(b"late", "later"))
+        await app.came.wait()
+        # In pieces of their own, and two in one.
+        talk.writer.write(request(b"now2"))
+        await asyncio.sleep(0.01)
+        talk.writer.write(request(b"now3") + request(b"now4"))
+        await asyncio.sleep(0.01)
+        assert [body for kind, body in app.seen if kind != "later"][warm:] == [], "nothing overtakes"
+        app.answer_next()
+        for body in (b"late", b"now2", b"now3", b"now4"):
+            assert await talk.answer() == body
+
+    talk(ask)
+
+
+def test_later__caller_has_left__the_answer_is_dropped() -> None:
+    async def ask(app: App, talk: Talk) -> None:
+        talk.writer.write(request(b"late", "later"))
+        await app.came.wait()
+        talk.writer.close()
+        await talk.writer.wait_closed()
+        await asyncio.sleep(0.01)
+        app.answer_next()
+
+    talk(ask)
+
+
+def test_later__server_drains__is_answered_and_told_that_it_was_the_last() -> None:
+    async def ask(app: App, talk: Talk) -> None:
+        talk.writer.write(request(b"late", "later"))
+        await app.came.wait()
+        draining = asyncio.create_task(talk.server.drain())
+        await asyncio.sleep(0.15)
+        app.answer_next()
+        everything = await asyncio.wait_for(talk.reader.read(), 10)
+        assert b"connection: close\r\n" in everything
+        assert everything.endswith(b"late")
+        await draining
+
+    talk(ask)
