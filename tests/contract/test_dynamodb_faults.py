@@ -29,6 +29,7 @@ from headgate.errors import (
 from headgate.store.blobs import FolderBlobs
 from headgate.store.conditions import absent, any_of, at_least, equals, exists, lacks, version_is
 from headgate.store.cursors import Cursors
+from headgate.store.deadlines import due_within
 from headgate.store.dynamodb import DynamoStore
 from headgate.store.dynamodb_calls import client_config
 from headgate.store.keyring import Keyring
@@ -215,6 +216,18 @@ def test_call__throttled_until_the_deadline__says_so_in_time(rig: Rig, name: str
     assert time.monotonic() - started < 5
     assert store.stats.throttles >= 1
     assert rig.open(rig.raw).get(CONTROL, KEY, consistent=True) == {**ROW, "n": 1}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_call__throttled_until_the_caller_s_own_deadline__is_not_tried_past_it(rig: Rig, name: str) -> None:
+    operation, call = CALLS[name]
+    rig.store.put(CONTROL, {**ROW, "n": 1})
+    rig.faults.inject(operation, *[THROTTLED] * ALWAYS)
+
+    with due_within(0.0, SystemClock()), pytest.raises(ThrottledError):
+        call(rig.store)
+
+    assert rig.store.stats.retries == 0
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "check_health"])

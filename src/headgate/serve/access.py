@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from headgate.clock import Clock
 from headgate.ids import IdMaker
+from headgate.serve.api_meters import ApiMeters
 from headgate.serve.problem import Problem, send_problem
 from headgate.telemetry import Tracing, correlated, is_correlation_id
 
@@ -29,8 +30,11 @@ _log = structlog.get_logger(__name__)
 class Access:
     """An ASGI application that watches over the one behind it."""
 
-    def __init__(self, app: ASGIApp, *, tracing: Tracing, registry: CollectorRegistry, clock: Clock) -> None:
+    def __init__(
+        self, app: ASGIApp, *, tracing: Tracing, registry: CollectorRegistry, meters: ApiMeters, clock: Clock
+    ) -> None:
         self._app = app
+        self._meters = meters
         self._tracing = tracing
         self._clock = clock
         self._ids = IdMaker(clock)
@@ -87,6 +91,9 @@ class Access:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(method, route).observe(seconds)
+        api = _api(route)
+        if api is not None:
+            self._meters.record(api, f"{method} {route}", str(scope.get("api_status", status)), seconds)
         is_quiet = route.startswith(_QUIET) and status < HTTPStatus.BAD_REQUEST
         write = _log.debug if is_quiet else _log.info
         write(
@@ -97,3 +104,10 @@ class Access:
             status=status,
             milliseconds=round(seconds * 1000, 1),
         )
+
+
+def _api(route: str) -> str | None:
+    """Return which API a route belongs to: pages, health and what users serve are none."""
+    if route.startswith("/api/"):
+        return "rest"
+    return "graphql" if route == "/graphql" else None

@@ -20,6 +20,7 @@ from headgate.auth.principals import require
 from headgate.auth.roles import Permission
 from headgate.clock import Clock
 from headgate.serve.access import Access
+from headgate.serve.api_meters import ApiMeters
 from headgate.serve.connect import Connect
 from headgate.serve.document import PATH as DOCUMENT_PATH
 from headgate.serve.document import document_route
@@ -86,7 +87,8 @@ def build_http(  # noqa: PLR0913 - one argument for each part of the server
     )
     identified = app if authenticator is None else Identity(app, authenticator, pool, is_tls=is_tls)
     guarded = Guard(identified, allowed_hosts=allowed_hosts, admits=admits)
-    watched = Access(guarded, tracing=tracing, registry=metrics.registry, clock=clock)
+    meters = ApiMeters(metrics.registry) if rpcs is None else rpcs.meters
+    watched = Access(guarded, tracing=tracing, registry=metrics.registry, meters=meters, clock=clock)
     return watched if rpcs is None else Connect(watched, rpcs, refusal=guarded.refusal)
 
 

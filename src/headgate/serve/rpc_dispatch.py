@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from typing import Final, TypeVar
 
 import structlog
 from google.protobuf.message import Message
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
 from headgate.auth.principals import LOCAL, Principal
 from headgate.clock import Clock
 from headgate.errors import DeadlineExceededError, HeadgateError, TransientError
 from headgate.ids import IdMaker
+from headgate.serve.api_meters import ApiMeters
 from headgate.serve.intake import Intake
 from headgate.serve.pool import WorkPool
 from headgate.serve.rpc import Method, RpcCall
 from headgate.serve.rpc_codec import Codec
 from headgate.serve.rpc_failures import RpcFailure, bug, failure
+from headgate.store.deadlines import due_within
 from headgate.telemetry import Tracing, correlated, is_correlation_id
 
 CORRELATION: Final = "x-correlation-id"
@@ -63,21 +66,7 @@ class Dispatcher:
         self._remember = remember
         self._intake = intake
         self._ids = IdMaker(clock)
-        self._count = Counter(
-            "headgate_api_request_count",
-            "RPCs answered.",
-            ["api_type", "method", "status_code"],
-            registry=registry,
-        )
-        self._latency = Histogram(
-            "headgate_api_latency_seconds",
-            "Time from an RPC to its answer.",
-            ["api_type", "method"],
-            registry=registry,
-        )
-        # Looking up a labelled child costs more than counting with it.
-        self._counts: dict[tuple[str, str, str], Counter] = {}
-        self._latencies: dict[tuple[str, str], Histogram] = {}
+        self.meters = ApiMeters(registry)
 
     def correlation(self, given: str | None) -> str:
         """Return the caller's id for this call if it has a harmless one, else a new one."""
@@ -242,7 +231,10 @@ class Dispatcher:
         def work() -> Message:
             # It may have waited for its turn until nobody wanted the answer any more.
             call.check_deadline()
-            answer: Message = method.handler(request, call)
+            remaining_seconds = call.remaining_seconds()
+            bounded = nullcontext() if remaining_seconds is None else due_within(remaining_seconds, self.clock)
+            with bounded:
+                answer: Message = method.handler(request, call)
             return answer
 
         return self._pool.run(work)
@@ -270,14 +262,7 @@ class Dispatcher:
 
     def record(self, api: str, method: Method, status: str, seconds: float) -> None:
         """Count a call that was answered with `status`, and write its line in the log."""
-        count = self._counts.get((api, method.path, status))
-        if count is None:
-            count = self._counts[api, method.path, status] = self._count.labels(api, method.label, status)
-        latency = self._latencies.get((api, method.path))
-        if latency is None:
-            latency = self._latencies[api, method.path] = self._latency.labels(api, method.label)
-        count.inc()
-        latency.observe(seconds)
+        self.meters.record(api, method.label, status, seconds)
         if status != OK or _levels.isEnabledFor(logging.DEBUG):
             write = _log.debug if status == OK else _log.info
             write(

@@ -39,6 +39,7 @@ from headgate.errors import (
     ThrottledError,
     TransactionLimitError,
 )
+from headgate.store.deadlines import ends_at
 from headgate.store.dynamodb_items import Attributes
 from headgate.store.failures import (
     CANCELED,
@@ -151,8 +152,12 @@ class Calls:
         self._deadline_seconds = deadline_seconds
 
     def backoff(self, deadline_seconds: float | None = None) -> Backoff:
-        """Return a deadline that several calls share. It starts now."""
-        return Backoff(self._clock, self._stats, deadline_seconds or self._deadline_seconds)
+        """Return a deadline that several calls share, no later than the caller's own. It starts now."""
+        seconds = deadline_seconds or self._deadline_seconds
+        callers = ends_at()
+        if callers is not None:
+            seconds = min(seconds, max(0.0, callers - self._clock.monotonic()))
+        return Backoff(self._clock, self._stats, seconds)
 
     def read(
         self, operation: Callable[..., R], request: Mapping[str, Any], about: str, backoff: Backoff | None = None

@@ -18,6 +18,7 @@ import msgspec
 
 from headgate.clock import Clock
 from headgate.errors import DeadlineExceededError, ThrottledError
+from headgate.store.deadlines import ends_at
 
 RATE_MIN: Final = 1.0
 _TICK_SECONDS: Final = 1.0
@@ -53,7 +54,6 @@ _SHARES: Final = {Priority.TRANSITION: 1.0, Priority.REFRESH: 0.5, Priority.EVID
 # Carried by the context and not by arguments: between whoever knows how much a call matters and the store lie layers
 # that do not care, and threads that work for a request inherit it.
 _priority: ContextVar[Priority] = ContextVar("store_priority", default=Priority.REFRESH)
-_ends_at: ContextVar[float | None] = ContextVar("store_ends_at", default=None)
 
 
 @contextmanager
@@ -64,18 +64,6 @@ def prioritised(priority: Priority) -> Iterator[None]:
         yield
     finally:
         _priority.reset(token)
-
-
-@contextmanager
-def due_within(seconds: float, clock: Clock) -> Iterator[None]:
-    """Let no store call made inside wait for its turn past this deadline, nor past one that holds already."""
-    ends_at = clock.monotonic() + seconds
-    outer = _ends_at.get()
-    token = _ends_at.set(ends_at if outer is None else min(outer, ends_at))
-    try:
-        yield
-    finally:
-        _ends_at.reset(token)
 
 
 def current_priority() -> Priority:
@@ -112,7 +100,7 @@ class Limiter:
         caller's deadline has passed. Nothing is taken then.
         """
         if self.rate is not None:
-            self._take(units, _priority.get(), _ends_at.get(), wait=wait)
+            self._take(units, _priority.get(), ends_at(), wait=wait)
         now = self._clock.monotonic()
         if now - self._ticked_at >= _TICK_SECONDS:
             self._tick(now)

@@ -18,7 +18,6 @@ from headgate.errors import BreakerOpenError, ThrottledError
 from headgate.health.meters import SIGNAL_TYPES_MAX, TEAMS_MAX, HealthMeters
 from headgate.health.registry_lookup import LookupStats
 from headgate.health.vocabulary import Severity, SignalState, Tier
-from headgate.serve.access import Access
 from headgate.serve.pool import WorkPool
 from headgate.serve.rpc_dispatch import Dispatcher
 from headgate.store.breaker import BreakerChange, BreakerState
@@ -258,16 +257,10 @@ def test_rules__are_the_four_alarms_with_their_thresholds() -> None:
         assert rule["annotations"]["summary"]
 
 
-async def _no_app(_scope: Any, _receive: Any, _send: Any) -> None:
-    return None
-
-
 def test_rules__every_metric_and_label_they_name__exists(rig: Rig) -> None:
     clock, pool = VirtualClock(), WorkPool()
-    access = Access(_no_app, tracing=Tracing(), registry=rig.registry, clock=clock)
-    access._requests.labels("GET", "/", 200).inc()
     dispatcher = Dispatcher([], pool, clock=clock, tracing=Tracing(), registry=rig.registry)
-    dispatcher._count.labels("grpc", "m", "OK").inc()
+    dispatcher.meters.record("grpc", "m", "OK", 0.001)
     pool.close()
     stats, throttles = CacheStats(), StoreStats()
     throttles.count_throttle("put_item", "table t")

@@ -45,6 +45,7 @@ from headgate.serve import statestore as pb
 from headgate.serve.pool import WorkPool
 from headgate.serve.rpc import MESSAGE_BYTES_MAX, Declarations, RpcCall
 from headgate.serve.rpc_dispatch import Dispatcher
+from headgate.store import deadlines
 from headgate.telemetry import Tracing
 from tests.unit.serve.rpc_ports import PACKAGE, Ports, declared, talk
 
@@ -213,9 +214,11 @@ def test_deadline__passed_before_the_start__does_no_work() -> None:
 def test_deadline__passes_during_the_work__is_told_at_once_and_known_to_the_handler() -> None:
     release = threading.Event()
     remaining: list[float | None] = []
+    known_to_the_store: list[float | None] = []
 
     def handler(_request: object, call: RpcCall) -> pb.SignalState:
         remaining.append(call.remaining_seconds())
+        known_to_the_store.append(deadlines.ends_at())
         release.wait(20)
         return pb.SignalState()
 
@@ -233,6 +236,7 @@ def test_deadline__passes_during_the_work__is_told_at_once_and_known_to_the_hand
     assert answer.json()["code"] == "deadline_exceeded"
     assert took < 5
     assert all(each is not None and 0 < each <= 0.2 for each in remaining)
+    assert None not in known_to_the_store
 
 
 def test_deadline__passes_in_the_queue__the_work_is_not_begun() -> None:
@@ -465,10 +469,10 @@ def test_counts__of_calls__are_by_protocol_method_and_status() -> None:
     pool.close()
 
     labels = {"api_type": "grpc", "method": GET, "status_code": "OK"}
-    assert registry.get_sample_value("headgate_api_request_count_total", labels) == 2
+    assert registry.get_sample_value("api_request_count_total", labels) == 2
     labels = {"api_type": "connect", "method": GET, "status_code": "PERMISSION_DENIED"}
-    assert registry.get_sample_value("headgate_api_request_count_total", labels) == 1
-    assert registry.get_sample_value("headgate_api_latency_seconds_count", {"api_type": "grpc", "method": GET}) == 2
+    assert registry.get_sample_value("api_request_count_total", labels) == 1
+    assert registry.get_sample_value("api_latency_count", {"api_type": "grpc", "method": GET}) == 2
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])

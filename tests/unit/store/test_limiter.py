@@ -11,13 +11,13 @@ import pytest
 
 from headgate.clock import SystemClock, VirtualClock
 from headgate.errors import DeadlineExceededError, ThrottledError
+from headgate.store.deadlines import due_within
 from headgate.store.limiter import (
     RATE_MIN,
     Limiter,
     LimiterLimits,
     Priority,
     current_priority,
-    due_within,
     prioritised,
 )
 
