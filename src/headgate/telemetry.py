@@ -27,6 +27,8 @@ _SECRET_NAME: Final = re.compile(
 # Up to the last @ of the word: a password may hold a slash or an @ that should have been escaped.
 _URL_PASSWORD: Final = re.compile(r"(://[^/\s:@]*:)(?:[^\s\"'<>]+|[^/\s@]+)@")
 _URL_SECRET: Final = re.compile(r"([?&][\w.-]*(?:passw|pwd|secret|token|signature)[\w.-]*=)[^&#\s]+", re.IGNORECASE)
+# Lines of the state store have the name that its dashboards look for.
+_OURS: Final = ("headgate", "statestore")
 # At debug they write out requests whole, and with them what they are signed with.
 _TALKATIVE: Final = ("botocore", "boto3", "urllib3", "s3transfer")
 _HIDDEN: Final = "[redacted]"
@@ -97,7 +99,8 @@ def configure_logs(*, style: Literal["console", "json"], level: str, stream: Tex
     )
     least = logging.getLevelNamesMapping()[level.upper()]
     logging.basicConfig(handlers=[handler], level=max(least, logging.INFO), force=True)
-    logging.getLogger("headgate").setLevel(least)
+    for name in _OURS:
+        logging.getLogger(name).setLevel(least)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(max(least, logging.WARNING))
     structlog.configure(

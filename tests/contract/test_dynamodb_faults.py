@@ -11,6 +11,7 @@ from typing import Any
 import boto3
 import pytest
 from mypy_boto3_dynamodb import DynamoDBClient
+from structlog.testing import capture_logs
 
 from headgate.clock import Clock, SystemClock, VirtualClock
 from headgate.errors import (
@@ -228,6 +229,17 @@ def test_call__throttled_until_the_caller_s_own_deadline__is_not_tried_past_it(r
         call(rig.store)
 
     assert rig.store.stats.retries == 0
+
+
+def test_log__attempts_that_fail__tell_what_was_tried_and_what_was_given_up(rig: Rig) -> None:
+    rig.faults.inject("GetItem", *[THROTTLED] * ALWAYS)
+    with capture_logs() as lines, pytest.raises(ThrottledError):
+        read(rig.brief())
+
+    events = [line["event"] for line in lines]
+    assert set(events) == {"retry_attempt", "dynamodb_read_failed"}
+    assert events.count("dynamodb_read_failed") == 1
+    assert all(line["operation"] == "get_item" and "ThroughputExceeded" in line["error"] for line in lines)
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "check_health"])

@@ -27,7 +27,9 @@ from headgate.telemetry import Metrics, Tracing, configure_logs, correlated, cor
 def stream() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    named = [logging.getLogger(name) for name in ("headgate", "boto3", "botocore", "s3transfer", "urllib3")]
+    named = [
+        logging.getLogger(name) for name in ("headgate", "statestore", "boto3", "botocore", "s3transfer", "urllib3")
+    ]
     levels = [logger.level for logger in named]
     try:
         yield io.StringIO()
@@ -283,13 +285,14 @@ def test_logs__debug__is_for_our_own_lines_and_not_for_what_libraries_send(strea
     configure_logs(style="json", level="debug", stream=stream)
 
     structlog.get_logger("headgate.test").debug("ours")
+    structlog.get_logger("statestore.service").debug("the state store's")
     logging.getLogger("botocore.auth").debug("x-amz-security-token:hunter2")
     logging.getLogger("botocore.auth").info("x-amz-security-token:hunter2")
     logging.getLogger("some.library").debug("hunter2")
     logging.getLogger("some.library").info("a library")
     logging.getLogger("botocore").warning("a warning")
 
-    assert [line["event"] for line in _lines(stream)] == ["ours", "a library", "a warning"]
+    assert [line["event"] for line in _lines(stream)] == ["ours", "the state store's", "a library", "a warning"]
 
 
 def test_logs__error__silences_warnings_of_libraries_too(stream: io.StringIO) -> None:

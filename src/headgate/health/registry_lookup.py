@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable
 from typing import Final
 
+import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from headgate.health.urns import dataset_urn
 from headgate.health.vocabulary import Tier
 
 # What nobody has promised is not soon broken: a day late, and half of the data wrong.
+_log = structlog.get_logger(__name__)
 LENIENT_SLOS: Final = Slos(
     freshness=FreshnessSlo(max_delay_seconds=86_400),
     contract_compliance=ComplianceSlo(min_compliance_rate=0.5),
@@ -95,6 +97,8 @@ class Lookups:
         if fallback_on_miss is FallbackOnMiss.FAIL:
             raise missing
         self.stats.default_config_used += 1
+        # Not louder: anyone may ask for names that nobody has registered, as often as they like.
+        _log.debug("using_default_config", dataset_urn=urn, reason="it is not registered")
         warning = f"dataset {urn}: it is not registered; lenient defaults are used"
         return Lookup(default_dataset(urn), None if fallback_on_miss is FallbackOnMiss.PASS else warning)
 
@@ -108,6 +112,9 @@ class Lookups:
         if self._known.was_tier_1(urn):
             raise error
         self.stats.default_config_used += 1
+        _log.warning(
+            "using_default_config", dataset_urn=urn, reason="neither store nor cache answers", error=str(error)
+        )
         warning = f"dataset {urn}: neither store nor cache answers ({error}); lenient defaults are used"
         return Lookup(default_dataset(urn), warning)
 

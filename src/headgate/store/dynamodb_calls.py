@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
+import structlog
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -80,6 +81,7 @@ _METERED: Final = {
     **dict.fromkeys(("put_item", "update_item", "delete_item", "batch_write_item", "transact_write_items"), "WRITE"),
 }
 
+_log = structlog.get_logger(__name__)
 R = TypeVar("R")
 Failure = ClientError | BotoCoreError | ResponseParserError
 
@@ -225,8 +227,12 @@ class Calls:
                 doubt = doubt or (is_write and fault is Fault.UNCERTAIN)
                 if fault is Fault.THROTTLED:
                     self._stats.count_throttle(operation.__name__, about)
+                told = {"operation": operation.__name__, "about": about, "error": _code(exc)}
                 if fault is Fault.FINAL or (doubt and not repeatable) or not backoff.pause(policy_of(exc)):
+                    if not is_write:
+                        _log.warning("dynamodb_read_failed", **told, tried=backoff.spent())
                     raise _translated(exc, fault, operation.__name__, about, backoff, doubt=doubt) from exc
+                _log.info("retry_attempt", **told)
 
     def _count_capacity(self, kind: str, answer: Any) -> None:  # noqa: ANN401 - an answer of botocore
         consumed = answer.get("ConsumedCapacity") or []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from headgate.durable.event_log import first_id
 from headgate.durable.events import Event
@@ -45,9 +47,10 @@ class Rig:
         page = self.api.service.bus.tail(first_id(self.api.now_ms - 3_600_000), limit=1000)
         return [each.event.data for each in page if each.event.type == "headgate.alert.error_rate"]
 
-    def say(self, urn: str) -> None:
+    def say(self, urn: str, expected_version: int = -1) -> None:
         said = value(SignalState.OK, self.api.now_ms)
-        self.health.update_signal(SignalUpdate(dataset_urn=urn, signal_type="VOLUME", value=said, expected_version=-1))
+        update = SignalUpdate(dataset_urn=urn, signal_type="VOLUME", value=said, expected_version=expected_version)
+        self.health.update_signal(update)
 
 
 @pytest.fixture
@@ -160,8 +163,30 @@ def test_span__of_an_update__names_the_backend(rig: Rig, tmp_path: Path) -> None
         other.say(ORDERS)
 
     (span,) = spans.get_finished_spans()
+    assert span.name == "SignalStateRepository.updateSignalState"
     assert span.attributes is not None
     assert (span.attributes["db.system"], span.attributes["db.operation"]) == ("sqlite", "UpdateItem")
+
+
+def test_log__of_updates__has_a_line_for_each_under_the_names_that_others_look_for(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.health.registry.discover(ORDERS, None, "jane")
+    caplog.set_level(logging.DEBUG, logger="statestore.service")
+    with capture_logs() as lines:
+        rig.say(ORDERS)
+        rig.api.clock.advance(60)
+        rig.say(ORDERS, expected_version=7)
+        rig.say("urn:dp:nobody:knows:v1")
+
+    assert [(line["event"], line["dataset_urn"]) for line in lines if line["event"].startswith("signal_state")] == [
+        ("signal_state_update_started", ORDERS),
+        ("signal_state_update_completed", ORDERS),
+        ("signal_state_update_started", ORDERS),
+        ("signal_state_update_conflict", ORDERS),
+        ("signal_state_update_started", "urn:dp:nobody:knows:v1"),
+        ("signal_state_update_failed", "urn:dp:nobody:knows:v1"),
+    ]
 
 
 def test_meters__of_an_open_state_store__show_its_guards_and_its_inbox(rig: Rig) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from headgate.errors import DatasetNotFoundError, InvalidIdError, StoreBusyError
 from headgate.health import registry_known
@@ -124,11 +125,13 @@ def test_lookup__all_is_down_and_nothing_known__defaults_and_flagged(rig: Rig) -
     fresh = rig.process()
     rig.store.is_down = True
 
-    found = fresh.lookup(ORDERS)
+    with capture_logs() as lines:
+        found = fresh.lookup(ORDERS)
 
     assert found.dataset.is_fallback
     assert found.warning is not None
     assert "neither store nor cache answers" in found.warning
+    assert [(line["event"], line["dataset_urn"]) for line in lines] == [("using_default_config", ORDERS)]
     assert (fresh.stats.default_config_used, fresh.stats.not_found) == (1, 0)
     assert fresh.lookup(ORDERS, FallbackOnMiss.FAIL).dataset.is_fallback, "not to know is not the same as none"
 
