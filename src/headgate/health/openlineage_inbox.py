@@ -13,12 +13,13 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.errors import ConflictError, NotFoundError, TransientError, UserError
+from headgate.errors import ConflictError, NotFoundError, ThrottledError, TransientError, UserError
 from headgate.health import openlineage_events
 from headgate.health.moments import instant, milliseconds
 from headgate.health.openlineage_draining import DEAD, Drained, Handlers, Shard
 from headgate.ids import IdMaker
 from headgate.store.conditions import absent, any_of, at_most, equals, exists
+from headgate.store.deadlines import due_within
 from headgate.store.port import Store
 from headgate.store.schema import Key
 from headgate.store.tables import CONTROL
@@ -34,6 +35,11 @@ LEASE_MS: Final = 10_000
 # Nothing new is begun so shortly before the lease ends.
 LEASE_MARGIN_MS: Final = 4_000
 ABOUT_LENGTH_MAX: Final = 300
+# Clients give up after five seconds: what the store refuses until then they are told, and do not guess.
+ACCEPT_SECONDS_MAX: Final = 4.0
+# What waits for longer shows that events come in faster than they are carried out. More would only fill the store.
+BEHIND_SECONDS_MAX: Final = 900.0
+BEHIND_RETRY_SECONDS: Final = 30.0
 _LEASE: Final = "LEASE"
 # The ids of events begin with a digit; the lease of their shard does not.
 _EVENTS: Final = Sort(Range.LESS_THAN, "A")
@@ -88,6 +94,8 @@ class OpenLineageInbox:
         self.told: Callable[[], None] = lambda: None
         # How long the oldest event had been waiting when this process last looked for some to carry out.
         self.oldest_seconds = 0.0
+        # The shards that are behind, and by how much.
+        self._behind: dict[int, float] = {}
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -99,11 +107,12 @@ class OpenLineageInbox:
         """Keep an event. When this returns it will be carried out, whatever happens.
 
         The same bytes again within a week change nothing. Raises `InvalidPayloadError` and `PayloadTooLargeError` for
-        what is no event.
+        what is no event, and `ThrottledError` while too much waits.
         """
         item, writes = self._acceptance(body)
         try:
-            self._store.transact(writes)
+            with due_within(ACCEPT_SECONDS_MAX, self._clock):
+                self._store.transact(writes)
         except ConflictError as exc:
             return _duplicate(exc)
         self.told()
@@ -117,11 +126,12 @@ class OpenLineageInbox:
         for index, each in enumerate(bodies):
             try:
                 item, writes = self._acceptance(each)
-            except UserError as exc:
-                refusals.append(Refusal(index, exc.message, is_retriable=False))
+            except (UserError, ThrottledError) as exc:
+                refusals.append(Refusal(index, exc.message, is_retriable=isinstance(exc, ThrottledError)))
                 continue
             kept.setdefault(item["digest"], (index, writes))
-        outcomes = self._store.transact_many([writes for _, writes in kept.values()]) if kept else []
+        with due_within(ACCEPT_SECONDS_MAX, self._clock):
+            outcomes = self._store.transact_many([writes for _, writes in kept.values()]) if kept else []
         for (index, _), error in zip(kept.values(), outcomes, strict=True):
             if error is not None and not isinstance(error, ConflictError):
                 refusals.append(Refusal(index, error.message, is_retriable=isinstance(error, TransientError)))
@@ -180,6 +190,8 @@ class OpenLineageInbox:
         digest = hashlib.blake2b(body, digest_size=16).hexdigest()
         order_key = hashlib.blake2b(event.order_key.encode(), digest_size=8).digest()
         shard = order_key[0] % SHARDS
+        if shard in self._behind:
+            raise _behind(about.name, self._behind[shard])
         item = {
             **CONTROL.key_attributes(Key(_shard(shard), self._ids.ulid())),
             "shard": shard,
@@ -206,8 +218,13 @@ class OpenLineageInbox:
     def _busy_shards(self) -> list[int]:
         heads = self._heads()
         now_ms = self._now_ms()
-        waited_ms = [now_ms - milliseconds(item["received_at"]) for head in heads for item in head]
-        self.oldest_seconds = max(waited_ms, default=0) / 1000
+        waited = {
+            number: (now_ms - milliseconds(item["received_at"])) / 1000
+            for number, head in enumerate(heads)
+            for item in head
+        }
+        self.oldest_seconds = max(waited.values(), default=0.0)
+        self._behind = {number: seconds for number, seconds in waited.items() if seconds > BEHIND_SECONDS_MAX}
         return [number for number, head in enumerate(heads) if head]
 
     def _go_through(self, number: int, shard: Shard, limit: int) -> None:
@@ -260,6 +277,14 @@ class OpenLineageInbox:
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
+
+
+def _behind(name: str, seconds: float) -> ThrottledError:
+    error = ThrottledError(
+        f"OpenLineage event of {name[:80]}: such events wait for {seconds:.0f} s by now; nothing was kept, send it again"
+    )
+    error.retry_after_seconds = BEHIND_RETRY_SECONDS
+    return error
 
 
 def _duplicate(refusal: ConflictError) -> Receipt:

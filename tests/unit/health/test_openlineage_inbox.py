@@ -19,15 +19,17 @@ from headgate.errors import (
     NotFoundError,
     PayloadTooLargeError,
     StoreBusyError,
+    ThrottledError,
 )
 from headgate.health import openlineage_runs
 from headgate.health.lineage import Lineage
 from headgate.health.openlineage_draining import ATTEMPTS_MAX, Drained, Handlers
 from headgate.health.openlineage_effects import EvidenceEffect
 from headgate.health.openlineage_events import EVENT_BYTES_MAX
-from headgate.health.openlineage_inbox import LEASE_MS, BatchReceipt, OpenLineageInbox
+from headgate.health.openlineage_inbox import BEHIND_SECONDS_MAX, LEASE_MS, BatchReceipt, OpenLineageInbox
 from headgate.health.openlineage_names import Names
 from headgate.ids import IdMaker
+from headgate.store import deadlines
 from headgate.store.sqlite import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 from tests.unit.health.test_openlineage import GOLDEN, JOB, TABLE, TOPIC
@@ -68,10 +70,7 @@ class Rig:
 
     def send(self, state: str, job: str = "j", *, seconds: float = 0, run: str = "r1", **more: Any) -> str:
         self.clock.advance(0.01)
-        event = {
-            "eventType": state, "eventTime": self.clock.now().isoformat(), "producer": "p", "schemaURL": "s",
-            "run": {"runId": run}, "job": {"namespace": "ns", "name": job}, **more,
-        }  # fmt: skip
+        event = {**run_event(job, state, run), "eventTime": self.clock.now().isoformat(), **more}
         if seconds:
             event["eventTime"] = f"2026-01-15T09:00:{seconds:06.3f}Z"
         return self.inbox.accept(json.dumps(event).encode()).event_id
@@ -82,6 +81,13 @@ class Rig:
     def known(self, job: str = "j") -> tuple[list[str], list[str]]:
         found = self.lineage.by_producer(f"job:ns.{job}")
         return [_name(urn) for urn in found.dataset_reads], [_name(urn) for urn in found.dataset_writes]
+
+
+def run_event(job: str, state: str = "START", run: str = "r1") -> dict[str, Any]:
+    return {
+        "eventType": state, "eventTime": "2026-01-15T09:00:00Z", "producer": "p", "schemaURL": "s",
+        "run": {"runId": run}, "job": {"namespace": "ns", "name": job},
+    }  # fmt: skip
 
 
 def _name(urn: str) -> str:
@@ -100,6 +106,44 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 # Accepting.
+
+
+def test_accept__events_of_a_shard_wait_for_too_long__others_are_taken_and_those_are_told_when_to_come_again(
+    rig: Rig,
+) -> None:
+    rig.faults["job:ns.j"] = [StoreBusyError("down")] * 100
+    rig.send("START", outputs=refs("out"))
+    rig.clock.advance(BEHIND_SECONDS_MAX + 1)
+    rig.drain()
+
+    with pytest.raises(ThrottledError, match="wait for 901 s") as refused:
+        rig.send("COMPLETE", outputs=refs("out"))
+    assert (refused.value.http_status, refused.value.retry_after_seconds) == (429, 30.0)
+    body = json.dumps([run_event(f"other{number}") for number in range(40)]).encode()
+    batch = rig.inbox.accept_batch(body)
+    # Those of one shard of eight.
+    assert 0 < len(batch.refusals) < 15
+    assert all(each.is_retriable for each in batch.refusals)
+
+    rig.faults.clear()
+    rig.drain()
+    rig.drain()
+    rig.send("COMPLETE", outputs=refs("out"))
+
+
+def test_accept__store_that_does_not_answer__is_not_waited_for_past_the_patience_of_clients(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[float | None] = []
+    transact = rig.store.transact
+
+    def noting(*given: Any, **more: Any) -> None:
+        known.append(deadlines.ends_at())
+        transact(*given, **more)
+
+    monkeypatch.setattr(rig.store, "transact", noting)
+    rig.send("START")
+    assert [None if each is None else each - rig.clock.monotonic() for each in known] == [pytest.approx(4.0, abs=0.1)]
 
 
 def test_accept__the_golden_event__is_carried_out_once(rig: Rig) -> None:
