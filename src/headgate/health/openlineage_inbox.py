@@ -281,7 +281,7 @@ class OpenLineageInbox:
 
 def _behind(name: str, seconds: float) -> ThrottledError:
     error = ThrottledError(
-        f"OpenLineage event of {name[:80]}: such events wait for {seconds:.0f} s by now; nothing was kept, send it again"
+        f"OpenLineage event of {name[:80]}: such events wait for {seconds:.0f} s now; nothing was kept, send it again"
     )
     error.retry_after_seconds = BEHIND_RETRY_SECONDS
     return error

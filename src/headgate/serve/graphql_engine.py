@@ -9,9 +9,9 @@ import asyncio
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from inspect import isawaitable
-from typing import Any, Final
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from inspect import CORO_CREATED, getcoroutinestate, isawaitable, iscoroutine
+from typing import Any, Final, TypeGuard
 
 from graphql import (
     DocumentNode,
@@ -111,6 +111,14 @@ class Engine:
     def carry_out(self, prepared: Prepared, principal: Principal, ends_at: float, root: object = None) -> Outcome:
         """Carry out a document and return the answer. `root` is what a subscription has been told."""
 
+        begun: list[Coroutine[Any, Any, Any]] = []
+
+        def is_noted(value: Any) -> TypeGuard[Awaitable[Any]]:  # noqa: ANN401 - whatever a resolver returns
+            if iscoroutine(value):
+                begun.append(value)
+                return True
+            return isawaitable(value)
+
         async def run() -> ExecutionResult:
             result = execute(
                 self.schema,
@@ -119,12 +127,19 @@ class Engine:
                 context_value=Context(self._health, principal, ends_at),
                 variable_values=dict(prepared.asked.variables),
                 operation_name=prepared.asked.operation_name,
+                is_awaitable=is_noted,
             )
             return await result if isawaitable(result) else result
 
         # A loop of its own: loaders wait for the store in it, which nobody else's request is held up by.
-        with asyncio.Runner() as runner:
-            return outcome_of(runner.run(run()))
+        try:
+            with asyncio.Runner() as runner:
+                return outcome_of(runner.run(run()))
+        finally:
+            # A field that fails at once has graphql-core forget those beside it that it has not begun to wait for.
+            for each in begun:
+                if getcoroutinestate(each) == CORO_CREATED:
+                    each.close()
 
     def _parsed(self, query: str) -> DocumentNode:
         if len(query.encode("utf-8", "surrogatepass")) > self.limits.bytes_max:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
 from graphql import GraphQLError
 
-from headgate.errors import HeadgateError, TransientError
+from headgate.errors import FatalError, HeadgateError, TransientError
 from headgate.telemetry import correlation_id
 
 # The document is not GraphQL, or not of this schema; or its variables do not fit.
 BAD_QUERY: Final = "bad_query"
+_INTERNAL: Final = "internal"
 _OURS: Final = "an error that is not your fault; its details are in the server's log under this correlation id"
 _log = structlog.get_logger(__name__)
+
+
+def fault_of(errors: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the status, as gRPC calls it, of the first of an answer's errors that is no fault of the caller's."""
+    codes = [error["extensions"]["code"] for error in errors]
+    return next((_FAULTS[code] for code in codes if code in _FAULTS), None)
 
 
 def shaped(error: GraphQLError | HeadgateError) -> dict[str, Any]:
@@ -33,7 +41,7 @@ def shaped(error: GraphQLError | HeadgateError) -> dict[str, Any]:
     else:
         _log.error("query failed", action="graphql.query", path=error.path, exc_info=cause)
         shape["message"] = _OURS
-        shape["extensions"] = {"code": "internal", "retryable": False, "correlation_id": correlation_id()}
+        shape["extensions"] = {"code": _INTERNAL, "retryable": False, "correlation_id": correlation_id()}
     return shape
 
 
@@ -49,3 +57,14 @@ def _cause(error: GraphQLError) -> BaseException | None:
     while isinstance(cause, GraphQLError):
         cause = cause.original_error
     return cause
+
+
+def _family(kind: type[HeadgateError]) -> Iterator[type[HeadgateError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _family(each)
+
+
+_FAULTS: Final = {_INTERNAL: "INTERNAL"} | {
+    each.code: each.grpc_status for family in (TransientError, FatalError) for each in _family(family)
+}

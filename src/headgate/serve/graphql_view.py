@@ -26,7 +26,7 @@ from headgate.errors import (
 from headgate.health.service import HealthService
 from headgate.serve import streams
 from headgate.serve.graphql_engine import Asked, Engine, Outcome, Prepared, Refusal, outcome_of, refused
-from headgate.serve.graphql_failures import shaped
+from headgate.serve.graphql_failures import fault_of, shaped
 from headgate.serve.graphql_limits import Limits
 from headgate.serve.graphql_subscriptions import Following, StreamContext
 from headgate.serve.operations import principal_of
@@ -81,9 +81,18 @@ class View:
             return _written(Outcome({"errors": [shaped(exc)]}, is_refused=True), media, HTTPStatus.BAD_REQUEST)
         if media == streams.MEDIA_TYPE and not is_read_only:
             return streams.stream(self._streamed(asked, principal))
-        return await self._once(asked, principal, JSON if media == streams.MEDIA_TYPE else media, request.method)
+        answer, fault = await self._once(
+            asked, principal, JSON if media == streams.MEDIA_TYPE else media, request.method
+        )
+        if fault is not None:
+            # Over HTTP it is an answer as any other; who counts failures is to see it.
+            request.scope["api_status"] = fault  # type: ignore[typeddict-unknown-key]  # ours
+        return answer
 
-    async def _once(self, asked: Asked, principal: Principal, media: str, method: str) -> Response[Any]:
+    async def _once(
+        self, asked: Asked, principal: Principal, media: str, method: str
+    ) -> tuple[Response[Any], str | None]:
+        """Return the answer, and what went wrong in it that is not the caller's fault."""
         ends_at = self._clock.monotonic() + self._engine.limits.seconds_max
 
         def work() -> Outcome | None:
@@ -93,18 +102,17 @@ class View:
         try:
             outcome = await self._in_time(work)
         except Refusal as refusal:
-            return _written(refused(refusal), media)
+            return _written(refused(refusal), media), None
         except DeadlineExceededError as exc:
-            return _written(Outcome({"errors": [shaped(exc)]}, is_refused=True), media, exc.http_status)
+            return _written(Outcome({"errors": [shaped(exc)]}, is_refused=True), media, exc.http_status), None
         if outcome is not None:
-            return _written(outcome, media)
+            return _written(outcome, media), fault_of(outcome.content.get("errors", ()))
         if method == "GET":
             detail = f"/graphql: subscriptions are asked for by POST, and answered as {streams.MEDIA_TYPE}"
-            return response(
-                Problem.of(HTTPStatus.METHOD_NOT_ALLOWED.value, "method_not_allowed", detail), {"allow": "POST"}
-            )
+            problem = Problem.of(HTTPStatus.METHOD_NOT_ALLOWED.value, "method_not_allowed", detail)
+            return response(problem, {"allow": "POST"}), None
         stream = InvalidPayloadError(f"a subscription is answered as a stream: send 'Accept: {streams.MEDIA_TYPE}'")
-        return _written(Outcome({"errors": [shaped(stream)]}, is_refused=True), media)
+        return _written(Outcome({"errors": [shaped(stream)]}, is_refused=True), media), None
 
     async def _in_time(self, work: Any) -> Any:  # noqa: ANN401 - whatever the work returns
         seconds = self._engine.limits.seconds_max + _GRACE_SECONDS

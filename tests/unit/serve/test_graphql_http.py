@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +18,7 @@ from graphql import get_introspection_query
 from headgate.auth.principals import Principal
 from headgate.auth.roles import Role
 from headgate.durable.events import Event
+from headgate.errors import StoreBusyError
 from headgate.health.vocabulary import SignalState, Tier
 from headgate.serve.followed_log import Followed
 from headgate.serve.graphql_limits import Limits
@@ -30,6 +33,23 @@ TYPENAME = {"data": {"__typename": "Query"}}
 def board(tmp_path: Path) -> Iterator[Board]:
     with open_board(tmp_path) as board:
         yield board
+
+
+def test_failure__beside_fields_that_were_begun__leaves_nothing_behind(board: Board) -> None:
+    query = """
+      query Q($name: String = "urn:dp:a:b") {
+        dataset(urn: "urn:dp:a:b") { urn }
+        datasetSignals(datasetUrn: $name) { state }
+      }
+    """
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        answer = board.http("POST", json={"query": query, "variables": {"name": None}}).json()
+        gc.collect()
+
+    assert answer["data"] is None
+    assert "must not be null" in answer["errors"][0]["message"]
+    assert [str(each.message) for each in warned if "never awaited" in str(each.message)] == []
 
 
 # Methods and media types.
@@ -279,6 +299,22 @@ def test_time__is_up__deadline_exceeded_and_worth_another_try(tmp_path: Path) ->
         error = board.error("{ activeIncidents { title } }")
 
     assert error["extensions"] == {"code": "deadline_exceeded", "retryable": True}
+
+
+def test_metrics__failure_of_ours_in_an_answer_with_status_200__counts_as_what_it_is(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_given: Any, **_more: Any) -> Any:
+        raise StoreBusyError("the store is away; try again")
+
+    monkeypatch.setattr(board.health.signals, "get", away)
+    board.http("POST", json={"query": '{ signalState(datasetUrn: "urn:dp:a:b:v1", signalType: "COST") { state } }'})
+    board.http("POST", json={"query": "{ __typename }"})
+
+    counted = board.http("GET", "/metrics").text
+    for status in ("UNAVAILABLE", "200"):
+        labels = f'api_type="graphql",method="POST /graphql",status_code="{status}"'
+        assert f"api_request_count_total{{{labels}}} 1.0" in counted
 
 
 def test_time__the_store_hangs__504_and_the_loop_is_not_held_up(
