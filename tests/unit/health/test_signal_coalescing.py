@@ -10,7 +10,7 @@ import pytest
 
 from headgate.durable.records import instant
 from headgate.errors import InvalidPayloadError, StoreBusyError, StoreClosedError
-from headgate.health.signal_coalescing import Coalescer
+from headgate.health.signal_coalescing import BUSY_PER_SECOND, PACE_SECONDS, Coalescer, Pace
 from headgate.health.signal_decisions import Verdict
 from headgate.health.signal_results import Result
 from headgate.health.signal_values import SignalUpdate
@@ -233,3 +233,43 @@ def test_submit__bad_or_store_away_or_closed__is_raised_or_told(rig: Rig, held: 
     assert [type(each) for each in told] == [StoreBusyError]
     with pytest.raises(StoreClosedError):
         coalescer.submit(rig.update(OK), lambda _result, error: told.append(error))
+
+
+def test_pace__few_values__never_waits() -> None:
+    pace = Pace()
+    for place in range(BUSY_PER_SECOND - 1):
+        now = 10.0 + place / BUSY_PER_SECOND
+        assert pace.pause_seconds(now) == 0
+        pace.began(now, 1)
+
+
+def test_pace__many_values_in_a_second__groups_begin_apart_until_there_are_few_again() -> None:
+    pace = Pace()
+    pace.began(10.0, BUSY_PER_SECOND)
+    assert pace.pause_seconds(10.002) == pytest.approx(PACE_SECONDS - 0.002)
+    assert pace.pause_seconds(10.002 + PACE_SECONDS) == 0
+    pace.began(10.999, 1)
+    assert pace.pause_seconds(11.0) == pytest.approx(PACE_SECONDS - 0.001), "there were many in the second before"
+    pace.began(11.5, 1)
+    pace.began(12.0, 1)
+    assert pace.pause_seconds(12.001) == 0
+    pace.began(12.5, BUSY_PER_SECOND)
+    pace.began(14.0, 1)
+    assert pace.pause_seconds(14.001) == 0, "many, but long ago"
+
+
+def test_submit__group_that_is_to_wait__takes_all_that_come_meanwhile_and_closing_ends_the_wait(
+    rig: Rig, held: Held
+) -> None:
+    class Patient(Pace):
+        def pause_seconds(self, now: float) -> float:
+            return 60.0
+
+    coalescer = Coalescer(held)
+    coalescer._pace = Patient()
+    told: list[Result | None] = []
+    for place in range(5):
+        coalescer.submit(rig.update(OK, kind=f"K{place}"), lambda result, _error: told.append(result))
+    coalescer.close()
+
+    assert (len(told), held.batches) == (5, [5])
