@@ -41,6 +41,9 @@ from headgate.wiring import open_cache, open_service, open_store
 BEAT_SECONDS: Final = 1.0
 TENDED_EVERY_SECONDS: Final = 5.0
 NICER: Final = 5
+# Enough for one to compute while others wait for the disk. More would only take the interpreter from each other and
+# from the loop that has to send the answers.
+THREADS_MAX: Final = 3
 _API: Final = "intake"
 _CODECS: Final[dict[str, Codec]] = {each.name: each for each in (Binary(), Json())}
 
@@ -80,7 +83,7 @@ def run(settings: Settings, end: socket.socket, *, clock: Clock) -> None:
 async def _serve(
     end: socket.socket, health: HealthService, cache: Cache, registry: CollectorRegistry, clock: Clock
 ) -> None:
-    pool = WorkPool()
+    pool = WorkPool(threads_max=THREADS_MAX)
     dispatcher = Dispatcher(
         taken_in_methods(health, pool),
         pool,
