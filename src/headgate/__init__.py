@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ExecutionFailure,
         Failure,
         NonRetryable,
+        UpdateFailure,
     )
     from headgate.durable.handle import Handle
     from headgate.durable.history import ParentClose, Status
@@ -73,6 +74,7 @@ _HOMES = {
         "ExecutionFailure",
         "Failure",
         "NonRetryable",
+        "UpdateFailure",
     ),
     "durable.handle": ("Handle",),
     "durable.history": ("ParentClose", "Status"),
@@ -138,6 +140,7 @@ __all__ = (
     "Retry",
     "Reuse",
     "Status",
+    "UpdateFailure",
     "Work",
     "__version__",
     "activity",

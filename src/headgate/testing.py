@@ -35,6 +35,8 @@ from headgate.durable.performing import perform_async
 from headgate.durable.records import NEVER_MS, Execution
 from headgate.durable.service import install_notes
 from headgate.durable.worker import Worker
+from headgate.durable.workflow import side_effect
+from headgate.errors import DefinitionError
 from headgate.fanout.inline_worker import InlineWorker
 from headgate.settings import Settings
 from headgate.wiring import AppService, database_path, join_fanouts, open_fanouts, open_service, open_store
@@ -124,6 +126,47 @@ class StandIn:
         return self
 
 
+class WorkflowStandIn(StandIn):
+    """Answers in place of a workflow, which is then an execution that does nothing else.
+
+    What is called in its place may be `async`, and is then workflow code itself.
+    """
+
+    def __init__(self, real: Callable[..., Any]) -> None:
+        super().__init__(real, [])
+        # What cannot be written into a history: functions to run, and errors to raise.
+        self._kept: list[Any] = []
+
+    async def run(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Do what was said for this call, the same on every replay."""
+        chosen = side_effect(lambda: self._choose(args, kwargs))
+        match chosen["how"]:
+            case "returns":
+                return chosen["value"]
+            case "raises":
+                raise self._kept[chosen["place"]]
+            case "runs":
+                return await self._kept[chosen["place"]](*args, **kwargs)
+            case _:
+                return await asyncio.get_running_loop().create_future()
+
+    def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        self.calls.append(Call(args, kwargs))
+        function = self._once.popleft() if self._once else self._always or self._real
+        if function == self._wait:
+            return {"how": "waits"}
+        if inspect.iscoroutinefunction(function):
+            return {"how": "runs", "place": self._keep(function)}
+        try:
+            return {"how": "returns", "value": function(*args, **kwargs)}
+        except Exception as exc:  # noqa: BLE001 - it is what the workflow is to raise
+            return {"how": "raises", "place": self._keep(exc)}
+
+    def _keep(self, what: object) -> int:
+        self._kept.append(what)
+        return len(self._kept) - 1
+
+
 class Environment:
     """Runs an app in virtual time. Use it as a context manager.
 
@@ -144,14 +187,21 @@ class Environment:
         self._chunks: InlineWorker | None = None
 
     def __enter__(self) -> Self:
-        home = self._exits.enter_context(tempfile.TemporaryDirectory(prefix="headgate-test-"))
+        with ExitStack() as exits:
+            self._open(exits)
+            # All went well, so that what was opened is closed at the end and not here.
+            self._exits = exits.pop_all()
+        return self
+
+    def _open(self, exits: ExitStack) -> None:
+        home = exits.enter_context(tempfile.TemporaryDirectory(prefix="headgate-test-"))
         settings = Settings(home=Path(home))
         # Most of what it takes to open a new store is to make its tables.
         database_path(settings).write_bytes(_empty_database())
         opened = open_store(settings, self.clock)
-        self._exits.callback(opened.store.close)
+        exits.callback(opened.store.close)
         self._service = open_service(self.app, opened, self.clock)
-        self._exits.callback(lambda: self.app.bind(None, None))
+        exits.callback(lambda: self.app.bind(None, None))
         fanouts = open_fanouts(opened, self.clock, self._service.ids)
         join_fanouts(self._service, opened, fanouts)
         self._chunks = InlineWorker(fanouts)
@@ -162,8 +212,7 @@ class Environment:
         self._service.client.notify = self._worker.engine.look
         # Whoever waits for an answer in the thread of the test waits for what only this thread can do.
         self._service.client.waits.meanwhile = self._run_in_own_thread
-        self._exits.callback(self._worker.engine.drop)
-        return self
+        exits.callback(self._worker.engine.drop)
 
     def __exit__(self, *_: object) -> None:
         self._exits.close()
@@ -254,8 +303,31 @@ class Environment:
         chunks = None if self._chunks is None else self._chunks.next_due_ms()
         return min(self.worker.agenda.next_due_ms, NEVER_MS if chunks is None else chunks)
 
-    def stand_in(self, activity: Activity[..., Any]) -> StandIn:
-        """Have something else called in place of an activity."""
+    def stand_in(self, target: Activity[..., Any] | Workflow[..., Any]) -> StandIn:
+        """Have something else called in place of an activity, or of a workflow, be it a child or not.
+
+        Raises `DefinitionError` for what the app does not have.
+        """
+        if not isinstance(target, Activity | Workflow):
+            raise DefinitionError(f"stand_in({target!r}): give an activity or a workflow of app {self.app.name}")
+        is_workflow = isinstance(target, Workflow)
+        if target.name not in (self.app.workflows if is_workflow else self.app.activities):
+            kind = "workflow" if is_workflow else "activity"
+            raise DefinitionError(f"{kind} {target.name}: app {self.app.name} does not have it; stand in for its own")
+        if isinstance(target, Workflow):
+            return self._stand_in_workflow(target)
+        return self._stand_in_activity(target)
+
+    def _stand_in_workflow(self, workflow: Workflow[..., Any]) -> StandIn:
+        made = WorkflowStandIn(workflow.function)
+        definition = object.__new__(Workflow)
+        definition.__dict__.update(workflow.__dict__)
+        definition.function = made.run
+        self._exits.callback(self.app.workflows.__setitem__, workflow.name, self.app.workflows[workflow.name])
+        self.app.workflows[workflow.name] = definition
+        return made
+
+    def _stand_in_activity(self, activity: Activity[..., Any]) -> StandIn:
         made = StandIn(activity.function, self.tokens)
         definition = object.__new__(Activity)
         definition.__dict__.update(activity.__dict__)

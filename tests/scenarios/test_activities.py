@@ -748,7 +748,7 @@ def test_complete_later__outside_of_an_activity__is_refused() -> None:
     from headgate.errors import WorkflowViolationError
 
     for call in (hg.complete_later, hg.activity, hg.heartbeat):
-        with pytest.raises(WorkflowViolationError, match="belongs into an activity"):
+        with pytest.raises(WorkflowViolationError, match=rf"^hg.{call.__name__}\(\) belongs into an activity"):
             call()
 
 

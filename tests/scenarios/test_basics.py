@@ -19,6 +19,7 @@ from headgate.errors import (
     DefinitionError,
     ExecutionClosedError,
     InvalidIdError,
+    InvalidPayloadError,
     NotFoundError,
     WorkflowViolationError,
 )
@@ -309,11 +310,37 @@ def test_start__failed_and_reuse_failed__runs_again_but_not_after_success(open_e
     assert len(stand_in.calls) == 2
 
 
-@pytest.mark.parametrize("execution_id", ["", " ", "a b", "#", "~x", "x" * 201, "-first"])
-def test_start__id_that_cannot_be_one__is_refused(open_env: OpenEnvironment, execution_id: str) -> None:
+@pytest.mark.parametrize("execution_id", ["", " ", "a b", "#", "~x", "x" * 201, "-first", 5, b"x"])
+def test_start__id_that_cannot_be_one__is_refused(open_env: OpenEnvironment, execution_id: Any) -> None:
     open_env(app)
-    with pytest.raises(InvalidIdError):
+    with pytest.raises(InvalidIdError, match="use 1 to 200 letters"):
         constant.start(id=execution_id)
+
+
+@pytest.mark.parametrize("name", [5, None])
+def test_signal__name_that_is_no_text__is_refused(open_env: OpenEnvironment, name: Any) -> None:
+    env = open_env(app)
+    handle = env.start(one_call, 1, delay="1h")
+    with pytest.raises(InvalidIdError, match="signal name"):
+        handle.signal(name)
+    with pytest.raises(InvalidIdError, match="signal id"):
+        handle.signal("go", id=5)  # type: ignore[arg-type]
+
+
+def test_options__of_a_child_that_there_are_not__are_refused_with_those_that_there_are() -> None:
+    with pytest.raises(DefinitionError, match=r"constant: parent_close 'x'.*terminate.*cancel.*abandon"):
+        constant.options(parent_close="x")
+    with pytest.raises(InvalidIdError):
+        constant.options(id=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("input", ["abc", None, 1.5, [1]])
+def test_start__input_that_is_not_as_annotated__is_refused_at_the_call(open_env: OpenEnvironment, input: Any) -> None:
+    env = open_env(app)
+    with pytest.raises(InvalidPayloadError, match="input of workflow one_call: parameter 'n'"):
+        one_call.start(input, id="typed")
+    with pytest.raises(NotFoundError):
+        env.service.client.get("typed")
 
 
 def test_start__without_an_id__gets_one_of_its_own(open_env: OpenEnvironment) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import headgate as hg
 from headgate.durable.history import ChildEnded, StartChild
-from headgate.errors import AlreadyStartedError, InvalidIdError
+from headgate.errors import AlreadyStartedError, InvalidIdError, InvalidPayloadError
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import commands, events, issued, left_behind
 
@@ -353,11 +353,12 @@ def test_child__that_is_stuck__holds_its_parent_until_redriven(open_env: OpenEnv
 
     @mine.workflow
     async def inner(n: int) -> int:
+        inner.start(n)
         return n
 
     @mine.workflow
     async def outer() -> int:
-        return int(await inner.options(id="inner")("not a number"))  # type: ignore[arg-type]
+        return int(await inner.options(id="inner")(1))
 
     env = open_env(mine)
     handle = env.start(outer)
@@ -368,3 +369,49 @@ def test_child__that_is_stuck__holds_its_parent_until_redriven(open_env: OpenEnv
     with pytest.raises(hg.ExecutionFailure, match="beyond help") as caught:
         env.result(handle)
     assert caught.value.type == "ChildFailure"
+
+
+def test_child__input_that_does_not_fit__raises_at_the_call(open_env: OpenEnvironment) -> None:
+    mine = hg.App("mine")
+
+    @mine.workflow
+    async def counts(n: int) -> int:
+        return n
+
+    @mine.workflow
+    async def asks(n: Any) -> Any:
+        try:
+            return await counts(n)
+        except InvalidPayloadError as exc:
+            await hg.sleep("1m")
+            return str(exc)
+
+    env = open_env(mine)
+    handle = env.start(asks, "abc")
+    assert "input of workflow counts: parameter 'n'" in env.result(handle)
+    assert issued(env, handle) == ["start_timer", "close"]
+    assert env.result(env.start(asks, 5)) == 5
+
+
+def test_child__whose_parameter_has_changed_since_it_was_called__still_replays(open_env: OpenEnvironment) -> None:
+    def declare(kind: Any) -> Any:
+        mine = hg.App("mine")
+
+        async def counts(n: Any) -> str:
+            return str(n)
+
+        counts.__annotations__["n"] = kind
+        child = mine.workflow(counts)
+
+        @mine.workflow
+        async def asks(n: Any) -> str:
+            return str(await child(n))
+
+        return mine, asks
+
+    mine, asks = declare(str)
+    env = open_env(mine)
+    handle = env.start(asks, "abc")
+    assert env.result(handle) == "abc"
+    _, changed = declare(int)
+    hg.testing.replay(changed, handle.id, env.service.client.history(handle.id))

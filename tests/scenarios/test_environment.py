@@ -361,3 +361,82 @@ def test_schedule__of_a_workflow_with_limits__gives_them_to_its_executions(open_
     assert started.execution_id.startswith("night/")
     assert started.status is hg.Status.TIMED_OUT
     assert started.retention_seconds == 2 * 86_400
+
+
+# In place of a child.
+
+family = hg.App("family")
+
+
+@family.activity
+def double(n: int) -> int:
+    return 2 * n
+
+
+@family.workflow
+async def child(n: int, *, extra: int = 0) -> int:
+    return await double(n) + extra
+
+
+@family.workflow
+async def parent(numbers: list[int]) -> list[Any]:
+    found: list[Any] = []
+    for n in numbers:
+        try:
+            async with asyncio.timeout(60):
+                found.append(await child(n, extra=1))
+        except (TimeoutError, LookupError, Custom) as exc:
+            found.append(f"{type(exc).__name__} {exc}".strip())
+    return found
+
+
+def test_stand_in__of_a_child__answers_in_its_place_once_and_always(open_env: OpenEnvironment) -> None:
+    env = open_env(family)
+    stand_in = env.stand_in(child).returns_once(100).raises_once(Custom("odd")).returns(7)
+    assert env.result(env.start(parent, [1, 2, 3, 4])) == [100, "Custom odd", 7, 7]
+    assert [(call.args, call.kwargs) for call in stand_in.calls] == [((), {"n": n, "extra": 1}) for n in (1, 2, 3, 4)]
+    assert left_behind(env) == {}
+
+
+def test_stand_in__of_a_child__calls_a_function_or_a_workflow_or_the_real_one(open_env: OpenEnvironment) -> None:
+    env = open_env(family)
+
+    def fails(n: int, extra: int) -> int:
+        raise LookupError(f"{n} and {extra}")
+
+    async def other(n: int, extra: int) -> int:
+        await hg.sleep("10s")
+        return 10 * await double(n) + extra
+
+    stand_in = env.stand_in(child).calls_with_once(fails).calls_with_once(lambda n, extra: n + extra)
+    stand_in.calls_with_once(other).calls_real()
+    assert env.result(env.start(parent, [1, 2, 3, 4])) == ["LookupError 1 and 1", 3, 61, 9]
+
+
+def test_stand_in__of_a_child_that_waits__ends_by_the_time_limit_of_who_asked(open_env: OpenEnvironment) -> None:
+    env = open_env(family)
+    env.stand_in(child).waits_once().returns(1)
+    handle = env.start(parent, [1, 2])
+    env.advance("59s")
+    assert handle.status() is hg.Status.RUNNING
+    assert env.result(handle) == ["TimeoutError", 1]
+
+
+def test_stand_in__of_a_child__is_gone_with_its_environment(open_env: OpenEnvironment) -> None:
+    with hg.testing.Environment(family) as env:
+        env.stand_in(child).returns(1)
+        env.stand_in(child).returns(2)
+        assert env.result(env.start(parent, [3])) == [2]
+    assert family.workflows["child"] is child
+    env = open_env(family)
+    assert env.result(env.start(parent, [3])) == [7]
+
+
+def test_stand_in__for_what_is_nothing_of_the_apps__is_refused(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    with pytest.raises(DefinitionError, match=r"workflow child: app environment does not have it"):
+        env.stand_in(child)
+    with pytest.raises(DefinitionError, match=r"activity double: app environment does not have it"):
+        env.stand_in(double)
+    with pytest.raises(DefinitionError, match=r"an activity or a workflow"):
+        env.stand_in(len)  # type: ignore[arg-type]

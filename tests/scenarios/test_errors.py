@@ -210,6 +210,39 @@ def test_execution__that_failed__can_be_run_again_from_its_beginning(open_env: O
     assert again.describe().run == 2
 
 
+def test_error__in_a_task_group__says_why_and_is_chained_for_the_reader(open_env: OpenEnvironment) -> None:
+    mine = hg.App("mine")
+
+    @mine.activity(retry=hg.Retry(attempts=1))
+    def breaks(n: int) -> None:
+        raise OSError(f"disk {n} is full")
+
+    @mine.workflow
+    async def groups() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_awaited(breaks(1)))
+
+    env = open_env(mine)
+    with pytest.raises(hg.ExecutionFailure, match=r"1 sub-exception\): OSError: disk 1 is full") as caught:
+        env.result(env.start(groups))
+    error = caught.value.__cause__
+    assert isinstance(error, OSError)
+    assert str(error) == "disk 1 is full"
+    assert isinstance(error.__cause__, hg.Failure)
+
+
+async def _awaited(call: Any) -> Any:
+    return await call
+
+
+def test_error__of_an_execution__is_caused_by_what_caused_it(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    with pytest.raises(hg.ExecutionFailure, match="wrapped") as caught:
+        env.result(env.start(reraises))
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert str(caught.value.__cause__) == "root"
+
+
 def test_error__in_a_callback__is_noted_and_fails_nothing(open_env: OpenEnvironment) -> None:
     mine = hg.App("mine")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.errors import InvalidPayloadError, UserError
+from headgate.errors import DefinitionError, InvalidPayloadError, UserError, WorkflowViolationError
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import issued, left_behind
 
@@ -250,6 +250,32 @@ def test_async_subscription__is_run(open_env: OpenEnvironment) -> None:
     app.emit("x", 1)
     env.advance("1m")
     assert heard == [1]
+
+
+def test_subscription__function_that_could_never_be_called__is_refused() -> None:
+    app = hg.App("shop")
+
+    def two(event: hg.Event, other: str) -> None:
+        """What has one argument too many."""
+
+    def by_name(*, event: hg.Event) -> None:
+        """An event is given by position."""
+
+    for handler in (two, by_name):
+        with pytest.raises(DefinitionError, match=rf"{handler.__name__}.*one parameter, the event"):
+            app.on_event("x")(handler)
+    assert app.subscriptions == {}
+
+    def with_default(event: hg.Event, other: str = "") -> None:
+        """What it is not given it does not need."""
+
+    app.on_event("x")(with_default)
+    app.on_event("y", name="nothing")(lambda: None)
+
+
+def test_emit__where_neither_workflow_nor_activity_runs__says_what_to_use() -> None:
+    with pytest.raises(WorkflowViolationError, match=r"^hg.emit\(\) .*app.emit\(\)"):
+        hg.emit("x")
 
 
 def test_forward__to_an_address_that_must_not_be_reached__is_refused_and_kept_as_a_dead_letter(

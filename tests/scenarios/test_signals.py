@@ -9,7 +9,7 @@ import pytest
 
 import headgate as hg
 from headgate.durable.history import Signal, SignalSent
-from headgate.errors import InvalidIdError, InvalidPayloadError, NotFoundError, UserError
+from headgate.errors import ExecutionClosedError, InvalidIdError, InvalidPayloadError, NotFoundError, UserError
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import events, issued, left_behind, notes, turns
 
@@ -430,6 +430,86 @@ def test_signal_with_start__none_open__starts_it_with_the_signal(open_env: OpenE
     assert third.was_started is True
     env.run()
     assert third.status() is hg.Status.RUNNING
+
+
+def test_signal_with_start__ended_and_not_to_be_started_anew__is_refused(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    handle = env.start(waits, id="over")
+    handle.signal("go", 1)
+    assert env.result(handle) == 1
+    for reuse in ("never", "failed"):
+        with pytest.raises(ExecutionClosedError, match="over"):
+            waits.signal_with_start("go", 2, id="over", reuse=reuse)
+    assert handle.describe().run == 1
+
+
+def test_signal__same_id_after_the_end__was_heard(open_env: OpenEnvironment) -> None:
+    env = open_env(app)
+    handle = env.start(waits, id="over")
+    handle.signal("go", 1, id="one")
+    assert env.result(handle) == 1
+    handle.signal("go", 1, id="one")
+    with pytest.raises(ExecutionClosedError):
+        handle.signal("go", 1, id="two")
+    with pytest.raises(ExecutionClosedError):
+        handle.signal("go", 1)
+    again = env.start(waits, id="over", reuse="closed")
+    again.signal("go", 2, id="one")
+    assert env.result(again) == 2
+
+
+@pytest.mark.parametrize("reuse", ["never", "failed", "closed", "terminate"])
+def test_signal_with_start__same_signal_id_after_the_end__starts_no_second_run(
+    open_env: OpenEnvironment, reuse: str
+) -> None:
+    env = open_env(app)
+    handle = waits.signal_with_start("go", 1, id="over", signal_id="one", reuse=reuse)
+    assert env.result(handle) == 1
+    again = waits.signal_with_start("go", 1, id="over", signal_id="one", reuse=reuse)
+    assert again.was_started is False
+    assert again.describe().run == 1
+    env.run()
+    if reuse in ("closed", "terminate"):
+        anew = waits.signal_with_start("go", 2, id="over", signal_id="two", reuse=reuse)
+        assert env.result(anew) == 2
+        assert anew.describe().run == 2
+
+
+def test_signal_with_start__by_the_workflow__is_typed_and_takes_the_options_of_a_start(
+    open_env: OpenEnvironment,
+) -> None:
+    env = open_env(app)
+    handle = waits_at_most.signal_with_start(
+        "other", {"a": 1}, "1h", id="with", tags={"team": "a"}, memo="m", timeout="10m"
+    )
+    assert handle.was_started
+    row = handle.describe()
+    assert (row.tags, row.memo) == ({"team": "a"}, '"m"')
+    assert row.timeout_at_ms is not None
+    # It runs with another input, which is as good.
+    again = waits_at_most.signal_with_start("go", 5, limit="2h", id="with")
+    assert again.was_started is False
+    assert env.result(handle) == 5
+    with pytest.raises(InvalidPayloadError, match="limit"):
+        waits_at_most.signal_with_start("go", 5, 7, id="typed")
+    for name, signal_id in (("", None), ("go", ""), ("go", "x" * 201)):
+        with pytest.raises(InvalidIdError):
+            waits.signal_with_start(name, id="odd", signal_id=signal_id)
+    with pytest.raises(NotFoundError):
+        env.service.client.get("odd")
+
+
+def test_signal_with_start__inside_of_a_workflow__is_refused(open_env: OpenEnvironment) -> None:
+    mine = hg.App("mine")
+
+    @mine.workflow
+    async def asks() -> None:
+        waits.signal_with_start("go", id="x")
+
+    env = open_env(mine)
+    handle = env.start(asks)
+    with pytest.raises(hg.ExecutionFailure, match=r"waits.signal_with_start\(\) inside of a workflow"):
+        env.result(handle)
 
 
 # Between executions.

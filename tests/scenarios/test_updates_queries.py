@@ -220,16 +220,21 @@ def test_update__that_waits__is_answered_when_it_is_done(open_env: OpenEnvironme
 def test_update__whose_handler_raises__tells_the_caller_and_not_the_workflow(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(cart)
-    with pytest.raises(hg.ExecutionFailure, match="the handler broke"):
+    with pytest.raises(hg.UpdateFailure, match=r"update 'breaks' failed: .*the handler broke") as caught:
         handle.update("breaks")
+    assert not caught.value.is_refused
     assert handle.status() is hg.Status.RUNNING
 
 
 def test_update__unknown__names_what_there_is(open_env: OpenEnvironment) -> None:
     env = open_env(app)
     handle = env.start(cart)
-    with pytest.raises(hg.ExecutionFailure, match="add_later"):
+    with pytest.raises(hg.UpdateFailure, match="add_later") as caught:
         handle.update("nothing")
+    assert str(caught.value).startswith(f"execution {handle.id!r}: update 'nothing' was refused: NotFoundError: ")
+    assert caught.value.is_refused
+    # Whoever caught what it was before still does.
+    assert isinstance(caught.value, hg.ExecutionFailure)
 
 
 def test_update__open_when_the_workflow_ends__is_answered_so(open_env: OpenEnvironment) -> None:

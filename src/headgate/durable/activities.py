@@ -313,6 +313,11 @@ class Activities:
             raise _stale(activity)
         return activity
 
+    def are_held(self, activities: Sequence[Activity]) -> list[bool]:
+        """Return for each claim whether the store still has it under this token."""
+        items = self._store.get_many(ACTIVITIES, [Key(each.activity_id) for each in activities], consistent=True)
+        return [item is not None and item["token"] == each.token for each, item in zip(activities, items, strict=True)]
+
     def beat(self, activity: Activity, details: Raw | None) -> Activity:
         """Record a heartbeat. Raises `StaleClaimError` if nobody wants the result any more."""
         beaten = replace(

@@ -65,15 +65,24 @@ class ActivityContext(Struct, eq=False):
 
 def activity() -> ActivityContext:
     """Return the activity that is running here. Raises `WorkflowViolationError` outside of one."""
+    return _running("hg.activity()")
+
+
+def running_activity() -> ActivityContext | None:
+    """Return the activity that is running here, if any."""
+    return _current.get()
+
+
+def _running(call: str) -> ActivityContext:
     context = _current.get()
     if context is None:
-        raise WorkflowViolationError("hg.activity() belongs into an activity, and none is running here")
+        raise WorkflowViolationError(f"{call} belongs into an activity, and none is running here")
     return context
 
 
 def heartbeat(details: Any = None) -> None:  # noqa: ANN401 - any JSON
     """Say that the activity is alive, and how far it has come. Raises `Cancelled` if nobody wants its result."""
-    context = activity()
+    context = _running("hg.heartbeat()")
     context.beat(context, None if details is None else payload.encode(details, what="heartbeat details"))
     if context.cancelled:
         raise Cancelled
@@ -81,7 +90,7 @@ def heartbeat(details: Any = None) -> None:  # noqa: ANN401 - any JSON
 
 def complete_later() -> Any:  # noqa: ANN401 - in place of whatever the activity is declared to return
     """Return this from an activity that someone else will complete, with `hg.activity().token`."""
-    activity()
+    _running("hg.complete_later()")
     return LATER
 
 

@@ -201,7 +201,7 @@ class Agenda:
         return NEVER_MS if due_ms is None else due_ms
 
     def _sweep(self) -> None:
-        """Find what a crash has left halfway."""
+        """Find what a crash has left halfway, and what another process has cancelled."""
         overdue = Sort(Range.AT_MOST, self._now_ms() - GRACE_MS)
         page = self._store.query(
             Query(table=EXECUTIONS, index="ready-index", partition=UNDISPATCHED, sort=overdue, limit=PAGE)
@@ -210,6 +210,7 @@ class Agenda:
             self._worker.engine.look(item["execution_id"])
         self._worker.bus.sweep()
         self._worker.adopt()
+        self._worker.unwanted.look()
 
     def _deadlines(self) -> int:
         """End what no worker has and whose time is up."""

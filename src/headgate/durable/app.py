@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
-from headgate.durable import guard, payload
+from headgate.durable import payload
 from headgate.durable.definitions import Activity, Limit, Workflow, check_name
 from headgate.durable.duration import Duration, optional_seconds, seconds
-from headgate.durable.events import Event
+from headgate.durable.events import Event, Mode
 from headgate.durable.history import ActivityOptions
 from headgate.durable.http import Router
 from headgate.durable.retry import Retry
+from headgate.durable.source_check import look_through
 from headgate.durable.subscriptions import RETRY_DEFAULT, Filter, HandlerSignature, Subscription
 from headgate.errors import DefinitionError, NotFoundError
 
@@ -45,6 +46,8 @@ class App(Router):
         self.activities: dict[str, Activity[..., Any]] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.handlers: dict[str, Activity[..., Any]] = {}
+        # Workflows whose source names something that was not defined when they were declared.
+        self._unseen: list[Workflow[..., Any]] = []
         self._client: Client | None = None
         self._bus: Bus | None = None
 
@@ -75,8 +78,9 @@ class App(Router):
     ) -> Any:
         """Make an `async def` a workflow.
 
-        Its source is looked through for what cannot be replayed (clocks, random numbers, I/O), unless `check` is
-        False. Raises `DefinitionError` with what was found and what to use instead.
+        Its source, and that of the functions of the same package that it names, is looked through for what cannot be
+        replayed (clocks, random numbers, I/O), unless `check` is False. Raises `DefinitionError` with what was found
+        and what to use instead.
         """
 
         def declare(function: Callable[P, Awaitable[R]]) -> Workflow[P, R]:
@@ -87,9 +91,8 @@ class App(Router):
                 retention_seconds=optional_seconds(retention, name="retention"),
                 client=self.client,
             )
-            findings = guard.check_source(function) if check else []
-            if findings:
-                raise DefinitionError(f"workflow {made.name} cannot be replayed: {'; '.join(findings)}")
+            if check:
+                self._check(made)
             self._declare(self.workflows, "workflow", made.name, made)
             return made
 
@@ -185,17 +188,51 @@ class App(Router):
         return declare
 
     def forward(
-        self, *types: str, to: str, name: str, filter: Filter | None = None, retry: Retry | None = None
+        self,
+        *types: str,
+        to: str,
+        name: str,
+        filter: Filter | None = None,
+        retry: Retry | None = None,
+        mode: Mode | str = Mode.STRUCTURED,
     ) -> None:
-        """Send events of these types on to another service, as CloudEvents over HTTP."""
+        """Send events of these types on to another service, as CloudEvents over HTTP.
+
+        `mode` is `structured`, an event as one JSON document, or `binary`, its attributes as headers and its data as
+        the body.
+        """
+        try:
+            mode = Mode(mode)
+        except ValueError:
+            allowed = [each.value for each in Mode]
+            raise DefinitionError(f"subscription {name}: mode {mode!r}: use one of {allowed}") from None
         subscription = Subscription(
             name=check_name("subscription", name),
             types=types,
             filter=filter or Filter(),
             retry=retry or RETRY_DEFAULT,
             forward_to=to,
+            mode=mode,
         )
         self._declare(self.subscriptions, "subscription", name, subscription)
+
+    def check_again(self) -> None:
+        """Look through workflows again that named what was not defined yet. Raises `DefinitionError`."""
+        unseen, self._unseen = self._unseen, []
+        try:
+            while unseen:
+                self._check(unseen[-1])
+                unseen.pop()
+        finally:
+            # What was refused is refused the next time too.
+            self._unseen = unseen
+
+    def _check(self, workflow: Workflow[..., Any]) -> None:
+        looked = look_through(workflow.function)
+        if looked.findings:
+            raise DefinitionError(f"workflow {workflow.name} cannot be replayed: {'; '.join(looked.findings)}")
+        if not looked.is_whole:
+            self._unseen.append(workflow)
 
     # Using what was declared.
 

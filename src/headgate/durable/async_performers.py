@@ -56,10 +56,13 @@ class AsyncPerformers:
         loop = asyncio.get_running_loop()
         assert task is not None, "a coroutine on a loop runs in a task"
         running.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
-        definition = self._worker.definition(activity)
-        outcome: Ended | None = await perform_async(definition, Raw(activity.input.encode()), running.context)
-        # Recording may wait for the disk, and the loop has other activities to run.
-        await loop.run_in_executor(None, self._finish, activity, outcome)
+        outcome: Ended | None = None
+        # Only now: whoever gave it up before had nothing to cancel.
+        if not running.is_abandoned:
+            definition = self._worker.definition(activity)
+            outcome = await perform_async(definition, Raw(activity.input.encode()), running.context)
+        # Recording may wait for the disk, and the loop has other activities to run. It is done, whoever cancels.
+        await asyncio.shield(loop.run_in_executor(None, self._finish, activity, outcome))
 
     def _finish(self, activity: Activity, outcome: Ended | None) -> None:
         try:

@@ -12,18 +12,17 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from headgate.clock import Clock
-from headgate.durable import payload
 from headgate.durable.activities import Activities, Ended
 from headgate.durable.activity_tokens import read_token
 from headgate.durable.archiving import Archive
-from headgate.durable.definitions import Workflow, check_execution_id, check_signal_name, check_tags
-from headgate.durable.failures import ErrorInfo, ExecutionFailure
-from headgate.durable.handle import Handle
+from headgate.durable.beginnings import Beginnings
+from headgate.durable.definitions import Workflow, check_execution_id, check_tags
+from headgate.durable.failures import ErrorInfo
+from headgate.durable.handle import Handle, update_failure
 from headgate.durable.history import (
     NULL,
     AnswerUpdate,
     CancelRequested,
-    Event,
     Note,
     Signal,
     Started,
@@ -38,8 +37,10 @@ from headgate.durable.interpreter import Interpreter
 from headgate.durable.listing import Listing, Wanted, list_executions
 from headgate.durable.logs import LogPage, LogPlace, notes_of, read_page
 from headgate.durable.queries import QUERY_SECONDS, answer
-from headgate.durable.records import ANSWER, OPEN, SEEN, Execution, execution_of, message
-from headgate.durable.starts import Reuse, StartRequest, start_writes, takes
+from headgate.durable.records import ANSWER, Execution, execution_of, message
+from headgate.durable.sending import Sender, check_size, seen, signal_of
+from headgate.durable.served import limits_elsewhere
+from headgate.durable.starts import Reuse, StartRequest, reads_alike, start_writes, takes
 from headgate.durable.waits import Waits
 from headgate.errors import (
     AlreadyStartedError,
@@ -48,20 +49,16 @@ from headgate.errors import (
     InvalidIdError,
     NotFoundError,
     OutcomeUnknownError,
-    PayloadTooLargeError,
     UnknownWorkflowError,
 )
 from headgate.ids import IdMaker
-from headgate.store.conditions import absent, all_of, equals
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
 from headgate.store.schema import Key
-from headgate.store.tables import EXECUTIONS, INBOXES
-from headgate.store.writes import Check, Put, Write
+from headgate.store.tables import INBOXES
+from headgate.store.writes import Put, Write
 
 _TERMINATE_SECONDS: Final = 30.0
-# How the names of workflows begin that are parts of the product.
-OURS: Final = "headgate."
 _answer_decoder: Final = msgspec.json.Decoder(AnswerUpdate)
 
 
@@ -87,6 +84,8 @@ class Client:
         self._archive = archive
         self._workflows = workflows if workflows is not None else {}
         self._activities = Activities(store, clock, ids, worker_id=lambda: "external", draw=lambda: 0.5)
+        self._sender = Sender(store, clock, ids, self._told)
+        self._beginnings = Beginnings(store, archive)
         self.waits = Waits(store, clock)
 
     # Starting.
@@ -110,13 +109,11 @@ class Client:
 
         `also` is written in the transaction that starts it, and not if it is there.
         With `tells_end`, the event `headgate.execution.ended` tells of its end, in the transaction that ends it.
-        Raises `UnknownWorkflowError` if no app here has the workflow, `AlreadyStartedError` if the id is taken by
-        something else, `InvalidIdError`, `PayloadTooLargeError`.
+        Raises `UnknownWorkflowError` if neither the app nor a live worker has it, `AlreadyStartedError` if the id is
+        taken by something else, `InvalidIdError`, `PayloadTooLargeError`.
         """
         definition = self._workflows.get(workflow)
-        if definition is None:
-            known = ", ".join(sorted(name for name in self._workflows if not name.startswith(OURS))) or "none"
-            raise UnknownWorkflowError(f"workflow {workflow!r}: not loaded here; there is {known}; see --app")
+        limits = definition or limits_elsewhere(self._store, workflow, self._now_ms(), self._workflows)
         if execution_id is not None:
             check_execution_id(execution_id)
         check_size(input, f"input of workflow {workflow}")
@@ -126,13 +123,14 @@ class Client:
             input=input,
             tags=check_tags(tags or {}),
             memo=memo,
-            timeout_seconds=timeout_seconds if timeout_seconds is not None else definition.timeout_seconds,
-            retention_seconds=definition.retention_seconds,
+            timeout_seconds=timeout_seconds if timeout_seconds is not None else limits.timeout_seconds,
+            retention_seconds=limits.retention_seconds,
             delay_seconds=delay_seconds,
             tells_end=tells_end,
         )
         was_started = self._start(request, _policy(reuse), first_signal, also)
-        return Handle(self, request.execution_id, was_started=was_started, returns=definition.signature.result)
+        returns = Any if definition is None else definition.signature.result
+        return Handle(self, request.execution_id, was_started=was_started, returns=returns)
 
     def _start(
         self, request: StartRequest, reuse: Reuse, first_signal: Signal | None, also: Sequence[Write] = ()
@@ -144,14 +142,42 @@ class Client:
             if taken_by is None:
                 self._told(request.execution_id)
                 return True
-            if takes(reuse, taken_by, request):
-                if first_signal is not None and not taken_by.status.is_closed:
-                    self._send(request.execution_id, first_signal)
+            if self._is_taken(reuse, taken_by, request, first_signal):
+                try:
+                    if first_signal is not None:
+                        self._sender.send(request.execution_id, first_signal)
+                except ExecutionClosedError:
+                    if taken_by.status.is_closed:
+                        raise
+                    continue  # It has ended in this moment, and may have to be started after all.
                 return False
+            if first_signal is not None and self._sender.was_sent(taken_by, first_signal.id):
+                return False  # With the run that it started, or that was there then.
             if not taken_by.status.is_closed:
                 self.terminate(request.execution_id, "an execution of the same id was started")
                 taken_by = self.wait(request.execution_id, _TERMINATE_SECONDS)
             earlier = taken_by
+
+    def _is_taken(self, reuse: Reuse, current: Execution, request: StartRequest, first_signal: Signal | None) -> bool:
+        """Whether what is there will do. Raises `AlreadyStartedError` if it will not, and must not be replaced."""
+        try:
+            return takes(reuse, current, request)
+        except AlreadyStartedError:
+            # One that runs with another input is as good for a signal, which is what matters.
+            if first_signal is not None or self._reads_alike(current, request):
+                return True
+            raise
+
+    def _reads_alike(self, current: Execution, request: StartRequest) -> bool:
+        """Whether the workflow takes both inputs for the same, such as with and without what is a default of it.
+
+        Asked only if they are not equal as JSON: a digest of what is read would change with every field that is added.
+        """
+        definition = self._workflows.get(request.workflow)
+        if definition is None or current.workflow != request.workflow:
+            return False
+        began = self._beginnings.of_life(current)
+        return began is not None and reads_alike(definition.signature, began.input, request.input)
 
     def _try_start(
         self, request: StartRequest, first_signal: Signal | None, earlier: Execution | None, also: Sequence[Write]
@@ -162,7 +188,7 @@ class Client:
         if first_signal is not None:
             # No need to know of it from an earlier start: whoever started this one sent its signal with it.
             writes.append(message(request.execution_id, first_signal, now_ms, self._ids.ulid()).put())
-            writes.append(Put(INBOXES, _seen(request.execution_id, execution.first_run, first_signal.id)))
+            writes.append(Put(INBOXES, seen(request.execution_id, execution.first_run, first_signal.id)))
         try:
             self._store.transact([*writes, *also])
         except OutcomeUnknownError:
@@ -177,7 +203,7 @@ class Client:
             return execution_of(taken_by)
         return None
 
-    def signal_with_start(
+    def signal_with_start(  # noqa: PLR0913 - each is a thing that callers set
         self,
         workflow: str,
         input: Raw,
@@ -186,20 +212,27 @@ class Client:
         *,
         execution_id: str,
         tags: Mapping[str, str] | None = None,
+        memo: Raw = NULL,
+        timeout_seconds: float | None = None,
         signal_id: str | None = None,
         reuse: Reuse | str = Reuse.CLOSED,
     ) -> Handle:
         """Send a signal, starting the execution first if there is none of this id that is open.
 
-        With a `signal_id`, the same signal sent again while the execution is open is heard once.
+        With a `signal_id`, the same signal sent again is heard once: as long as the execution is kept, nothing is
+        started for it again. Raises `ExecutionClosedError` if it has ended and `reuse` lets none take its place, and
+        what `start` and `signal` do.
         """
-        signal = Signal(name, value, id=signal_id or self._ids.ulid())
-        try:
-            return self.start(workflow, input, execution_id=execution_id, reuse=reuse, tags=tags, first_signal=signal)
-        except AlreadyStartedError:
-            # It runs with another input, which is as good: the signal is what matters.
-            self._send(execution_id, signal)
-            return self.handle(execution_id)
+        return self.start(
+            workflow,
+            input,
+            execution_id=execution_id,
+            reuse=reuse,
+            tags=tags,
+            memo=memo,
+            timeout_seconds=timeout_seconds,
+            first_signal=signal_of(name, value, self._ids.ulid() if signal_id is None else signal_id),
+        )
 
     def handle(self, execution_id: str) -> Handle:
         """Return the handle of an execution, which need not exist."""
@@ -210,21 +243,18 @@ class Client:
     def signal(self, execution_id: str, name: str, value: Raw = NULL, *, signal_id: str | None = None) -> None:
         """Put a signal into an execution's inbox. It is there until the execution takes it.
 
-        With a `signal_id`, sending it again changes nothing. Raises `NotFoundError` if there is no such execution,
-        `ExecutionClosedError` if it has ended, `PayloadTooLargeError`.
+        With a `signal_id`, sending it again changes nothing, also after the end. Raises `NotFoundError` if there is no
+        such execution, `ExecutionClosedError` if it has ended, `PayloadTooLargeError`.
         """
-        check_size(value, f"payload of signal {name}")
-        if signal_id is not None and not 1 <= len(signal_id) <= 200:
-            raise InvalidIdError(f"signal id {signal_id[:40]!r}: use 1 to 200 characters")
-        self._send(execution_id, Signal(check_signal_name(name), value, id=signal_id or ""))
+        self._sender.send(execution_id, signal_of(name, value, signal_id))
 
     def cancel(self, execution_id: str, reason: str = "") -> None:
         """Ask an execution to end. Raises `NotFoundError`, `ExecutionClosedError`."""
-        self._send(execution_id, CancelRequested(reason[:1000]))
+        self._sender.send(execution_id, CancelRequested(reason[:1000]))
 
     def terminate(self, execution_id: str, reason: str = "") -> None:
         """Have an execution ended without asking its code. Raises `NotFoundError`, `ExecutionClosedError`."""
-        self._send(execution_id, TerminateRequested(reason[:1000]))
+        self._sender.send(execution_id, TerminateRequested(reason[:1000]))
 
     def redrive(self, execution_id: str) -> None:
         """Let an execution that is stuck go on. Raises `NotFoundError`, `ConflictError` if it is not stuck."""
@@ -237,14 +267,19 @@ class Client:
         self._told(execution_id)
 
     def retry(self, execution_id: str) -> Handle:
-        """Run an execution that has ended again from its beginning, with the same input, under the same id.
+        """Run an execution that has ended again from its beginning, with its first input, under the same id.
 
         Raises `NotFoundError`, and `ConflictError` if it has not ended.
         """
         row = self.get(execution_id)
         if not row.status.is_closed:
             raise ConflictError(f"execution {execution_id}: it is {row.status.value}; end it first, or redrive it")
-        started = self.started(row)
+        started = self._beginnings.of_life(row)
+        if started is None:
+            raise NotFoundError(
+                f"execution {execution_id}: it ended ({row.status.value}) before it began, and its input was not kept; "
+                "start it anew with reuse 'closed'"
+            )
         begun_ms = round(datetime.fromisoformat(row.started_at).timestamp() * 1000)
         timeout_seconds = None if row.timeout_at_ms is None else (row.timeout_at_ms - begun_ms) / 1000
         return self.start(
@@ -258,42 +293,11 @@ class Client:
             tells_end=row.tells_end,
         )
 
-    def _send(self, execution_id: str, event: Event) -> None:
-        # Meant for this life of the id: what is not heard before it ends must not be obeyed by the next.
-        first_run = self.get(execution_id).first_run
-        told = message(execution_id, event, self._now_ms(), self._ids.ulid(), first_run=first_run)
-        is_open = all_of(OPEN, equals("first_run", first_run))
-        writes: list[Write] = [Check(EXECUTIONS, Key(execution_id), is_open), told.put()]
-        signal_id = event.id if isinstance(event, Signal) else ""
-        if signal_id:
-            writes.append(Put(INBOXES, _seen(execution_id, first_run, signal_id), absent()))
-        try:
-            self._store.transact(writes)
-        except OutcomeUnknownError:
-            raise
-        except ConflictError as exc:
-            if 0 not in exc.failures:
-                return  # The signal of this id is there, or was taken already.
-            if exc.failures[0] is None:
-                raise _unknown(execution_id) from None
-            status = Status(exc.failures[0]["status"])
-            if not status.is_closed:
-                # Started anew under the same id between the look and the write.
-                self._send(execution_id, event)
-                return
-            raise ExecutionClosedError(
-                f"execution {execution_id}: it has ended ({status.value}) and takes no more messages; start a new one"
-            ) from None
-        self._told(execution_id)
-
     # Asking.
 
     def get(self, execution_id: str) -> Execution:
         """Return an execution. Raises `NotFoundError`."""
-        item = self._store.get(EXECUTIONS, Key(check_execution_id(execution_id, derived=True)), consistent=True)
-        if item is None:
-            raise _unknown(execution_id)
-        return execution_of(item)
+        return self._sender.get(execution_id)
 
     def list(
         self,
@@ -310,13 +314,12 @@ class Client:
         wanted = Wanted(status=status, workflow=workflow, parent_id=parent_id, tags=dict(tags or {}))
         return list_executions(self._store, wanted, limit=limit, cursor=cursor, ascending=ascending)
 
-    def started(self, row: Execution) -> Started:
-        """Return how the present run of an execution began."""
-        turn = next(iter(self.history(row.execution_id, after=row.first_turn - 1)), None)
-        first = turn.events[0] if turn is not None and turn.events else None
-        if not isinstance(first, Started):
+    def started(self, row: Execution, *, first: bool = False) -> Started:
+        """Return how the present run of an execution began, or this life of its id. Raises `NotFoundError`."""
+        found = self._beginnings.of_life(row) if first else self._beginnings.of_run(row)
+        if found is None:
             raise NotFoundError(f"execution {row.execution_id}: its first turn has not been taken yet")
-        return first
+        return found
 
     def history(self, execution_id: str, *, after: int = 0) -> Iterator[Turn]:
         """Give the turns of an execution from `after` on, archived or not."""
@@ -352,20 +355,20 @@ class Client:
         return answer(interpreter, turns, name, input, timeout_seconds)
 
     def update(self, execution_id: str, name: str, input: Raw = NULL, *, timeout_seconds: float = 30.0) -> Raw:
-        """Have an update handler answer. Raises `ExecutionFailure` with its error, `TimeoutError`."""
+        """Have an update handler answer. Raises `UpdateFailure` with its error, `TimeoutError`."""
         update_id = self.ask_update(execution_id, name, input)
         answer = self.waits.until(lambda: self.update_answer(execution_id, update_id), timeout_seconds)
         if answer is None:
             raise TimeoutError(f"execution {execution_id}: update {name} was not answered in {timeout_seconds} s")
         if answer.error is not None:
-            raise ExecutionFailure(answer.error, execution_id=execution_id, status=Status.RUNNING.value)
+            raise update_failure(answer, name, execution_id)
         return answer.result
 
     def ask_update(self, execution_id: str, name: str, input: Raw = NULL) -> str:
         """Send an update and return its id. Raises `NotFoundError`, `ExecutionClosedError`."""
         check_size(input, f"input of update {name}")
         update_id = self._ids.ulid()
-        self._send(execution_id, UpdateRequested(update_id, name, input))
+        self._sender.send(execution_id, UpdateRequested(update_id, name, input))
         return update_id
 
     def update_answer(self, execution_id: str, update_id: str) -> AnswerUpdate | None:
@@ -424,24 +427,8 @@ class Client:
         return int(self._clock.seconds() * 1000)
 
 
-def check_size(value: Raw, what: str) -> None:
-    """Raise `PayloadTooLargeError` for JSON that is larger than is accepted."""
-    size = len(bytes(value))
-    if size > payload.BYTES_MAX:
-        raise PayloadTooLargeError(f"{what}: {size:,} bytes; at most {payload.BYTES_MAX:,}; pass a reference instead")
-
-
 def _policy(reuse: Reuse | str) -> Reuse:
     try:
         return Reuse(reuse)
     except ValueError:
         raise InvalidIdError(f"reuse {reuse!r}: use one of {[policy.value for policy in Reuse]}") from None
-
-
-def _seen(execution_id: str, first_run: int, signal_id: str) -> dict[str, str]:
-    """Return the row that says that an execution was sent the signal of this id since it was started."""
-    return {"execution_id": execution_id, "message_id": f"{SEEN}{first_run}#{signal_id}"}
-
-
-def _unknown(execution_id: str) -> NotFoundError:
-    return NotFoundError(f"execution {execution_id}: there is none of this id; see 'headgate execution ls'")

@@ -12,9 +12,10 @@ import msgspec
 from msgspec import Raw
 
 from headgate.durable import payload
+from headgate.durable.calls import PendingFuture
 from headgate.durable.duration import Duration, optional_seconds, seconds
 from headgate.durable.history import NULL, ActivityOptions, ParentClose, StartChild
-from headgate.durable.interpreter import Interpreter, PendingFuture, current, running
+from headgate.durable.interpreter import Interpreter, current, running
 from headgate.durable.retry import Retry
 from headgate.errors import DefinitionError, InvalidIdError, WorkflowViolationError
 
@@ -45,10 +46,12 @@ def check_name(kind: str, name: str) -> str:
 
 def check_execution_id(execution_id: str, *, derived: bool = False) -> str:
     """Return the id. Raises `InvalidIdError` for one that cannot be given to an execution."""
-    plain = execution_id.replace(_DERIVED, "-") if derived else execution_id
-    if not _EXECUTION_ID.fullmatch(plain[:200] if derived else plain) or len(execution_id) > 1000:
+    # Whoever gives something else than text is told so like everyone else.
+    text = execution_id if isinstance(execution_id, str) else ""
+    plain = text.replace(_DERIVED, "-") if derived else text
+    if not _EXECUTION_ID.fullmatch(plain[:200] if derived else plain) or len(text) > 1000:
         raise InvalidIdError(
-            f"execution id {execution_id[:80]!r}: use 1 to 200 letters, digits and . _ : @ / = + -, "
+            f"execution id {_shown(execution_id, 80)}: use 1 to 200 letters, digits and . _ : @ / = + -, "
             "beginning with a letter or digit"
         )
     return execution_id
@@ -56,9 +59,20 @@ def check_execution_id(execution_id: str, *, derived: bool = False) -> str:
 
 def check_signal_name(name: str) -> str:
     """Return the name. Raises `InvalidIdError` for one that no signal can have."""
-    if not name or len(name) > _SIGNAL_NAME_MAX:
-        raise InvalidIdError(f"signal name {name[:40]!r}: use 1 to {_SIGNAL_NAME_MAX} characters")
+    if not isinstance(name, str) or not 1 <= len(name) <= _SIGNAL_NAME_MAX:
+        raise InvalidIdError(f"signal name {_shown(name, 40)}: use 1 to {_SIGNAL_NAME_MAX} characters")
     return name
+
+
+def check_signal_id(signal_id: str) -> str:
+    """Return the id by which a signal is known again. Raises `InvalidIdError`."""
+    if not isinstance(signal_id, str) or not 1 <= len(signal_id) <= _SIGNAL_NAME_MAX:
+        raise InvalidIdError(f"signal id {_shown(signal_id, 40)}: use 1 to {_SIGNAL_NAME_MAX} characters")
+    return signal_id
+
+
+def _shown(given: object, characters_max: int) -> str:
+    return repr(given[:characters_max]) if isinstance(given, str) else repr(given)[:characters_max]
 
 
 def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
@@ -228,7 +242,11 @@ class Workflow(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Child:
         interpreter = current(f"calling workflow {self.name} starts a child and")
-        raw = self.signature.pack(args, kwargs, what=f"input of workflow {self.name}")
+        what = f"input of workflow {self.name}"
+        raw = self.signature.pack(args, kwargs, what=what)
+        if not interpreter.is_child_recorded():
+            # Here, where the code can deal with it: the child could only get stuck.
+            self.signature.unpack(raw, what=what)
         return self._start_child(interpreter, raw)
 
     def options(
@@ -245,11 +263,18 @@ class Workflow(Generic[P, R]):
         made._child = replace(
             self._child,
             id=id if id is None else check_execution_id(id),
-            parent_close=ParentClose(parent_close),
+            parent_close=self._parent_close(parent_close),
             timeout_seconds=optional_seconds(timeout, name="timeout"),
             tags=check_tags(tags or {}),
         )
         return made
+
+    def _parent_close(self, given: ParentClose | str) -> ParentClose:
+        try:
+            return ParentClose(given)
+        except ValueError:
+            allowed = [each.value for each in ParentClose]
+            raise DefinitionError(f"workflow {self.name}: parent_close {given!r}: use one of {allowed}") from None
 
     def start(
         self,
@@ -267,12 +292,7 @@ class Workflow(Generic[P, R]):
         Starting the same input under the id of a live execution again changes nothing; another input raises
         `AlreadyStartedError`. Parameters of the workflow that have the name of an option are given by position.
         """
-        if running() is not None:
-            raise WorkflowViolationError(
-                f"{self.name}.start() inside of a workflow: call {self.name}(...) to make a child, or start it from an "
-                "activity"
-            )
-        raw = self.signature.pack(args, kwargs, what=f"input of workflow {self.name}")
+        raw = self._input("start", args, kwargs)
         handle: Handle = self._client().start(
             self.name,
             raw,
@@ -284,6 +304,53 @@ class Workflow(Generic[P, R]):
             delay_seconds=optional_seconds(delay, name="delay"),
         )
         return handle
+
+    def signal_with_start(
+        self,
+        name: str,
+        value: Any = None,  # noqa: ANN401 - any JSON
+        /,
+        *args: Any,  # noqa: ANN401 - the workflow's own, checked when they are packed
+        id: str,
+        signal_id: str | None = None,
+        reuse: Reuse | str = "closed",
+        tags: Mapping[str, str] | None = None,
+        memo: Any = None,  # noqa: ANN401
+        timeout: Duration | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> Handle:
+        """Send a signal to the execution of this id, starting it first with the other arguments if none is open.
+
+        The same `signal_id` again is the same signal: it is heard once, and nothing is started for it again. Raises
+        `ExecutionClosedError` if the execution has ended and `reuse` lets none take its place.
+        """
+        raw = self._input("signal_with_start", args, kwargs)
+        handle: Handle = self._client().signal_with_start(
+            self.name,
+            raw,
+            name,
+            payload.encode(value, what=f"payload of signal {name}"),
+            execution_id=id,
+            tags=tags,
+            memo=NULL if memo is None else payload.encode(memo, what="memo"),
+            timeout_seconds=optional_seconds(timeout, name="timeout"),
+            signal_id=signal_id,
+            reuse=reuse,
+        )
+        return handle
+
+    def _input(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Raw:
+        """Return the input of an execution that is started from outside. Raises `InvalidPayloadError`."""
+        if running() is not None:
+            raise WorkflowViolationError(
+                f"{self.name}.{call}() inside of a workflow: call {self.name}(...) to make a child, or do it in an "
+                "activity"
+            )
+        what = f"input of workflow {self.name}"
+        raw = self.signature.pack(args, kwargs, what=what)
+        # Read as it will be: what does not fit could only get stuck later.
+        self.signature.unpack(raw, what=what)
+        return raw
 
     def handle(self, id: str) -> Handle:
         """Return the handle of an execution that exists already."""

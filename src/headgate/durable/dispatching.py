@@ -45,12 +45,16 @@ _log = structlog.get_logger(__name__)
 
 
 class Step(Struct):
-    """One transaction: the commands it carries out, what it writes besides the execution's row, who gets mail."""
+    """One transaction: the commands it carries out, and what it writes besides the execution's row.
+
+    Then who gets mail, when timers are due that it makes, and which activities it takes back.
+    """
 
     commands: list[Command]
     writes: list[Write]
     mail_for: list[str]
     timers_due_ms: list[int]
+    cancelled: list[str] = []
 
 
 class Dispatcher:
@@ -86,8 +90,9 @@ class Dispatcher:
                 last.commands.append(command)
                 last.writes.extend(writes)
                 last.timers_due_ms.extend(draft.timers_due_ms)
+                last.cancelled.extend(draft.cancelled)
             else:
-                steps.append(Step([command], writes, [], draft.timers_due_ms))
+                steps.append(Step([command], writes, [], draft.timers_due_ms, draft.cancelled))
             if len(steps) == STEPS_MAX:
                 break
         return steps

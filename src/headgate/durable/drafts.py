@@ -94,6 +94,8 @@ class Draft(Struct):
     claims: list[Activity] = []
     timers_due_ms: list[int] = []
     mail_for: str | None = None
+    # The ids of activities that nobody waits for any more.
+    cancelled: list[str] = []
 
 
 class Outlook(Struct, frozen=True):
@@ -140,11 +142,12 @@ def draft_turn(
     writes.append(turn_put(row.execution_id, turn))
     writes.extend([source.removal for source in sources if source.removal is not None])
     first = sources[0].event if sources else None
-    if isinstance(first, Started):
+    closing = commands[-1] if commands and isinstance(commands[-1], Close) else None
+    if isinstance(first, Started) and closing is None:
         _start_timeout(draft, first)
-    if row.tells_end and commands and isinstance(commands[-1], Close):
+    if row.tells_end and closing is not None:
         # Before the commands, of which what does not fit may follow.
-        writes.extend(outlook.emit(row, _ended(row, commands[-1].status)))
+        writes.extend(outlook.emit(row, _ended(row, closing.status)))
         # Deliveries are found by a look, which is due now.
         draft.timers_due_ms.append(outlook.now_ms)
     dispatched = _dispatch_inline(draft, commands, outlook)
@@ -207,7 +210,9 @@ def inline_writes(execution: Execution, command: Command, outlook: Outlook, draf
         case CancelTimer():
             return [Delete(TIMERS, Key(timer_id(owner, run, command.seq)))]
         case CancelActivity():
-            return [Delete(ACTIVITIES, Key(activity_id(owner, run, command.seq)))]
+            identifier = activity_id(owner, run, command.seq)
+            draft.cancelled.append(identifier)
+            return [Delete(ACTIVITIES, Key(identifier))]
         case EmitEvent():
             return outlook.emit(execution, command)
         case AnswerUpdate():

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headgate.durable import payload
-from headgate.durable.activity_context import activity
+from headgate.durable.activity_context import running_activity
 from headgate.durable.events import EVENT_BYTES_MAX, Event, check
 from headgate.durable.history import EmitEvent
 from headgate.durable.interpreter import running
-from headgate.errors import PayloadTooLargeError
+from headgate.errors import PayloadTooLargeError, WorkflowViolationError
 
 # What the attributes around the data may take.
 _ENVELOPE_BYTES: Final = 16_000
@@ -32,5 +32,10 @@ def emit(type: str, data: Any = None, *, subject: str = "") -> None:  # noqa: AN
     interpreter = running()
     if interpreter is not None:
         interpreter.issue(EmitEvent(interpreter.next_seq(), type, raw, subject))
-    else:
-        activity().emit(type, raw, subject)
+        return
+    context = running_activity()
+    if context is None:
+        raise WorkflowViolationError(
+            "hg.emit() belongs into a workflow or an activity, and none is running here; elsewhere use app.emit()"
+        )
+    context.emit(type, raw, subject)

@@ -24,6 +24,7 @@ from headgate.durable.history import (
     Command,
     EmitEvent,
     Event,
+    Started,
     Status,
     TerminateRequested,
     Turn,
@@ -31,7 +32,7 @@ from headgate.durable.history import (
 )
 from headgate.durable.history_reader import read_run
 from headgate.durable.interpreter import Interpreter
-from headgate.durable.mail import Mail, in_order, is_ahead, is_mail, is_stale
+from headgate.durable.mail import Mail, delayed_start, holds, in_order, is_mail, sort_out
 from headgate.durable.open_work import open_work
 from headgate.durable.ready import ReadyList, Work
 from headgate.durable.records import Activity, Execution, execution_of
@@ -99,6 +100,8 @@ class Engine:
     ) -> None:
         self.closed: Callable[[Execution], None] = lambda _: None
         self.timers_made: Callable[[Sequence[int]], None] = lambda _: None
+        # Told the ids of activities that a turn has taken back.
+        self.cancelled: Callable[[Sequence[str]], None] = lambda _: None
         self._workflows = workflows
         self._store = store
         self._clock = clock
@@ -197,7 +200,7 @@ class Engine:
     def _drafted(self, execution_id: str, work: Work) -> Draft | None:
         heard = work.sources
         # Whoever is woken after a failed turn is to hear what that turn would have.
-        if work.look or _holds(heard, Woken):
+        if work.look or holds(heard, Woken):
             # Before the row: what was there before an execution was seen to have ended is nobody's any more.
             heard = in_order([*self._mail.read(execution_id), *heard])
         live = self._live.get(execution_id)
@@ -213,7 +216,7 @@ class Engine:
             except ConflictError:
                 self._again(execution_id, work)
                 return None
-        sorted_out = _sort_out(heard, row)
+        sorted_out = sort_out(heard, row)
         if sorted_out is None:
             self._again(execution_id, work)
             return None
@@ -249,10 +252,8 @@ class Engine:
 
     def _advance(self, row: Execution, sources: list[Source]) -> Draft:
         now_ms = self._now_ms()
-        if _holds(sources, TerminateRequested):
-            terminate = next(s.event for s in sources if isinstance(s.event, TerminateRequested))
-            commands: Sequence[Command] = self._terminated(row, terminate)
-            draft = draft_turn(row, sources, commands, (), self._outlook(now_ms))
+        if holds(sources, TerminateRequested):
+            draft = draft_turn(*self._terminated(row, sources), (), self._outlook(now_ms))
             self._evict(row.execution_id)
             return draft
         live = self._load(row.execution_id, row)
@@ -262,10 +263,17 @@ class Engine:
         awaits = live.interpreter.mailbox.awaited() if live.interpreter.closed is None else ()
         return draft_turn(row, sources[:consumed], issued, notes, self._outlook(live.interpreter.at_ms), awaits)
 
-    def _terminated(self, row: Execution, event: TerminateRequested) -> list[Command]:
+    def _terminated(
+        self, row: Execution, sources: list[Source]
+    ) -> tuple[Execution, Sequence[Source], Sequence[Command]]:
+        """Return a turn that ends an execution without asking its code."""
+        event = next(s.event for s in sources if isinstance(s.event, TerminateRequested))
         work = open_work(read_run(self._store, row))
+        if not work.has_begun and not holds(sources, Started):
+            # A start that was to come later: it goes into the history, and must not begin what has this id by then.
+            sources = [*delayed_start(self._store, row), *sources]
         error = ErrorInfo(type="Terminated", message=event.reason or "terminated")
-        return [*work.closing(), Close(Status.TERMINATED, error=error)]
+        return row, sources, [*work.closing(), Close(Status.TERMINATED, error=error)]
 
     def _load(self, execution_id: str, row: Execution) -> Live:
         live = self._live.get(execution_id)
@@ -293,11 +301,11 @@ class Engine:
     def _may_try(self, row: Execution, sources: Sequence[Source]) -> bool:
         if row.status is Status.RUNNING and row.retry_at_ms is None:
             return True
-        if _holds(sources, TerminateRequested):
+        if holds(sources, TerminateRequested):
             return True
         if row.status is Status.STUCK:
             return False
-        return _holds(sources, Woken) or row.retry_at_ms is None or self._now_ms() >= row.retry_at_ms
+        return holds(sources, Woken) or row.retry_at_ms is None or self._now_ms() >= row.retry_at_ms
 
     def _set_back(self, row: Execution, sources: Sequence[Source], error: Exception) -> Draft:
         self._evict(row.execution_id)
@@ -330,6 +338,8 @@ class Engine:
             self.look(execution_id)
         if step.timers_due_ms:
             self.timers_made(step.timers_due_ms)
+        if step.cancelled:
+            self.cancelled(step.cancelled)
 
     # After the commit.
 
@@ -337,6 +347,8 @@ class Engine:
         row = draft.execution
         if draft.timers_due_ms:
             self.timers_made(draft.timers_due_ms)
+        if draft.cancelled:
+            self.cancelled(draft.cancelled)
         if draft.mail_for is not None:
             self.look(draft.mail_for)
         live = self._live.get(row.execution_id)
@@ -409,37 +421,6 @@ class Engine:
         live = self._live.pop(execution_id, None)
         if live is not None and live.interpreter.closed is None:
             live.interpreter.evict()
-
-
-def _holds(sources: Sequence[Source], kind: type[Woken | TerminateRequested]) -> bool:
-    """Whether one of the sources is an event of this kind."""
-    # A loop rather than `any`: every turn asks this of one source or a few, and a generator costs more than they do.
-    for source in sources:  # noqa: SIM110 - as above
-        if type(source.event) is kind:
-            return True
-    return False
-
-
-def _sort_out(heard: Sequence[Source], row: Execution) -> tuple[list[Source], list[Source], list[Source]] | None:
-    """Return what is to be heard with one for each row, what comes after, and what is too late for this run.
-
-    Of two claims to the same activity one is too late, and is told so afterwards. None if one of them is meant for
-    a run that the row does not have yet.
-    """
-    first: dict[Key, Source] = {}
-    current: list[Source] = []
-    later: list[Source] = []
-    stale: list[Source] = []
-    for source in heard:
-        if is_ahead(source, row):
-            return None
-        if is_stale(source, row):
-            stale.append(source)
-        elif source.removal is None or first.setdefault(source.removal.key, source) is source:
-            current.append(source)
-        else:
-            later.append(source)
-    return current, later, stale
 
 
 def _is_the_stores(error: HeadgateError) -> bool:

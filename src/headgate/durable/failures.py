@@ -5,6 +5,7 @@ Failure                 an error that happened elsewhere; `.type`, `.message` an
 │   └── ActivityTimeout         … because it took too long; also a TimeoutError
 ├── ChildFailure            a child execution did not succeed
 └── ExecutionFailure        the execution whose result was asked for did not succeed
+    └── UpdateFailure           … or goes on, and has refused an update
 NonRetryable            raised by user code: there is no point in another attempt
 Cancelled               raised in an activity by its heartbeat: nobody waits for the result any more
 
@@ -35,6 +36,8 @@ CHAIN_MAX: Final = 10
 NOTHING: Final = msgspec.Raw()
 
 _TRACE_FRAMES: Final = 25
+# How much of the members of a group its message tells.
+_GROUPS_MAX, _MEMBERS_MAX, _MEMBER_MAX = 3, 5, 500
 _HEAP_TYPE: Final = 1 << 9
 # Raised into a coroutine, the first two would end it or be replaced; a group cannot be made without its members; and
 # the others trust the interpreter to have checked the types of their attributes, which only their `__init__` does.
@@ -168,6 +171,27 @@ class ExecutionFailure(_OfExecution):
     """The execution whose result was asked for ended without one; `status` says how."""
 
 
+class UpdateFailure(ExecutionFailure):
+    """An update was refused, or its handler failed. The execution goes on; `is_refused` says that nothing changed."""
+
+    def __init__(
+        self,
+        info: ErrorInfo,
+        *,
+        execution_id: str = "",
+        status: str = "RUNNING",
+        update: str = "",
+        is_refused: bool = False,
+    ) -> None:
+        super().__init__(info, execution_id=execution_id, status=status)
+        self.update = update
+        self.is_refused = is_refused
+
+    def __str__(self) -> str:
+        verdict = "was refused" if self.is_refused else "failed"
+        return f"execution {self.execution_id!r}: update {self.update!r} {verdict}: {self.info}"
+
+
 class NonRetryable(Exception):
     """Raise it where another attempt is pointless; `data` reaches whoever catches it."""
 
@@ -181,6 +205,9 @@ class Cancelled(Exception):
 
     def __init__(self, message: str = "the activity was cancelled") -> None:
         super().__init__(message)
+
+
+_F = TypeVar("_F", bound=Failure)
 
 
 def describe(error: BaseException) -> ErrorInfo:
@@ -210,13 +237,18 @@ def revive(info: ErrorInfo, *, otherwise: type[Failure], **facts: Any) -> BaseEx
     with the `facts` (which is returned itself if the class cannot be had), and the cause of that is what
     caused the error.
     """
-    failure = otherwise(info, **facts)
-    failure.__cause__ = _revived_cause(info)
+    failure = with_cause(otherwise(info, **facts))
     revived = _remade(info)
     if revived is None:
         return failure
     revived.__cause__ = failure
     return revived
+
+
+def with_cause(failure: _F) -> _F:
+    """Return a failure with what caused the error that it passes on, as exceptions that tracebacks show."""
+    failure.__cause__ = _revived_cause(failure.info)
+    return failure
 
 
 def class_name(kind: type) -> str:
@@ -244,7 +276,7 @@ def _attempted(action: Callable[[], _T], fallback: _T) -> _T:
 def _described(error: BaseException, room_bytes: int) -> ErrorInfo:
     kind = type(error)
     name = _attempted(lambda: _text(kind.__name__, 200), "Exception")
-    message = _attempted(lambda: _text(str(error), MESSAGE_BYTES_MAX), f"<{name} cannot be shown as text>")
+    message = _attempted(lambda: _text(_message(error, 0), MESSAGE_BYTES_MAX), f"<{name} cannot be shown as text>")
     return ErrorInfo(
         type=name,
         message=message,
@@ -256,6 +288,17 @@ def _described(error: BaseException, room_bytes: int) -> ErrorInfo:
         retryable=_attempted(lambda: not _is_final(error), True),  # noqa: FBT003 - the fallback, not a flag
         bases=_attempted(lambda: _base_names(kind), ()),
     )
+
+
+def _message(error: BaseException, depth: int) -> str:
+    """Return the text of an error, of a group with that of its members: what went wrong is not in its own."""
+    text = _attempted(lambda: str(error), "<cannot be shown as text>") if depth else str(error)
+    if not issubclass(type(error), BaseExceptionGroup) or depth == _GROUPS_MAX:
+        return text
+    members: tuple[BaseException, ...] = BaseExceptionGroup.exceptions.__get__(error)
+    told = [f"{type(each).__name__}: {_message(each, depth + 1)[:_MEMBER_MAX]}" for each in members[:_MEMBERS_MAX]]
+    told += [f"and {len(members) - _MEMBERS_MAX} more"] if len(members) > _MEMBERS_MAX else []
+    return f"{text}: {'; '.join(told)}"
 
 
 def _base_names(kind: type) -> tuple[str, ...]:

@@ -65,14 +65,15 @@ class Forwarder:
         # Loading the certificates takes longer than many a request, so it is done once.
         self._tls = tls if tls is not None else httpx.create_ssl_context(trust_env=False)
 
-    def send(self, url: str, event: Event, *, message_id: str) -> None:
+    def send(self, url: str, event: Event, *, message_id: str, mode: Mode | None = None) -> None:
         """Send an event and return once the receiver has taken it. `message_id` is the same for every attempt.
 
+        Without a `mode`, it is sent in that of the forwarder.
         Raises `NonRetryable` if the receiver refuses the event or must not be reached, and `TransientError` if it
         cannot be reached, is busy or fails.
         """
         target = self._target(url)
-        headers, body = to_http(event, self._mode)
+        headers, body = to_http(event, mode or self._mode)
         headers |= {"host": _host(target), "user-agent": "headgate", "content-length": str(len(body))}
         headers |= self._signature(url, message_id, body)
         secret = {name: value.reveal() for name, value in self._headers_for(_receiver(target)).items()}

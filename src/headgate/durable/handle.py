@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Raw
 
 from headgate.durable import payload
-from headgate.durable.failures import ErrorInfo, ExecutionFailure
-from headgate.durable.history import Status
+from headgate.durable.failures import ErrorInfo, ExecutionFailure, UpdateFailure, with_cause
+from headgate.durable.history import AnswerUpdate, Status
 from headgate.durable.queries import QUERY_SECONDS
 from headgate.durable.records import Execution
 
@@ -57,7 +57,10 @@ class Handle:
         return payload.decode(answer, returns, what=f"answer of query {name}")
 
     def update(self, name: str, input: Any = None, *, timeout_seconds: float = 30.0, returns: Any = Any) -> Any:  # noqa: ANN401
-        """Have an update handler change something, and return what it answers."""
+        """Have an update handler change something, and return what it answers.
+
+        Raises `UpdateFailure` if it is refused or fails, and `TimeoutError` if it is not answered in time.
+        """
         raw = payload.encode(input, what=f"input of update {name}")
         answer = self._client.update(self.id, name, raw, timeout_seconds=timeout_seconds)
         return payload.decode(answer, returns, what=f"answer of update {name}")
@@ -81,4 +84,11 @@ def failure_of(row: Execution) -> ExecutionFailure:
         if row.error is not None
         else ErrorInfo(type=row.status.value, message=f"ended {row.status.value}")
     )
-    return ExecutionFailure(info, execution_id=row.execution_id, status=row.status.value)
+    return with_cause(ExecutionFailure(info, execution_id=row.execution_id, status=row.status.value))
+
+
+def update_failure(answer: AnswerUpdate, name: str, execution_id: str) -> UpdateFailure:
+    """Return the error that says what an update was answered, if that is an error."""
+    assert answer.error is not None
+    failure = UpdateFailure(answer.error, execution_id=execution_id, update=name, is_refused=answer.rejected)
+    return with_cause(failure)

@@ -61,6 +61,23 @@ def read_turn(store: Store, row: Execution) -> Turn:
     return _decoded(row.execution_id, item)
 
 
+def first_turn_of_run(store: Store, execution_id: str, run: int, first: int, last: int) -> int:
+    """Return the number of the first turn of a run, or of a later one, among turns `first` to `last`; else `last`.
+
+    Few turns are read, however many there are: runs follow each other in their order.
+    """
+    while first < last:
+        middle = (first + last) // 2
+        item = store.get(TURNS, Key(execution_id, middle), consistent=True)
+        if item is None:
+            raise _missing(execution_id, middle)
+        if item["run"] < run:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
 def _decoded(execution_id: str, item: Item) -> Turn:
     try:
         return load_turn(item["body"])

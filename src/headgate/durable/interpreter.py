@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 from msgspec import Raw
 
 from headgate.durable import guard, payload, turn_watch
+from headgate.durable.calls import PendingFuture
 from headgate.durable.determinism import compare
-from headgate.durable.failures import ActivityFailure, ActivityTimeout, ChildFailure, ErrorInfo, revive
+from headgate.durable.failures import ActivityFailure, ActivityTimeout, ChildFailure, ErrorInfo, revive, with_cause
 from headgate.durable.history import (
     ActivityEnded,
     ActivityOptions,
@@ -51,28 +52,8 @@ from headgate.durable.history import (
 )
 from headgate.durable.mailbox import Mailbox
 from headgate.durable.outcomes import outcome_of
-from headgate.durable.turn_loop import DurableFuture, DurableTask, DurableTimer, TurnLoop
+from headgate.durable.turn_loop import DurableTask, DurableTimer, TurnLoop
 from headgate.errors import DeterminismError, NotFoundError, WorkflowViolationError
-
-
-class PendingFuture(DurableFuture[Any]):
-    """What a call of an activity, a child or another execution's signal returns. Cancelling it is a command."""
-
-    __slots__ = ("_interpreter", "decode", "seq", "what")
-
-    def __init__(self, interpreter: Interpreter, seq: int, what: str, decode: Callable[[Raw], Any] | None) -> None:
-        super().__init__(interpreter.loop)
-        self._interpreter = interpreter
-        self.seq = seq
-        self.what = what
-        self.decode = decode
-
-    def cancel(self, msg: Any | None = None) -> bool:  # noqa: ANN401 - asyncio's signature
-        if not super().cancel(msg):
-            return False
-        self._interpreter.abandon(self.seq)
-        return True
-
 
 F = TypeVar("F", bound=PendingFuture)
 T = TypeVar("T")
@@ -211,6 +192,10 @@ class Interpreter:
         future = kind(self, command.seq, command.workflow, decode)
         self._pending[command.seq] = future
         return future
+
+    def is_child_recorded(self) -> bool:
+        """Whether history has it that the next command starts a child: then it did, whatever is checked today."""
+        return isinstance(self._recorded.get(self._seq + 1), StartChild)
 
     def send_signal(self, execution_id: str, name: str, value: Raw) -> PendingFuture:
         seq = self.next_seq()
@@ -353,7 +338,7 @@ class Interpreter:
             return
         facts: dict[str, Any] = {"activity": future.what, "attempts": event.attempts}
         if event.timeout is not None:
-            future.set_exception(ActivityTimeout(event.error, kind=event.timeout, **facts))
+            future.set_exception(with_cause(ActivityTimeout(event.error, kind=event.timeout, **facts)))
         else:
             future.set_exception(revive(event.error, otherwise=ActivityFailure, **facts))
 

@@ -128,12 +128,18 @@ class InvokedActivities:
         return True
 
     def _renewed(self) -> bool:
-        """Renew the lease. False if the others have given this worker up: what it had claimed is theirs."""
+        """Renew the lease. False if the others have given this worker up: what it had claimed is theirs.
+
+        An activity that was cancelled meanwhile is told so, and stopped where that can be done.
+        """
         try:
-            return self._worker.fleet.renew()
+            is_ours = self._worker.fleet.renew()
+            if is_ours:
+                self._worker.unwanted.look()
         except TransientError as exc:
             _log.warning("the store is busy", error=str(exc))
             return True
+        return is_ours
 
     def _timed_out(self, running: Running, is_over: Callable[[], bool]) -> bool:
         """End an attempt whose time is up, its own or that of the call. Its thread cannot be stopped, and is fenced."""

@@ -8,12 +8,14 @@ from typing import Final
 import msgspec
 
 from headgate.durable.drafts import SOURCES_MAX, Source
-from headgate.durable.history import Started, TerminateRequested, load_event
-from headgate.durable.records import MESSAGES, Execution, message, message_of
+from headgate.durable.history import Started, TerminateRequested, Woken, load_event
+from headgate.durable.records import MESSAGES, Execution, message, message_of, timer_id, timer_of
+from headgate.durable.starts import ANY_RUN, START_SEQ
 from headgate.errors import ConflictError, HeadgateError, InvalidPayloadError
 from headgate.ids import IdMaker
 from headgate.store.port import Store
-from headgate.store.tables import INBOXES
+from headgate.store.schema import Key
+from headgate.store.tables import INBOXES, TIMERS
 from headgate.store.writes import Query, Range, Sort, Write
 
 _OLDEST: Final = Sort(Range.BEGINS_WITH, MESSAGES)
@@ -76,6 +78,17 @@ class Mail:
                 raise refusal
 
 
+def delayed_start(store: Store, row: Execution) -> list[Source]:
+    """Return the start of a run that is to begin later, as one source; none if it has begun, or is in the inbox."""
+    item = store.get(TIMERS, Key(timer_id(row.execution_id, ANY_RUN, START_SEQ)), consistent=True)
+    timer = None if item is None else timer_of(item)
+    event = None if timer is None or timer.event is None else load_event(timer.event)
+    # One of an earlier life of the id is not this one's.
+    if timer is None or not isinstance(event, Started) or event.run != row.run:
+        return []
+    return [Source(event, timer.fired(), row.run)]
+
+
 def is_mail(source: Source) -> bool:
     """Whether this waits in the inbox, and not only in memory."""
     return source.removal is not None and source.removal.table is INBOXES
@@ -94,3 +107,34 @@ def is_ahead(source: Source, row: Execution) -> bool:
 def in_order(sources: Sequence[Source]) -> list[Source]:
     """Return the sources with the start first: a clock that was set back may have put a message before it."""
     return sorted(sources, key=lambda source: not isinstance(source.event, Started))
+
+
+def holds(sources: Sequence[Source], kind: type[Woken | TerminateRequested | Started]) -> bool:
+    """Whether one of the sources is an event of this kind."""
+    # A loop rather than `any`: every turn asks this of one source or a few, and a generator costs more than they do.
+    for source in sources:  # noqa: SIM110 - as above
+        if type(source.event) is kind:
+            return True
+    return False
+
+
+def sort_out(heard: Sequence[Source], row: Execution) -> tuple[list[Source], list[Source], list[Source]] | None:
+    """Return what is to be heard with one for each row, what comes after, and what is too late for this run.
+
+    Of two claims to the same activity one is too late, and is told so afterwards. None if one of them is meant for
+    a run that the row does not have yet.
+    """
+    first: dict[Key, Source] = {}
+    current: list[Source] = []
+    later: list[Source] = []
+    stale: list[Source] = []
+    for source in heard:
+        if is_ahead(source, row):
+            return None
+        if is_stale(source, row):
+            stale.append(source)
+        elif source.removal is None or first.setdefault(source.removal.key, source) is source:
+            current.append(source)
+        else:
+            later.append(source)
+    return current, later, stale

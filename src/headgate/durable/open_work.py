@@ -18,6 +18,7 @@ from headgate.durable.history import (
     ParentClose,
     StartActivity,
     StartChild,
+    Started,
     StartTimer,
     TimerFired,
     Turn,
@@ -30,6 +31,8 @@ class OpenWork(Struct):
     activities: dict[int, StartActivity]
     timers: dict[int, StartTimer]
     children: dict[int, StartChild]
+    # Whether the code has begun: an execution may hear of things before a start that is to come later.
+    has_begun: bool = False
 
     def closing(self) -> list[Command]:
         """Return the commands that leave none of it behind."""
@@ -54,6 +57,8 @@ def open_work(turns: Iterable[Turn]) -> OpenWork:
 
 def _heard(work: OpenWork, event: object) -> None:
     match event:
+        case Started():
+            work.has_begun = True
         case ActivityEnded():
             work.activities.pop(event.seq, None)
         case TimerFired():

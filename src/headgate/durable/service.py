@@ -52,9 +52,11 @@ class Service:
     ) -> Worker:
         """Return a worker for the app, which does nothing by itself; its workflows' limits are made known to others.
 
-        Raises what `open_forwarder` does, if the app forwards events.
+        Raises what `open_forwarder` does, if the app forwards events, and `DefinitionError` if a workflow calls what
+        cannot be replayed and was defined after it.
         """
         guard.install()
+        self.app.check_again()
         forwards = any(each.forward_to is not None for each in self.app.subscriptions.values())
         limits = {
             name: Limits(each.timeout_seconds, each.retention_seconds) for name, each in self.app.workflows.items()

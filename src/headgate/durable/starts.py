@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Raw, Struct
 
 from headgate.durable.history import NULL, Started, Status, dump_event
-from headgate.durable.payload import digest
+from headgate.durable.payload import Signature, digest, encode
 from headgate.durable.records import Execution, Timer, instant, message, timer_id
-from headgate.errors import AlreadyStartedError
+from headgate.errors import AlreadyStartedError, InvalidPayloadError
 from headgate.store.conditions import absent
 from headgate.store.writes import Write
 
@@ -65,6 +66,7 @@ def start_writes(
     run = 1 if earlier is None else earlier.run + 1
     turn = 0 if earlier is None else earlier.turn
     timeout_at_ms = None if request.timeout_seconds is None else begins_ms + round(1000 * request.timeout_seconds)
+    memo = bytes(request.memo).decode()
     started = Started(
         workflow=request.workflow,
         input=request.input,
@@ -90,7 +92,7 @@ def start_writes(
         parent_seq=request.parent_seq,
         parent_run=request.parent_run,
         tags=request.tags,
-        memo=None if request.memo is NULL else bytes(request.memo).decode(),
+        memo=None if memo == "null" else memo,
         timeout_at_ms=timeout_at_ms,
         retention_seconds=request.retention_seconds,
         tells_end=request.tells_end,
@@ -126,6 +128,28 @@ def takes(reuse: Reuse, current: Execution, request: StartRequest) -> bool:
         f"{current.input_digest}, and {request.workflow} was asked for with {asked}; use another id or a reuse policy",
         current={"execution_id": current.execution_id, "status": current.status.value},
     )
+
+
+def reads_alike(signature: Signature, one: Raw, other: Raw) -> bool:
+    """Whether a workflow of this signature is called the same with both inputs."""
+    try:
+        first, second = [_spelled_out(signature.unpack(each, what="input")) for each in (one, other)]
+        return digest(encode(first, what="input")) == digest(encode(second, what="input"))
+    except InvalidPayloadError:
+        return False
+
+
+def _spelled_out(value: Any) -> Any:  # noqa: ANN401 - whatever the annotation says
+    """Return a value with its defaults: the JSON of a dataclass has only those that it was given."""
+    if isinstance(value, Struct):
+        return {name: _spelled_out(getattr(value, name)) for name in value.__struct_fields__}
+    if dataclasses.is_dataclass(value):
+        return {field.name: _spelled_out(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {name: _spelled_out(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled_out(each) for each in value]
+    return value
 
 
 def same_parent(current: Execution, request: StartRequest) -> bool:

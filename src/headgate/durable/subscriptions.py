@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +14,7 @@ from headgate import shapes
 from headgate.clock import Clock
 from headgate.durable import payload
 from headgate.durable.definitions import check_name
-from headgate.durable.events import Event, check_type, load
+from headgate.durable.events import Event, Mode, check_type, load
 from headgate.durable.history import ActivityOptions
 from headgate.durable.records import Activity, instant
 from headgate.durable.retry import Retry
@@ -65,6 +65,8 @@ class Subscription(Struct, frozen=True, omit_defaults=True, kw_only=True):
     start_to_close: float | None = START_TO_CLOSE_SECONDS
     queue: str = "default"
     forward_to: str | None = None
+    # How it is sent there.
+    mode: Mode = Mode.STRUCTURED
 
     def __post_init__(self) -> None:
         check_name("subscription", self.name)
@@ -158,6 +160,19 @@ class HandlerSignature(payload.Signature):
     """How an event reaches the function that handles it: as the one argument, whole, with its data decoded."""
 
     __slots__ = ()
+
+    @classmethod
+    def of(cls, function: Callable[..., object], *, skip_first: bool = False) -> payload.Signature:
+        """Return the signature of a handler. Raises `DefinitionError` if it cannot be called with an event alone."""
+        made = super().of(function, skip_first=skip_first)
+        found = made.parameters
+        if (found and not found[0].by_position) or any(each.required for each in found[1:]):
+            name = getattr(function, "__qualname__", None) or repr(function)
+            taken = ", ".join(each.name for each in found)
+            raise DefinitionError(
+                f"{name}: it takes {taken}; a handler of events takes one parameter, the event, by position"
+            )
+        return made
 
     def unpack(self, raw: msgspec.Raw, *, what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments to call the function with. Raises `InvalidPayloadError`, naming `what`."""

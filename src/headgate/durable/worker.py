@@ -18,7 +18,7 @@ import structlog
 from msgspec import Raw
 
 from headgate.clock import Clock
-from headgate.durable.activities import Activities, Ended, Timeout, deadline, options_of, unbegun, wait_deadline
+from headgate.durable.activities import Activities, Ended, Timeout, deadline, options_of
 from headgate.durable.activity_context import ActivityContext
 from headgate.durable.activity_tokens import sign_token
 from headgate.durable.agenda import Agenda
@@ -28,7 +28,8 @@ from headgate.durable.bus import Bus
 from headgate.durable.definitions import Activity as Definition
 from headgate.durable.drafts import Source
 from headgate.durable.engine import Engine
-from headgate.durable.events import Event
+from headgate.durable.events import Event, Mode
+from headgate.durable.expiry import Expiry
 from headgate.durable.failures import ErrorInfo
 from headgate.durable.fleet import MEMBER, Fleet
 from headgate.durable.forwarding import Forwarder
@@ -41,6 +42,7 @@ from headgate.durable.records import NEVER_MS, Activity, Execution
 from headgate.durable.running import Running
 from headgate.durable.schedules import Schedules
 from headgate.durable.subscriptions import HandlerSignature
+from headgate.durable.unwanted import Unwanted
 from headgate.errors import NotFoundError, OutcomeUnknownError, StaleClaimError, TransientError
 from headgate.ids import IdMaker
 from headgate.store.keyring import Keyring
@@ -112,8 +114,9 @@ class Worker:
         self._orphans = Orphans(self)
         self._is_expelled = False
         self._membership = Check(WORKERS, Key(self.worker_id), MEMBER)
-        # When the first limit passes of what waits in the queue, or earlier.
-        self._waiting_due_ms = NEVER_MS
+        self._expiry = Expiry(self)
+        self.unwanted = Unwanted(self)
+        self.engine.cancelled = self.unwanted.cancelled
 
     @property
     def worker_id(self) -> str:
@@ -175,6 +178,14 @@ class Worker:
             self._prefetch.moved()
         self.queue.extend(claims)
 
+    def unqueue(self, activity: Activity) -> bool:
+        """Take a claim out of the queue. False if somebody has begun it in this moment."""
+        try:
+            self.queue.remove(activity)
+        except ValueError:
+            return False
+        return True
+
     def hung(self) -> int:
         """Return how many activities were given up and have not returned yet."""
         return sum(running.is_abandoned for running in list(self.running.values()))
@@ -190,8 +201,7 @@ class Worker:
         finally:
             self._claiming = 0
             self._orphans.turn_is_over()
-        for activity in claims:
-            self._waiting_due_ms = min(self._waiting_due_ms, wait_deadline(activity)[0])
+        self._expiry.waits(claims)
         return len(claims)
 
     @property
@@ -202,10 +212,10 @@ class Worker:
     def poll(self) -> float:
         """Look for everything that is due, and return for how many seconds nothing else will be."""
         for _ in range(len(self.unfinished)):
-            self._record_or_keep(*self.unfinished.popleft())
-        self._expire_running()
+            self.record_or_keep(*self.unfinished.popleft())
+        self._expiry.end_running()
         self.agenda.poll()
-        self._expire_waiting()
+        self._expiry.end_waiting()
         self._give_back_surplus()
         return self.agenda.seconds_left()
 
@@ -286,16 +296,16 @@ class Worker:
             return stand_in
         subscription = self.app.subscriptions.get(activity.name) if activity.subscription is not None else None
         if subscription is not None and subscription.forward_to is not None:
-            return self._forwarding(subscription.forward_to, activity)
+            return self._forwarding(subscription.forward_to, subscription.mode, activity)
         return self.app.activity_named(activity.name, is_delivery=activity.subscription is not None)
 
-    def _forwarding(self, url: str, activity: Activity) -> Definition[..., Any]:
+    def _forwarding(self, url: str, mode: Mode, activity: Activity) -> Definition[..., Any]:
         if self._forwarder is None:
             self._forwarder = Forwarder(self._clock)
         forwarder = self._forwarder
 
         def send(event: Event) -> None:
-            forwarder.send(url, event, message_id=activity.activity_id)
+            forwarder.send(url, event, message_id=activity.activity_id, mode=mode)
 
         definition = Definition(send, name=activity.name, options=ActivityOptions(), is_handler=True)
         definition.signature = HandlerSignature.of(send)
@@ -310,9 +320,10 @@ class Worker:
                 if running.is_abandoned:
                     return
                 activity = running.activity
-            self._record_or_keep(activity, outcome)
+            self.record_or_keep(activity, outcome)
 
-    def _record_or_keep(self, activity: Activity, outcome: Ended | None) -> None:
+    def record_or_keep(self, activity: Activity, outcome: Ended | None) -> None:
+        """Store how an attempt ended, now or with the next look; drop it if it is no longer this worker's to say."""
         try:
             self._record(activity, outcome)
         except StaleClaimError as exc:
@@ -372,42 +383,6 @@ class Worker:
         except StaleClaimError:
             context.cancelled = True
 
-    def _expire_running(self) -> None:
-        now_ms = self.activities.now_ms()
-        for running in list(self.running.values()):
-            if running.timeout is None or running.deadline_ms > now_ms or running.is_abandoned:
-                continue
-            running.abandon()
-            activity = running.activity
-            _log.warning(
-                "activity timed out",
-                activity_id=activity.activity_id,
-                name=activity.name,
-                limit=running.timeout.value,
-                hung=self.hung(),
-            )
-            error = ErrorInfo(type="TimeoutError", message=f"{running.timeout.value} of {activity.name} has passed")
-            outcome = Ended(error=error, timeout=running.timeout, notes=tuple(running.context.notes))
-            self._record_or_keep(activity, outcome)
-
-    def _expire_waiting(self) -> None:
-        """End what was claimed, waits here for a thread, and whose limit has passed."""
-        now_ms = self.activities.now_ms()
-        self._waiting_due_ms = NEVER_MS
-        # A copy, which is made in one step: other threads take from the queue.
-        for activity in list(self.queue):
-            at_ms, kind = wait_deadline(activity)
-            if kind is None or at_ms > now_ms:
-                self._waiting_due_ms = min(self._waiting_due_ms, at_ms)
-                continue
-            try:
-                self.queue.remove(activity)
-            except ValueError:
-                continue  # Somebody has begun it in this moment.
-            _log.warning("activity was not begun in time", activity_id=activity.activity_id, limit=kind.value)
-            error = ErrorInfo(type="TimeoutError", message=f"{kind.value} of {activity.name} has passed")
-            self._record_or_keep(unbegun(activity), Ended(error=error, timeout=kind))
-
     def _give_back_surplus(self) -> None:
         """Let others have what waits behind threads that are all held up."""
         with suppress(IndexError):  # Somebody has begun the last one in this moment.
@@ -420,12 +395,9 @@ class Worker:
 
     def next_timeout_ms(self) -> int | None:
         """Return when the first of the activities that run or wait here runs out of time, or should be given back."""
-        if not self.running and not self.queue:
-            return None if self._waiting_due_ms >= NEVER_MS else self._waiting_due_ms
-        running_ms = [r.deadline_ms for r in list(self.running.values()) if r.timeout is not None]
         held_up = self._prefetch.seconds_left(len(self.queue), self.threads)
         surplus_ms = NEVER_MS if held_up is None else self.activities.now_ms() + int(1000 * held_up)
-        due_ms = min([self._waiting_due_ms, surplus_ms, *running_ms])
+        due_ms = min(self._expiry.next_ms(), surplus_ms)
         return None if due_ms >= NEVER_MS else due_ms
 
     def _release(self, activity: Activity) -> None:

@@ -183,6 +183,29 @@ def test_describe__group__is_caused_by_its_first_member_and_final_if_one_is() ->
     assert describe(ExceptionGroup("one", [KeyError("a")])).retryable
 
 
+class Wordless(Exception):
+    """One that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_describe__group__says_what_is_in_it_within_bounds() -> None:
+    inner = ExceptionGroup("inner", [OSError("disk"), Wordless()])
+    info = describe(ExceptionGroup("outer", [ValueError("boom"), inner]))
+    assert info.message == (
+        "outer (2 sub-exceptions): ValueError: boom; ExceptionGroup: inner (2 sub-exceptions): OSError: disk; "
+        "Wordless: <cannot be shown as text>"
+    )
+    many = describe(ExceptionGroup("many", [ValueError("x" * 5_000) for _ in range(30)]))
+    assert len(many.message) < 4_000
+    assert many.message.endswith("; and 25 more")
+    deep: Exception = ValueError("bottom")
+    for _ in range(300):
+        deep = ExceptionGroup("deep", [deep])
+    assert describe(deep).message.startswith("deep (1 sub-exception): ExceptionGroup: deep")
+
+
 def test_describe__non_retryable__says_so_and_carries_its_data() -> None:
     info = describe(NonRetryable("card declined", data={"code": 51}))
     assert not info.retryable

@@ -22,14 +22,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+import headgate as hg
 from headgate.clock import Clock, SystemClock, VirtualClock
 from headgate.durable import events
 from headgate.durable.destinations import Destinations, is_public
 from headgate.durable.events import Event, Mode
 from headgate.durable.failures import NonRetryable, describe
 from headgate.durable.forwarding import Forwarder
-from headgate.durable.subscriptions import RETRY_DEFAULT
-from headgate.errors import SettingsError, ThrottledError, TransientError
+from headgate.durable.subscriptions import RETRY_DEFAULT, Registry
+from headgate.errors import DefinitionError, SettingsError, ThrottledError, TransientError
 from headgate.settings import Secret
 
 EVENT = Event(type="order.created", source="/shop", id="A-1", subject="é", data={"id": 17}, extensions={"tenant": "7"})
@@ -172,6 +173,41 @@ def test_send__an_event__arrives_as_the_same_cloud_event(receiver: Receiver, mod
     assert [event.decoded().data for event in events.from_http(headers, body)] == [{"id": 17}]
     assert [event.extensions for event in events.from_http(headers, body)] == [{"tenant": "7"}]
     assert ("ce-id" in headers) is (mode is Mode.BINARY)
+
+
+def test_send__mode_of_a_subscription__comes_before_the_default(receiver: Receiver) -> None:
+    sender = forwarder(mode=Mode.STRUCTURED)
+
+    for mode in (None, Mode.BINARY, Mode.STRUCTURED):
+        sender.send(f"http://127.0.0.1:{receiver.port}/in", EVENT, message_id="m1", mode=mode)
+
+    assert ["ce-id" in headers for _, headers, _ in receiver.received] == [False, True, False]
+
+
+@pytest.mark.parametrize("mode", [None, "binary", "structured"])
+def test_forward__of_an_app__is_in_the_mode_that_it_says(receiver: Receiver, mode: str | None) -> None:
+    app = hg.App("shop")
+    how: dict[str, Any] = {} if mode is None else {"mode": mode}
+    app.forward("order.*", to=f"http://127.0.0.1:{receiver.port}/in", name="onwards", **how)
+    with hg.testing.Environment(app) as env:
+        env.service.open_forwarder = forwarder
+        worker = env.service.worker()
+        worker.join()
+        app.emit("order.created", {"id": 17})
+        worker.poll()
+        worker.perform(worker.queue.popleft())
+        # As another process would read it.
+        (stored,) = Registry(env.service.store, env.clock).all()
+
+    ((_, headers, body),) = receiver.received
+    assert ("ce-id" in headers) is (mode == "binary")
+    assert [event.decoded().data for event in events.from_http(headers, body)] == [{"id": 17}]
+    assert stored.subscription.mode == (mode or "structured")
+
+
+def test_forward__in_a_mode_that_there_is_not__is_refused() -> None:
+    with pytest.raises(DefinitionError, match=r"onwards: mode 'xml'.*binary.*structured"):
+        hg.App("shop").forward("order.*", to="https://shop.example/in", name="onwards", mode="xml")
 
 
 def test_send__to_a_name__goes_to_the_address_that_was_looked_up_once_and_keeps_the_name(receiver: Receiver) -> None:

@@ -45,7 +45,7 @@ import pytest
 
 import headgate
 from headgate.durable import guard
-from headgate.durable.guard import check_source
+from headgate.durable.source_check import check_source
 from headgate.errors import UserError, WorkflowViolationError
 
 

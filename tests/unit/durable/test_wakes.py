@@ -231,6 +231,31 @@ def test_activity__that_outlasts_its_lease__keeps_it_by_beating_unless_it_was_gi
         app.bind(None, None)
 
 
+def test_activity__cancelled_while_it_runs__is_told_when_its_lease_is_renewed(tmp_path: Path) -> None:
+    clock = SystemClock()
+    with closing(open_sqlite(tmp_path, clock=clock)) as store:
+        service = Service(app, store, clock, Keyring.generate(clock), FolderBlobs(tmp_path / "blobs"))
+        handle = last.start(id="l-1")
+        InvokedTurns(service)([looked_at("l-1")], never)
+
+        def work() -> str:
+            handle.cancel()
+            InvokedTurns(service)([looked_at("l-1")], never)
+            until("it was told", lambda: hg.activity().cancelled)
+            return "too late"
+
+        during[:] = [work]
+
+        assert (
+            InvokedActivities(service, ["default"], lease_seconds=0.3)(ActivityWake("l-1#1#000001", "default"), never)
+            is None
+        )
+
+        assert handle.status() is hg.Status.CANCELLED
+        assert list_members(store) == []
+        app.bind(None, None)
+
+
 def test_sweep__what_is_done_by_the_clock__is_done(service: Service, clock: VirtualClock) -> None:
     hurry.start(id="h-1")
     service.schedules.create("hourly", Spec(workflow="nap", recurrence=Recurrence("0 * * * *")))

@@ -1,0 +1,138 @@
+"""The look at workflow source: plain functions of the same package that it calls are looked through as well."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import random
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import headgate as hg
+from headgate.durable.source_check import check_source
+from headgate.errors import DefinitionError
+from tests.unit.durable import clock_helpers
+from tests.unit.durable.clock_helpers import Pricing, cached, plain, pricing, stamp, stamped
+
+_log = logging.getLogger(__name__)
+STAMP_LINE = inspect.getsourcelines(stamp)[1] + 1
+STAMP = f"stamp() at clock_helpers.py:{STAMP_LINE}: time.time(): use hg.now()"
+
+
+def here() -> int:
+    return random.randint(1, 6)
+
+
+async def pauses() -> None:
+    time.sleep(1)
+
+
+def again(n: int) -> int:
+    return again(n - 1) if n else here()
+
+
+async def _by_name() -> object:
+    return stamp()
+
+
+async def _by_module() -> object:
+    return clock_helpers.stamp()
+
+
+async def _two_deep() -> object:
+    return stamped("x")
+
+
+async def _cached() -> object:
+    return cached("x")
+
+
+async def _method() -> object:
+    return pricing.total(3)
+
+
+async def _static() -> object:
+    return Pricing.fixed(3)
+
+
+async def _as_argument(names: list[str]) -> object:
+    return sorted(names, key=stamped)
+
+
+async def _local_import() -> object:
+    from tests.unit.durable.clock_helpers import stamp as mark
+
+    return mark()
+
+
+@pytest.mark.parametrize(
+    "function", [_by_name, _by_module, _two_deep, _cached, _method, _static, _as_argument, _local_import]
+)
+def test_check_source__clock_in_a_helper__is_found_with_its_name_and_line(function: Callable[..., object]) -> None:
+    (finding,) = check_source(function)
+    line, _, told = finding.partition(": ")
+    first = inspect.getsourcelines(function)[1]
+    assert first < int(line.removeprefix("line ")) <= first + 3
+    assert told == STAMP
+
+
+async def _mixed() -> object:
+    await pauses()
+    return here(), again(3), here()
+
+
+def test_check_source__helpers_of_the_same_file__are_found_once_each() -> None:
+    findings = [finding.partition(": ")[2] for finding in check_source(_mixed)]
+    assert [finding.partition(" at ")[0] for finding in findings] == ["pauses()", "here()"]
+    assert findings[0].endswith("time.sleep(): use `await hg.sleep()`")
+    assert findings[1].endswith("random.randint(): use hg.random()")
+
+
+async def _innocent(pricing: Any, stamp: Any) -> object:
+    _log.info("logging and the standard library are not the user's code: %s", json.dumps({}))
+    here_too = SimpleNamespace(here=1)
+    made = hg.side_effect(here)
+    return plain("x"), pricing.total(1), stamp(), here_too.here, made, hg.side_effect(lambda: clock_helpers.stamp())
+
+
+def test_check_source__helpers_that_are_not_meant_or_do_no_harm__are_passed_over() -> None:
+    assert check_source(_innocent) == []
+
+
+def test_check_source__very_many_helpers__is_bounded() -> None:
+    source = "".join(f"def f{n}():\n    return f{n + 1}()\n" for n in range(1000))
+    scope: dict[str, Any] = {"__name__": __name__}
+    exec(compile(source + "async def w():\n    return f0()\n", __file__, "exec"), scope)
+    assert isinstance(check_source(scope["w"]), list)
+
+
+def test_workflow__that_calls_a_helper_with_a_clock__is_refused() -> None:
+    app = hg.App("shop")
+    with pytest.raises(DefinitionError, match=r"workflow _by_name cannot be replayed: line \d+: stamp\(\) at clock_he"):
+        app.workflow(_by_name)
+    assert app.workflow(check=False)(_by_name).name == "_by_name"
+
+
+early = hg.App("early")
+
+
+@early.workflow
+async def calls_what_comes_later() -> object:
+    return defined_later()
+
+
+def defined_later() -> float:
+    return time.monotonic()
+
+
+def test_workflow__that_calls_a_helper_defined_after_it__is_refused_when_work_begins() -> None:
+    with (
+        pytest.raises(DefinitionError, match=r"calls_what_comes_later cannot be replayed: .*defined_later\(\) at"),
+        hg.testing.Environment(early),
+    ):
+        pass
