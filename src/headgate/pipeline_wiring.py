@@ -321,6 +321,8 @@ def _open_alerts(
         return Audience(owner=pipeline.owner, labels=pipeline.labels, channels=said.channels, mute=said.mute)
 
     def ended_by(notice: Notice) -> str:
+        if told := pipelines.stuck.ended_by(notice):
+            return told
         # A watchdog may find only afterwards that a period was missed which has been made up for.
         if notice.event not in CATALOGUE[EventName.PIPELINE_COMPLETED].resolves:
             return ""

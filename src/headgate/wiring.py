@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -23,7 +25,7 @@ from headgate.durable.events import Event
 from headgate.durable.forward_headers import HeaderFiles
 from headgate.durable.forwarding import Forwarder
 from headgate.durable.service import Service
-from headgate.errors import SettingsError, TransientError
+from headgate.errors import HeadgateError, SettingsError, TransientError
 from headgate.fanout import mapping
 from headgate.fanout.background import Background
 from headgate.fanout.counts import Counts
@@ -58,6 +60,8 @@ KEYS: Final = "keys.json"
 BLOBS: Final = "blobs"
 _REDIS_SECONDS: Final = 3.0
 _DAY_SECONDS: Final = 86_400
+# Code that is not the user's: the importing itself, the standard library, what is installed, and ours.
+_LIBRARIES: Final = ("<", str(Path(__file__).parent), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 # One file has one writer; on DynamoDB a single counter would take a thousand changes a second at most.
 _COUNTER_SHARDS: Final = {"sqlite": 1, "dynamodb": 16}
 
@@ -104,8 +108,7 @@ def open_store(settings: Settings, clock: Clock) -> OpenedStore:
 def load_app(reference: str) -> App:
     """Return the app that `module:name` names, importing its module from the current folder or an installed package.
 
-    Raises `SettingsError` if there is no such module or name, or if it is not an app. What the module itself raises
-    is raised as it is: it is the user's own code.
+    Raises `SettingsError` if there is no such module or name, if it is not an app, or if the user's own code raises.
     """
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
@@ -114,14 +117,25 @@ def load_app(reference: str) -> App:
         sys.path.insert(0, "")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as exc:
-        if exc.name is None or not module_name.startswith(exc.name):
-            raise
-        raise SettingsError(f"--app {reference!r}: there is no module {exc.name!r} in {Path.cwd()}") from exc
+    except HeadgateError:
+        raise
+    except Exception as exc:
+        missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            raise SettingsError(f"--app {reference!r}: there is no module {missing!r} in {Path.cwd()}") from exc
+        raise SettingsError(f"--app {reference!r}: {_place(exc)}{type(exc).__name__}: {exc}; mend it there") from exc
     found = getattr(module, name, None)
     if not isinstance(found, App):
         raise SettingsError(f"--app {reference!r}: {name} is not an hg.App in {module.__file__}")
     return found
+
+
+def _place(error: Exception) -> str:
+    """Return the file and line of the user's code at which it raised. What a library raises, its caller has to mend."""
+    if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
+        return f"{error.filename}, line {error.lineno}: "
+    own = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_LIBRARIES)]
+    return f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
 
 
 class AppService(Service):

@@ -11,6 +11,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from headgate.cli.connection import Connection
 from tests.acceptance.program import PROGRAM, Server, run, until
 
 APP: Final = '''
@@ -219,6 +220,31 @@ def test_execution__bad_input__exits_with_the_code(shop: Shop, arguments: list[s
     ended_with(shop.run("execution", *arguments), exit_code, code)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["execution", "start", "pay", "--input"], "--input"),
+        (["execution", "start", "pay", "--input", "1", "--memo"], "--memo"),
+        (["execution", "signal", "none", "go", "--payload"], "--payload"),
+        (["execution", "update", "none", "add", "--input"], "--input"),
+        (["event", "emit", "order.created", "--data"], "--data"),
+        (["schedule", "create", "s", "--workflow", "pay", "--cron", "@hourly", "--input"], "--input"),
+    ],
+)
+def test_payload__over_the_limit__is_told_as_that_and_not_as_a_broken_connection(
+    shop: Shop, arguments: list[str], option: str
+) -> None:
+    (shop.folder / "large.json").write_text(json.dumps("x" * 10_000_000))
+
+    ended_with(shop.run(*arguments, "@large.json"), 2, "payload_too_large", option, "pass a reference")
+
+
+def test_body__over_what_the_server_reads__is_answered_although_it_was_not_sent_to_its_end(shop: Shop) -> None:
+    reply = Connection(shop.server.url).ask("POST", "/events", query={}, content=b"x" * 30_000_000)
+
+    assert (reply.status, json.loads(reply.content)["code"]) == (413, "content_too_large")
+
+
 # Events
 
 
@@ -336,6 +362,63 @@ def test_schedule__made_paused_triggered_and_removed(shop: Shop) -> None:
     )
     shop.said("schedule", "delete", "nightly")
     ended_with(shop.run("schedule", "show", "nightly"), 4, "not_found")
+
+
+def test_schedule__changed__keeps_what_is_not_named(shop: Shop) -> None:
+    create = ["schedule", "create", "weekly", "--workflow", "pay", "--cron", "0 3 * * MON", "--input", "3"]
+    more = ["--catchup-window", "2d", "--retention", "3d", "--start", "2026-01-31", "--end", "2999-01-01T06:00:00Z"]
+    shop.said(*create, *more, "--zone", "Europe/Berlin", "--tag", "team:a", "--jitter", "1m")
+    made = shop.json("schedule", "show", "weekly")
+    assert (made["catchup_window_seconds"], made["retention_seconds"]) == (172_800, 259_200)
+    assert (made["start"], made["end"]) == ("2026-01-31T00:00:00Z", "2999-01-01T06:00:00Z")
+    ended_with(shop.run(*create), 3, "conflict", "update it")
+
+    said = shop.said("schedule", "update", "weekly", "--cron", "0 4 * * MON", "--end", "none", "--jitter", "none")
+    assert "0 4 * * MON Europe/Berlin" in said
+    changed = shop.json("schedule", "show", "weekly")
+
+    gone = {"end", "jitter_seconds"}
+    same = {name for name in made if name not in ("cron", "revision", "next", "judged_through", *gone)}
+    assert {name: changed.get(name) for name in same} == {name: made[name] for name in same}
+    assert not gone & set(changed)
+    assert "04:00:00" in shop.said("schedule", "next", "weekly", "-n", "1")
+    assert "Europe/Berlin" in shop.said("schedule", "next", "weekly", "-n", "1")
+    ended_with(shop.run("schedule", "update", "weekly"), 2, "user", "nothing to change")
+    ended_with(shop.run("schedule", "update", "none", "--cron", "@daily"), 4, "not_found")
+    ended_with(shop.run("schedule", "update", "weekly", "--end", "soon"), 2, "user", "--end")
+    shop.said("schedule", "delete", "weekly")
+
+
+def test_times__dates_and_ages__are_taken_and_errors_name_the_option(shop: Shop) -> None:
+    shop.said("schedule", "create", "hourly", "--workflow", "pay", "--cron", "@hourly", "--input", "3", "--paused")
+    backfill = ["schedule", "backfill", "hourly"]
+
+    shop.said(*backfill, "--since", "2026-10-01", "--until", "2026-10-01T04:00:00+02:00", "--overlap", "allow")
+    shop.said(*backfill, "--since", "3h", "--until", "1h")
+    assert shop.json("event", "replay", "hear", "--since", "0s", "--until", "2999-01-01")["count"] == 0
+    for command in (backfill, ["event", "replay", "hear"]):
+        ended_with(shop.run(*command, "--since", "soon", "--until", "1h"), 2, "user", "--since 'soon'")
+        ended_with(shop.run(*command, "--since", "3h", "--until", "x"), 2, "user", "--until 'x'")
+    shop.said("schedule", "delete", "hourly")
+
+
+def test_status__in_any_case__is_taken_and_others_are_listed(shop: Shop) -> None:
+    shop.said("execution", "start", "pay", "--input", "5", "--id", "cased")
+    shop.said("execution", "result", "cased", "--wait", "20s")
+
+    assert "cased" in shop.said("execution", "ls", "--status", "succeeded")
+    ended_with(shop.run("execution", "ls", "--status", "done"), 2, "bad_payload", "--status 'done'", "TIMED_OUT")
+    assert "match" in shop.said("execution", "bulk", "retry", "--status", "Succeeded", "--dry-run")
+
+
+def test_signal__to_one_that_is_started_if_need_be(shop: Shop) -> None:
+    start = ["--start", "order", "--input", '"pen"', "--tag", "shop:s"]
+
+    assert "it is started with signal hello" in shop.said("execution", "signal", "sws", "hello", *start)
+    assert shop.said("execution", "signal", "sws", "go", *start) == "sws: signal go is sent\n"
+    assert shop.said("execution", "result", "sws", "--wait", "20s") == '["pen"]\n'
+    ended_with(shop.run("execution", "signal", "sws", "go", *start, "--reuse", "never"), 3, "execution_closed")
+    ended_with(shop.run("execution", "signal", "sws", "go", "--input", "1"), 2, "user", "--start")
 
 
 def test_workflow_ls__asked__tells_who_serves_them(shop: Shop) -> None:

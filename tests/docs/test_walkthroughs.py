@@ -67,8 +67,10 @@ class Command(NamedTuple):
     shown: str
 
 
-def steps(page: Path) -> Iterator[File | Command]:
-    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+def steps(page: Path, *, after: str = "") -> Iterator[File | Command]:
+    """Give what a page has its reader do, from a heading on if one is named."""
+    _, _, rest = page.read_text().partition(after) if after else ("", "", page.read_text())
+    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", rest, re.MULTILINE | re.DOTALL):
         if language == "python":
             name = re.match(r"# (\w+\.py)\n", text)
             assert name is not None, f"a file needs its name in the first line: {text}"
@@ -209,6 +211,20 @@ def test_fan_out_page__every_file_and_command__does_what_the_page_shows(tmp_path
                 shell.run(step)
 
     assert (tmp_path / ".headgate" / "headgate.db").exists()
+
+
+@pytest.mark.timeout(240)
+def test_workflow_page__every_command_from_outside__does_what_the_page_shows(tmp_path: Path) -> None:
+    with ExitStack() as exits:
+        shell = Shell(tmp_path, free_ports())
+        exits.callback(shell.close)
+        for step in steps(DOCS / "how-to" / "write-workflows.md", after="\n## From outside\n"):
+            if isinstance(step, File):
+                (tmp_path / step.name).write_text(step.text)
+            else:
+                shell.run(step)
+
+    assert (tmp_path / "token").exists()
 
 
 @pytest.mark.timeout(240)

@@ -21,6 +21,7 @@ from headgate.errors import (
     HeadgateError,
     InvalidPayloadError,
     NotFoundError,
+    PayloadTooLargeError,
     SettingsError,
     TransientError,
     UserError,
@@ -59,14 +60,14 @@ CaFile = Annotated[
     ),
 ]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="JSON, @file, or - for standard input.")]
-Since = Annotated[str, typer.Option("--since", metavar="TIME", help="Such as 2026-01-31T00:00:00Z.")]
-Until = Annotated[str, typer.Option("--until", metavar="TIME", help="Not included.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="NAME:VALUE", help="A tag; may be given repeatedly.")]
 
 ADDRESS_FILE: Final = "server.json"
 # What can stand for a key or a token in a header.
 _KEY: Final = re.compile(r"[!-~]+")
 _PAGE: Final = 100
+# What is within every limit, so that nobody waits until the limits are loaded.
+_SMALL_BYTES: Final = 500_000
 _FAMILIES: Final[Mapping[int, type[HeadgateError]]] = {
     404: NotFoundError,
     409: ConflictError,
@@ -102,15 +103,19 @@ class Api:
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         packed: bool = False,
+        if_match: int | None = None,
     ) -> Any:  # noqa: ANN401 - JSON
         """Return the answer as plain JSON values. Raises the `HeadgateError` that the server's problem stands for.
 
-        A body that is large and repeats itself is sent `packed`, where the server takes that.
+        A body that is large and repeats itself is sent `packed`, where the server takes that. With `if_match`, only
+        that version of a thing is changed.
         """
         import msgspec
 
         content = None if body is None else msgspec.json.encode(_without_none(body))
         headers = {"content-type": "application/json"} if content is not None else {}
+        if if_match is not None:
+            headers["if-match"] = f'"{if_match}"'
         if content is not None and packed:
             content, headers["content-encoding"] = gzip.compress(content, compresslevel=5), "gzip"
         return self._asked(method, path, query or {}, content, headers)
@@ -266,6 +271,23 @@ def read_json(text: str | None, what: str) -> Raw | None:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise InvalidPayloadError(f"{what}: not JSON ({exc}); write JSON, @file, or - for standard input") from exc
     return msgspec.Raw(content)
+
+
+def read_payload(text: str | None, what: str, *, is_event: bool = False) -> Raw | None:
+    """Return JSON for an execution, or an event, as `read_json` does. Raises `PayloadTooLargeError` before it is sent.
+
+    The server refuses it all the same, but cannot name the option.
+    """
+    content = read_json(text, what)
+    if content is None or len(content) <= _SMALL_BYTES:
+        return content
+    from headgate.durable.events import EVENT_BYTES_MAX
+    from headgate.durable.payload import BYTES_MAX
+
+    size, most = len(content), EVENT_BYTES_MAX if is_event else BYTES_MAX
+    if size > most:
+        raise PayloadTooLargeError(f"{what}: {size:,} bytes of JSON; at most {most:,}; pass a reference instead")
+    return content
 
 
 def read_tags(given: list[str] | None) -> dict[str, str]:

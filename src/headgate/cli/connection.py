@@ -30,6 +30,7 @@ from headgate.errors import SettingsError, TransientError
 
 _ANSWER_SECONDS: Final = 90.0
 _PREFIX: Final = "/api/v1"
+_HUNG_UP: Final = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 
 
 class Reply(Struct, frozen=True):
@@ -147,12 +148,47 @@ class Connection:
         return SettingsError(f"--server {self._url}: not an address such as http://127.0.0.1:8400")
 
 
+class _Heard(http.client.HTTPConnection):
+    """A connection that is listened to although the other side has stopped reading: it may have said why.
+
+    A server that refuses a large body answers at once and hangs up, while we still send.
+    """
+
+    _is_begun = False
+
+    def send(self, data: Any) -> None:  # noqa: ANN401 - as the standard library declares it
+        try:
+            super().send(data)
+        except _HUNG_UP:
+            if not self._is_begun:
+                raise
+        self._is_begun = True
+
+
+class _HeardSafely(_Heard, http.client.HTTPSConnection):
+    """The same with TLS."""
+
+
+class _HeardHandler(HTTPHandler):
+    def http_open(self, request: Request) -> http.client.HTTPResponse:
+        return self.do_open(_Heard, request)
+
+
+class _HeardSafelyHandler(HTTPSHandler):
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._trusted = context
+
+    def https_open(self, request: Request) -> http.client.HTTPResponse:
+        return self.do_open(_HeardSafely, request, context=self._trusted)
+
+
 def _opener(*, is_near: bool, context: ssl.SSLContext | None) -> OpenerDirector:
     """Return what opens requests. It follows nobody elsewhere: the key is for this server alone."""
     opener = OpenerDirector()
     # A proxy is for what is elsewhere.
     opener.add_handler(ProxyHandler({} if is_near else None))
-    opener.add_handler(HTTPHandler() if context is None else HTTPSHandler(context=context))
+    opener.add_handler(_HeardHandler() if context is None else _HeardSafelyHandler(context))
     opener.add_handler(HTTPErrorProcessor())
     opener.add_handler(HTTPDefaultErrorHandler())
     return opener

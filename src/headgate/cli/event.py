@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.api import Api, Since, Until, asks, at, read_json
+from headgate.cli import moments
+from headgate.cli.api import Api, asks, at, read_payload
+from headgate.cli.moments import Since, Until
 from headgate.cli.output import compact, short, show_facts, show_table
 from headgate.cli.session import Json, echo_json
 
@@ -26,6 +29,13 @@ _COME_BACK_SECONDS = 1.0
 _PAGE = 1000
 
 
+class Kind(StrEnum):
+    """What can be given up."""
+
+    DELIVERY = "delivery"
+    EXECUTION = "execution"
+
+
 @app.command("emit")
 @asks
 def emit(
@@ -38,7 +48,13 @@ def emit(
     as_json: Json = False,
 ) -> None:
     """Put an event on the bus, and print the id it is kept under."""
-    body = {"type": type, "data": read_json(data, "--data"), "subject": subject, "source": source, "id": id}
+    body = {
+        "type": type,
+        "data": read_payload(data, "--data", is_event=True),
+        "subject": subject,
+        "source": source,
+        "id": id,
+    }
     answer = api.post("/events", body)
     if as_json:
         echo_json(answer)
@@ -130,21 +146,30 @@ def dead(
     type: Type = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
+    kind: Annotated[Kind | None, typer.Option("--kind", help="Only these; both without it.")] = None,
     limit: Annotated[int, typer.Option(min=1)] = 100,
     as_json: Json = False,
 ) -> None:
-    """List deliveries that failed for good."""
+    """List what was given up: deliveries that failed for good, and executions that are stuck."""
     asked = {"subscription": subscription, "type": type, "older_than": older_than, "newer_than": newer_than}
+    asked["kind"] = None if kind is None else kind.value
+    stuck: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     cursor = None
-    while len(found) < limit:
-        page = api.get("/dead-letters", **asked, limit=min(_PAGE, limit - len(found)), cursor=cursor)
+    while (left := limit - len(found) - len(stuck)) > 0:
+        page = api.get("/dead-letters", **asked, limit=min(_PAGE, left), cursor=cursor)
+        stuck += page["executions"]
         found += page["dead_letters"]
         cursor = page["cursor"]
         if cursor is None:
             break
     if as_json:
-        echo_json(found)
+        executions = [{"kind": Kind.EXECUTION.value, **each} for each in stuck]
+        echo_json([*executions, *({"kind": Kind.DELIVERY.value, **each} for each in found)])
+        return
+    if stuck:
+        _show_stuck(stuck)
+    if stuck and not found:
         return
     rows = [
         (
@@ -160,6 +185,12 @@ def dead(
     show_table(("EVENT", "SUBSCRIPTION", "TYPE", "ATTEMPTS", "DEAD SINCE", "ERROR"), rows, nothing="no dead letters")
     if cursor is not None:
         typer.echo(f"and more than these {limit}; see --limit")
+
+
+def _show_stuck(stuck: list[dict[str, Any]]) -> None:
+    rows = [(each["id"], each["workflow"], each["failures"], short(each["since"]), _error(each)) for each in stuck]
+    show_table(("STUCK EXECUTION", "WORKFLOW", "FAILURES", "SINCE", "ERROR"), rows, nothing="")
+    typer.echo(f"mend the code, then let each go on: {stuck[0]['redrive']}\n")
 
 
 @app.command("dead-letter")
@@ -249,7 +280,8 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Deliver events of the past to a subscription again."""
-    body = {"since": since, "until": until, "types": type or [], "id": id}
+    times = {"since": moments.asked(since, "--since"), "until": moments.asked(until, "--until")}
+    body = {**times, "types": type or [], "id": id}
     answer = api.post(at("subscriptions", subscription, "replay"), body)
     if as_json:
         echo_json(answer)

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.api import Api, Tags, asks, at, read_json, read_tags
-from headgate.cli.execution_waits import Id, download, logged, replay, result, watch
+from headgate.cli.api import Api, Tags, asks, at, read_payload, read_tags
+from headgate.cli.execution_waits import FAILED_EXIT_CODE, Id, download, logged, replay, result, watch
 from headgate.cli.output import compact, short, show_facts, show_table
 from headgate.cli.session import Json, echo_json
-from headgate.errors import TransientError, UserError
+from headgate.errors import InvalidPayloadError, TransientError, UserError
 
 app = typer.Typer(help="Durable runs of workflows.", no_args_is_help=True, rich_markup_mode=None)
 app.command("result")(result)
@@ -22,7 +22,11 @@ app.command("replay")(replay)
 Name = Annotated[str, typer.Argument(metavar="NAME")]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="JSON, @file, or - for standard input.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="For whoever reads the history.")]
+StatusOption = Annotated[
+    str | None, typer.Option("--status", metavar="STATUS", help="RUNNING, STUCK, FAILED and so on, in any case.")
+]
 _PAGE = 1000
+_REFUSED_SHOWN = 20
 
 
 class Reuse(StrEnum):
@@ -67,11 +71,11 @@ def start(  # noqa: PLR0913 - each is an option
     """Start an execution, and print its id."""
     body = {
         "workflow": workflow,
-        "input": read_json(input, "--input"),
+        "input": read_payload(input, "--input"),
         "id": id,
         "reuse": reuse.value,
         "tags": read_tags(tag),
-        "memo": read_json(memo, "--memo"),
+        "memo": read_payload(memo, "--memo"),
         "timeout": timeout,
         "delay": delay,
     }
@@ -86,7 +90,7 @@ def start(  # noqa: PLR0913 - each is an option
 @asks
 def ls(
     api: Api,
-    status: Annotated[str | None, typer.Option(metavar="STATUS", help="RUNNING, STUCK, FAILED and so on.")] = None,
+    status: StatusOption = None,
     workflow: Annotated[str | None, typer.Option(metavar="NAME")] = None,
     parent: Annotated[str | None, typer.Option(metavar="ID", help="Children of this execution.")] = None,
     tag: Tags = None,
@@ -95,8 +99,8 @@ def ls(
     as_json: Json = False,
 ) -> None:
     """List executions: the latest of all, or those that match."""
-    query = {"status": status, "workflow": workflow, "parent": parent, "tag": tag or None, "order": order.value}
-    found = _listed(api, query, limit)
+    found_by = {"status": _status(status), "workflow": workflow, "parent": parent, "tag": tag or None}
+    found = _listed(api, {**found_by, "order": order.value}, limit)
     if as_json:
         echo_json(found)
         return
@@ -112,6 +116,17 @@ def ls(
         for each in found
     ]
     show_table(("ID", "WORKFLOW", "STATUS", "STARTED", "ENDED", ""), rows, nothing="no executions")
+
+
+def _status(given: str | None) -> str | None:
+    """Return a status as it is written, whatever its case. Raises `InvalidPayloadError` for what is none."""
+    from headgate.durable.history import Status
+
+    if given is None:
+        return None
+    if given.upper() not in Status.__members__:
+        raise InvalidPayloadError(f"--status {given!r}: there is none; use {', '.join(Status)}")
+    return Status[given.upper()].value
 
 
 def _listed(api: Api, query: dict[str, Any], limit: int) -> list[dict[str, Any]]:
@@ -221,18 +236,43 @@ def logs(
 
 @app.command("signal")
 @asks
-def signal(
+def signal(  # noqa: PLR0913 - each is an option
     api: Api,
     id: Id,
     name: Name,
     payload: Annotated[str | None, typer.Option(metavar="JSON", help="JSON, @file, or - for standard input.")] = None,
     signal_id: Annotated[str | None, typer.Option(metavar="ID", help="The same again is the same signal.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--start", metavar="WORKFLOW", help="Start it first if none of this id is open.")
+    ] = None,
+    input: Input = None,
+    tag: Tags = None,
+    reuse: Annotated[
+        Reuse | None, typer.Option(help="With --start: what to do if one has ended. [default: closed]")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Send a signal."""
-    body = {"name": name, "payload": read_json(payload, "--payload"), "id": signal_id}
-    answer = api.post(at("executions", id, "signals"), body)
-    _say(answer, f"{id}: signal {name} is sent", as_json=as_json)
+    """Send a signal. With --start, to an execution that is started if need be; --input and --tag are then its own."""
+    sent = read_payload(payload, "--payload")
+    if start is None:
+        if input is not None or tag or reuse is not None:
+            raise UserError(f"execution {id}: --input, --tag and --reuse are of one to start; name it with --start")
+        answer = api.post(at("executions", id, "signals"), {"name": name, "payload": sent, "id": signal_id})
+        _say(answer, f"{id}: signal {name} is sent", as_json=as_json)
+        return
+    body = {
+        "workflow": start,
+        "id": id,
+        "name": name,
+        "payload": sent,
+        "signal_id": signal_id,
+        "input": read_payload(input, "--input"),
+        "tags": read_tags(tag),
+        "reuse": None if reuse is None else reuse.value,
+    }
+    answer = api.post("/executions/signal-with-start", body)
+    told = f"it is started with signal {name}" if answer["created"] else f"signal {name} is sent"
+    _say(answer, f"{id}: {told}", as_json=as_json)
 
 
 @app.command("query")
@@ -244,7 +284,7 @@ def query(
     input: Input = None,
 ) -> None:
     """Ask its code something, and print the answer as JSON."""
-    body = {"name": name, "input": read_json(input, "--input")}
+    body = {"name": name, "input": read_payload(input, "--input")}
     echo_json(api.post(at("executions", id, "queries"), body)["result"])
 
 
@@ -258,7 +298,7 @@ def update(
     wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the answer.")] = "30s",
 ) -> None:
     """Have an update handler change something, and print its answer as JSON."""
-    body = {"name": name, "input": read_json(input, "--input"), "wait": wait}
+    body = {"name": name, "input": read_payload(input, "--input"), "wait": wait}
     answer = api.post(at("executions", id, "updates"), body)
     if answer.get("pending"):
         raise TransientError(f"execution {id}: update {name} ({answer['id']}) has no answer after {wait}; look again")
@@ -320,24 +360,38 @@ def redrive(
 def bulk(
     api: Api,
     action: Annotated[Action, typer.Argument()],
-    status: Annotated[str | None, typer.Option(metavar="STATUS")] = None,
+    status: StatusOption = None,
     workflow: Annotated[str | None, typer.Option(metavar="NAME")] = None,
     tag: Tags = None,
     reason: Reason = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and change nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Do something to all executions that match. Give at least one of --status, --workflow and --tag."""
-    where = {"status": status, "workflow": workflow, "tag": read_tags(tag)}
+    """Do something to all executions that match. Give at least one of --status, --workflow and --tag.
+
+    The exit code is 1 if it was not done to some of them; which and why is on standard error.
+    """
+    where = {"status": _status(status), "workflow": workflow, "tag": read_tags(tag)}
     if not any(where.values()):
         raise UserError("bulk: this would be every execution; give --status, --workflow or --tag")
     body = {"action": action.value, "where": {name: each for name, each in where.items() if each}, "reason": reason}
-    total = {"action": action.value, "dry_run": dry_run, "matched": 0, "done": 0}
+    total: dict[str, Any] = {"action": action.value, "dry_run": dry_run, "matched": 0, "done": 0, "refused": []}
     for page in _bulk_pages(api, {**body, "dry_run": dry_run}):
         total["matched"] += page["matched"]
         total["done"] += page["done"]
+        total["refused"] += page["refused"]
     said = f"{total['matched']} match" if dry_run else f"{action.value}: {total['done']} of {total['matched']}"
     _say(total, said, as_json=as_json)
+    if total["refused"]:
+        _show_refused(total["refused"])
+        raise typer.Exit(FAILED_EXIT_CODE)
+
+
+def _show_refused(refused: list[dict[str, Any]]) -> None:
+    for each in refused[:_REFUSED_SHOWN]:
+        typer.echo(f"refused: {each['id']}: {each['detail']} ({each['code']})", err=True)
+    if len(refused) > _REFUSED_SHOWN:
+        typer.echo(f"refused: {len(refused) - _REFUSED_SHOWN} more; --json names them all", err=True)
 
 
 def _bulk_pages(api: Api, body: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ import typer
 from headgate.cli.api import Api, Server, api_of, asks, at
 from headgate.cli.output import compact, short
 from headgate.cli.session import Config, Home, Json, echo_json
-from headgate.errors import InvalidPayloadError, TransientError, UnknownWorkflowError, UserError
+from headgate.errors import ConflictError, InvalidPayloadError, TransientError, UnknownWorkflowError, UserError
 
 if TYPE_CHECKING:
     from headgate.clock import Clock
@@ -21,6 +21,8 @@ FAILED_EXIT_CODE: Final = 1
 _ASK_SECONDS: Final = 30.0
 _COME_BACK_SECONDS: Final = 1.0
 _LINES_MAX: Final = 1_000
+_RUNNING: Final = "RUNNING"
+_STUCK: Final = "STUCK"
 
 
 @asks
@@ -30,7 +32,10 @@ def result(
     wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the end.")] = "0s",
     as_json: Json = False,
 ) -> None:
-    """Print the result as JSON. The exit code is 1 if it ended otherwise than well, and 75 if it has not ended."""
+    """Print the result as JSON.
+
+    The exit code is 1 if it ended otherwise than well, 3 if it is stuck, and 75 if it has not ended.
+    """
     from headgate.clock import SystemClock
     from headgate.durable import duration
 
@@ -50,7 +55,9 @@ def _ended(api: Api, execution_id: str, wait_seconds: float, clock: Clock) -> di
     while True:
         left = max(0.0, min(_ASK_SECONDS, give_up_at - clock.monotonic()))
         found: dict[str, Any] = api.get(at("executions", execution_id, "result"), wait=f"{left:.3f}s")
-        if found["status"] not in ("RUNNING", "STUCK"):
+        if found["status"] == _STUCK:
+            raise ConflictError(_stuck(execution_id, _told(found.get("failure"))))
+        if found["status"] != _RUNNING:
             return found
         if clock.monotonic() >= give_up_at:
             raise TransientError(f"execution {execution_id}: it is {found['status']}; wait longer with --wait")
@@ -62,7 +69,10 @@ def watch(
     id: Id,
     as_json: Json = False,
 ) -> None:
-    """Follow an execution until it ends. The exit code is 1 if it ends otherwise than well."""
+    """Follow an execution until it ends. The exit code is 1 if it ends otherwise than well.
+
+    One that is stuck is followed, too: it goes on after a redrive.
+    """
     from headgate.clock import SystemClock
 
     seen = -1
@@ -76,7 +86,21 @@ def watch(
             if data["version"] != seen:
                 seen = data["version"]
                 _show_state(data, as_json=as_json)
+                if data["status"] == _STUCK:
+                    typer.echo(_stuck(id, data.get("error", "")), err=True)
         SystemClock().sleep(_COME_BACK_SECONDS)
+
+
+def _stuck(execution_id: str, error: str) -> str:
+    """Return what there is to say of an execution that is stuck: the fact, the error and the remedy."""
+    return (
+        f"execution {execution_id}: it is stuck and does not go on by itself: {error}; mend its code, then run "
+        f"'headgate execution redrive {execution_id}'"
+    )
+
+
+def _told(error: dict[str, Any] | None) -> str:
+    return "" if error is None else f"{error['type']}: {error['message']}"
 
 
 def _show_state(state: dict[str, Any], *, as_json: bool) -> None:

@@ -14,6 +14,14 @@ from headgate.errors import UserError
 SinceOption = Annotated[
     str | None, typer.Option("--since", metavar="TIME", help="From then on, such as 2h (ago) or 2026-01-31.")
 ]
+# For those that must be given.
+Since = Annotated[
+    str,
+    typer.Option(
+        "--since", metavar="TIME", help="A time, a date, or how long ago: 2026-01-31T06:00:00Z, 2026-01-31, 2h."
+    ),
+]
+Until = Annotated[str, typer.Option("--until", metavar="TIME", help="The same; not included.")]
 UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Until then, such as 1h (ago).")]
 
 # Up to how many seconds to speak of which unit; so much and no more is read at a glance.

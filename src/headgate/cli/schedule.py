@@ -2,71 +2,22 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.api import Api, Input, Since, Tags, Until, asks, at, read_json, read_tags
+from headgate.cli.api import Api, asks, at
+from headgate.cli.moments import Since, Until, asked
 from headgate.cli.output import compact, short, show_facts, show_table
+from headgate.cli.schedule_making import Id, Overlap, create, next_slot, say, update
 from headgate.cli.session import Json, echo_json
 
 app = typer.Typer(help="Recurring starts of workflows.", no_args_is_help=True, rich_markup_mode=None)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The schedule.")]
+app.command("create")(create)
+app.command("update")(update)
+
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="For whoever wonders.")]
-
-
-class Overlap(StrEnum):
-    """What to do when a slot comes while an execution of the schedule is still open."""
-
-    SKIP = "skip"
-    BUFFER_ONE = "buffer_one"
-    ALLOW = "allow"
-    CANCEL_OTHER = "cancel_other"
-    TERMINATE_OTHER = "terminate_other"
-
-
-class CatchUp(StrEnum):
-    """What to do about slots that nobody was there to start."""
-
-    NONE = "none"
-    LAST = "last"
-    ALL = "all"
-
-
-@app.command("create")
-@asks
-def create(  # noqa: PLR0913 - each is an option
-    api: Api,
-    id: Id,
-    workflow: Annotated[str, typer.Option(metavar="NAME", help="What is started.")],
-    cron: Annotated[str, typer.Option(metavar="WHEN", help="'0 6 * * MON-FRI', @hourly, or 'every 15m'.")],
-    zone: Annotated[str, typer.Option(metavar="ZONE", help="Such as Europe/Berlin.")] = "UTC",
-    input: Input = None,
-    overlap: Annotated[Overlap, typer.Option(help="What to do while one is still open.")] = Overlap.SKIP,
-    catchup: Annotated[CatchUp, typer.Option(help="What to do about slots that were missed.")] = CatchUp.LAST,
-    jitter: Annotated[str | None, typer.Option(metavar="DURATION", help="Spread the starts over this time.")] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="End each execution after this.")] = None,
-    tag: Tags = None,
-    paused: Annotated[bool, typer.Option("--paused", help="Start nothing yet.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Make a schedule."""
-    body = {
-        "id": id,
-        "workflow": workflow,
-        "cron": cron,
-        "zone": zone,
-        "input": read_json(input, "--input"),
-        "overlap": overlap.value,
-        "catchup": catchup.value,
-        "jitter": jitter,
-        "timeout": timeout,
-        "tags": read_tags(tag),
-        "paused": paused,
-    }
-    _say(api.post("/schedules", body), as_json=as_json)
 
 
 @app.command("ls")
@@ -85,7 +36,7 @@ def ls(api: Api, as_json: Json = False) -> None:
         echo_json(found)
         return
     rows = [
-        (each["id"], each["workflow"], each["cron"], each["zone"], _next(each), _last(each), each.get("reason", ""))
+        (each["id"], each["workflow"], each["cron"], each["zone"], next_slot(each), _last(each), each.get("reason", ""))
         for each in found
     ]
     show_table(("ID", "WORKFLOW", "CRON", "ZONE", "NEXT", "LAST", ""), rows, nothing="no schedules")
@@ -119,7 +70,7 @@ def pause(
     as_json: Json = False,
 ) -> None:
     """Start nothing for now, but by hand and by backfill."""
-    _say(api.post(at("schedules", id, "pause"), {"reason": reason}), as_json=as_json)
+    say(api.post(at("schedules", id, "pause"), {"reason": reason}), as_json=as_json)
 
 
 @app.command("resume")
@@ -130,7 +81,7 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Start again, with the slots from now on."""
-    _say(api.post(at("schedules", id, "resume")), as_json=as_json)
+    say(api.post(at("schedules", id, "resume")), as_json=as_json)
 
 
 @app.command("trigger")
@@ -162,7 +113,7 @@ def backfill(
     as_json: Json = False,
 ) -> None:
     """Start the slots of a past time."""
-    body = {"since": since, "until": until, "overlap": overlap.value}
+    body = {"since": asked(since, "--since"), "until": asked(until, "--until"), "overlap": overlap.value}
     answer = api.post(at("schedules", id, "backfill"), body)
     if as_json:
         echo_json(answer)
@@ -190,12 +141,16 @@ def next_slots(
     as_json: Json = False,
 ) -> None:
     """Show the slots to come, as if it were not paused."""
-    found = api.get(at("schedules", id, "preview"), n=count)["slots"]
+    found = api.get(at("schedules", id, "preview"), n=count)
     if as_json:
-        echo_json(found)
+        echo_json(found["slots"])
         return
-    rows = [(each["slot"], each["due"] if each["due"] != each["slot"] else "") for each in found]
-    show_table(("SLOT", "TAKEN AT"), rows, nothing="no slots to come")
+    zone = found["zone"]
+    rows = [
+        (each["slot"], "" if zone == "UTC" else _local(each), each["due"] if each["due"] != each["slot"] else "")
+        for each in found["slots"]
+    ]
+    show_table(("SLOT", "" if zone == "UTC" else zone, "TAKEN AT"), rows, nothing="no slots to come")
 
 
 @app.command("delete")
@@ -213,19 +168,12 @@ def delete(
         typer.echo(f"{id}: it is removed")
 
 
-def _say(schedule: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        echo_json(schedule)
-    else:
-        typer.echo(
-            f"{schedule['id']}: {schedule['workflow']}, {schedule['cron']} {schedule['zone']}; next {_next(schedule)}"
-        )
+def _local(slot: dict[str, Any]) -> str:
+    """Return what time a slot is where the schedule is, with the day: some hours are there twice, some never."""
+    from datetime import datetime
 
-
-def _next(schedule: dict[str, Any]) -> str:
-    if schedule["paused"]:
-        return "paused"
-    return short(schedule.get("next")) or "never"
+    moment = datetime.fromisoformat(slot["local"])
+    return f"{moment:%a %Y-%m-%d %H:%M:%S %z}"
 
 
 def _last(schedule: dict[str, Any]) -> str:

@@ -133,6 +133,23 @@ def set_signal(  # noqa: PLR0913 - each is an option
     )
 
 
+@app.command("reset")
+@asks
+def reset(
+    api: Api,
+    urn: Urn,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why: the audit keeps it.")],
+    as_json: Json = False,
+) -> None:
+    """Forget all signals of a dataset and end its incidents, so that whoever measures it begins anew."""
+    found = api.request("POST", at("datasets", urn, "signals", "reset"), body={"reason": reason})
+    if as_json:
+        echo_json(found)
+        return
+    types, ended = ", ".join(found["signal_types"]) or "no signals", ", ".join(found["incident_ids"])
+    typer.echo(f"{found['dataset_urn']}: {types} forgotten" + (f"; ended {ended}" if ended else ""))
+
+
 @app.command("history")
 @asks
 def history(

@@ -91,6 +91,10 @@ class EventName(enum.StrEnum):
     SERVER_SILENT = "SERVER_SILENT"
     SERVER_RECOVERED = "SERVER_RECOVERED"
 
+    # Durable executions, of pipelines and of apps.
+    EXECUTION_STUCK = "EXECUTION_STUCK"
+    EXECUTION_WENT_ON = "EXECUTION_WENT_ON"
+
     # What people and breakers say.
     PIPELINE_DEFINED = "PIPELINE_DEFINED"
     PIPELINE_DELETED = "PIPELINE_DELETED"

@@ -48,7 +48,8 @@ class PipelineEvent(Struct, frozen=True, kw_only=True):
     """Something that happened to a pipeline, or to the installation. The catalogue says what its detail must have.
 
     `severity` is given where it differs from the catalogue's. `dedup_key` names the trouble where the period does not
-    tell it from others. With `once`, an event under that key is told once and for all.
+    tell it from others, and `resolves` such troubles that are over with it, besides those of the catalogue. With
+    `once`, an event under that key is told once and for all.
     """
 
     name: EventName
@@ -60,6 +61,7 @@ class PipelineEvent(Struct, frozen=True, kw_only=True):
     detail: Mapping[str, Any] = {}
     severity: Severity | None = None
     dedup_key: str = ""
+    resolves: tuple[str, ...] = ()
     once: str = ""
 
 
@@ -124,9 +126,12 @@ class PipelineEvents:
             *self._bus.event_writes(on_bus, now_ms, deliveries_max=DELIVERIES_MAX),
         ]
 
-    def tell(self, event: PipelineEvent) -> bool:
-        """Tell an event that no change of ours goes with. Returns False if it was told before, which needs `once`."""
-        writes = self.event_writes(event, int(self._clock.seconds() * 1000))
+    def tell(self, event: PipelineEvent, *, also: Sequence[Write] = ()) -> bool:
+        """Tell an event with the writes of `also`. Returns False if it was told before, which needs `once`.
+
+        Raises `ConflictError` if one of `also` is refused.
+        """
+        writes = [*self.event_writes(event, int(self._clock.seconds() * 1000)), *also]
         try:
             self._store.transact(writes)
         except ConflictError as exc:
@@ -228,7 +233,7 @@ def _notice(kind: EventType, event: PipelineEvent, stored: StoredPipelineEvent) 
         severity=stored.severity,
         route=kind.route,
         alerts=kind.alerts,
-        is_news=kind.alerts or bool(kind.resolves),
+        is_news=kind.alerts or bool(kind.resolves) or bool(event.resolves),
         text=stored.text,
         dedup_key=event.dedup_key or kind.key(*about),
         at_ms=stored.at_ms,
@@ -238,7 +243,7 @@ def _notice(kind: EventType, event: PipelineEvent, stored: StoredPipelineEvent) 
         run_id=stored.run_id,
         message=stored.message,
         hint=kind.hint,
-        resolves=resolved_keys(kind, *about),
+        resolves=(*resolved_keys(kind, *about), *event.resolves),
         detail=stored.detail,
     )
 

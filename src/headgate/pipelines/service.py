@@ -49,6 +49,7 @@ from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.runs import Runs
 from headgate.pipelines.sensors import Sensors
 from headgate.pipelines.starting import FUNCTIONS, MACHINE, Starter, lifecycle_definition
+from headgate.pipelines.stuck_executions import StuckExecutions
 from headgate.pipelines.traits import Traits
 from headgate.pipelines.triggering import Triggering
 from headgate.pipelines.waiting import Waiters
@@ -137,6 +138,7 @@ class PipelineService:
             self.parts, self.starter, self.waiters, self.downstream, follow=self.event_schedules.follow
         )
         self.clockwork = Clockwork(self.parts, self.starter)
+        self.stuck = StuckExecutions(store, clock, self.events)
 
     def register(
         self,
@@ -158,6 +160,7 @@ class PipelineService:
         }
         self.event_schedules.join(app)
         JobNews(self.parts.runs, self.waiters).join(app)
+        self.stuck.join(app)
         for variable, function in own.items():
             name = FUNCTIONS[variable]
             look = self.orchestrator.look if is_store_near and function is self.orchestrator else None
@@ -174,6 +177,7 @@ class PipelineService:
         """Do what is due by the clock."""
         self.clockwork.tick()
         self.lookout.tick()
+        self.stuck.tick()
 
     def seconds_left(self) -> float:
         """Return in how many seconds something may be due by the clock."""

@@ -1,4 +1,4 @@
-"""Event types of deadlines, of the watchdog, of what people decide, and of alerts themselves."""
+"""Event types of deadlines, the watchdog, stuck executions, what people decide, and alerts themselves."""
 
 from __future__ import annotations
 
@@ -130,6 +130,26 @@ _WATCHDOG: Final = (
     tell(E.SERVER_RECOVERED, "the server works again", "", scope=Scope.INSTALLATION, resolves=(E.SERVER_SILENT,)),
 )
 
+_EXECUTIONS: Final = (
+    page(
+        E.EXECUTION_STUCK,
+        "execution {execution_id} of workflow {workflow} is stuck: {error}",
+        "mend its code, then let it go on with 'headgate execution redrive ID'",
+        "execution_id",
+        "workflow",
+        "error",
+        scope=Scope.INSTALLATION,
+    ),
+    note(
+        E.EXECUTION_WENT_ON,
+        "execution {execution_id} is no longer stuck, it is {status}",
+        "execution_id",
+        "status",
+        scope=Scope.INSTALLATION,
+        resolves=(E.EXECUTION_STUCK,),
+    ),
+)
+
 _DECISIONS: Final = (
     note(
         E.PIPELINE_DEFINED,
@@ -203,4 +223,4 @@ _ALERTS: Final = (
     note(E.ALERT_CHANNEL_RECOVERED, "alerts reach the channel {channel} again", "channel", scope=Scope.INSTALLATION),
 )
 
-WATCH_EVENT_TYPES: Final[tuple[EventType, ...]] = (*_DEADLINES, *_WATCHDOG, *_DECISIONS, *_ALERTS)
+WATCH_EVENT_TYPES: Final[tuple[EventType, ...]] = (*_DEADLINES, *_WATCHDOG, *_EXECUTIONS, *_DECISIONS, *_ALERTS)

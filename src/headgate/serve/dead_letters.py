@@ -1,12 +1,17 @@
-"""Dead letters over HTTP: found, shown, delivered again and thrown away, one by one or all that match."""
+"""Dead letters over HTTP: found, shown, delivered again and thrown away, one by one or all that match.
+
+Executions that are stuck are listed with them: whoever looks for what is given up looks here.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Final
 
 from litestar.types import ControllerRouterHandler
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach
@@ -19,14 +24,27 @@ from headgate.serve.execution_views import Duration, Limit, Name
 from headgate.serve.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
 from headgate.serve.pool import WorkPool
 from headgate.serve.raw_values import ErrorView, error_view
+from headgate.serve.stuck_letters import StuckLetters, StuckPage, StuckView
 
 # Among the events are those of every dataset.
 _PART: Final = Part(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
 
 
-class DeadLetterQuery(Struct, forbid_unknown_fields=True):
-    """Which dead letters: those that match all that is given. Ages count from when a delivery failed for good."""
+class Kind(enum.StrEnum):
+    """What can be given up."""
 
+    DELIVERY = "delivery"
+    EXECUTION = "execution"
+
+
+class DeadLetterQuery(Struct, forbid_unknown_fields=True):
+    """Which dead letters: those that match all that is given. Ages count from when it was given up.
+
+    Without a kind, both are listed: first executions that are stuck, then deliveries. A subscription and a type are
+    those of deliveries.
+    """
+
+    kind: Kind | None = None
     subscription: str | None = None
     type: str | None = None
     older_than: Duration | None = None
@@ -48,9 +66,13 @@ class DeadLetterView(Struct, frozen=True):
 
 
 class DeadLetterList(Struct, frozen=True):
-    """Some dead letters, and the cursor of the next page if there is one. A page may be short, or empty."""
+    """Some dead letters, and the cursor of the next page if there is one. A page may be short, or empty.
+
+    Deliveries that failed for good are in `dead_letters`, executions that are stuck in `executions`.
+    """
 
     dead_letters: list[DeadLetterView]
+    executions: list[StuckView]
     cursor: str | None = None
 
 
@@ -98,6 +120,7 @@ def dead_letter_routes(service: Service, pool: WorkPool) -> list[ControllerRoute
 class _DeadLetters:
     def __init__(self, service: Service) -> None:
         self._bus = service.bus
+        self._stuck = StuckLetters(service)
 
     def operations(self) -> list[Operation]:
         one, done = "/dead-letters/{subscription}/{event_id}", {200: LettersDone}
@@ -112,8 +135,27 @@ class _DeadLetters:
         ]
 
     def ls(self, call: Call[None, DeadLetterQuery]) -> Answer:
-        page = self._page(call.query)
-        return Answer(DeadLetterList([_view(letter) for letter in page.letters], page.cursor))
+        asked = call.query
+        if asked.kind is Kind.EXECUTION and (asked.subscription, asked.type) != (None, None):
+            raise UserError("kind execution: a subscription and a type are those of deliveries; leave them out")
+        is_of_deliveries = asked.kind is Kind.DELIVERY or (asked.subscription, asked.type) != (None, None)
+        # One list after the other: a cursor begins with the one that it is in. Without that, it is in deliveries.
+        place, _, inner = (asked.cursor or "").rpartition("|")
+        is_first = asked.cursor is None or place == Kind.EXECUTION or asked.kind is Kind.EXECUTION
+        stuck = StuckPage([])
+        if is_first and not is_of_deliveries:
+            ages = {"older_than": asked.older_than, "newer_than": asked.newer_than}
+            stuck = self._stuck.page(**ages, limit=asked.limit, cursor=inner or None)
+            inner = ""
+            if stuck.cursor is not None:
+                return Answer(DeadLetterList([], stuck.executions, f"{Kind.EXECUTION}|{stuck.cursor}"))
+        left = asked.limit - len(stuck.executions)
+        if asked.kind is Kind.EXECUTION:
+            return Answer(DeadLetterList([], stuck.executions))
+        if not left:
+            return Answer(DeadLetterList([], stuck.executions, f"{Kind.DELIVERY}|"))
+        page = self._page(replace(asked, limit=left, cursor=inner or None))
+        return Answer(DeadLetterList([_view(letter) for letter in page.letters], stuck.executions, page.cursor))
 
     def show(self, call: Call[None, NoQuery]) -> Answer:
         return Answer(_view(self._bus.dead_letter(call.path["subscription"], call.path["event_id"])))

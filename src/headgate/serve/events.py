@@ -55,13 +55,35 @@ class EmitEvent(Struct, forbid_unknown_fields=True):
 
 
 class CloudEvent(Struct):
-    """A CloudEvent 1.0 as structured JSON."""
+    """A CloudEvent 1.0 as structured JSON. Other members are its extensions."""
 
     specversion: str
     id: str
     source: str
     type: str
-    data: Raw
+    time: Annotated[datetime, Meta(tz=True)] | None = None
+    subject: str = ""
+    datacontenttype: str = ""
+    dataschema: str = ""
+    data: Raw = msgspec.field(default_factory=missing)
+    data_base64: str = ""
+
+
+# An event in binary mode, as the document tells of it.
+_BINARY: Final = (
+    "One event, plainly or as a CloudEvent, or a batch of CloudEvents; the content type says which. In binary mode the "
+    "body is the data of one CloudEvent, of any content type, and its attributes are headers: ce-specversion, ce-id, "
+    "ce-source and ce-type are needed, and every other ce- header is an attribute or an extension."
+)
+_BINARY_HEADERS: Final = {
+    "ce-specversion": "1.0: the event is in binary mode. The other ce- headers are read only then.",
+    "ce-id": "Its id. With the same source, sending it again changes nothing.",
+    "ce-source": "Where it comes from, as a URI reference.",
+    "ce-type": "Its type, such as order.created.",
+    "ce-time": "When it happened, as RFC 3339 has it.",
+    "ce-subject": "What it is about.",
+    "ce-dataschema": "The schema of its data, as a URI.",
+}
 
 
 class Emitted(Struct, frozen=True):
@@ -116,7 +138,16 @@ class _Events:
     def operations(self) -> list[Operation]:
         forms = {JSON_TYPE: EmitEvent, STRUCTURED_TYPE: CloudEvent, BATCH_TYPE: list[CloudEvent]}
         return [
-            Operation("POST", "/events", "Emit events", self.emit, {202: Emitted}, body_forms=forms),
+            Operation(
+                "POST",
+                "/events",
+                "Emit events",
+                self.emit,
+                {202: Emitted},
+                body_forms={**forms, "*/*": Raw},
+                description=_BINARY,
+                headers=_BINARY_HEADERS,
+            ),
             Operation("GET", "/events", "List events", self.ls, {200: EventPage}, query=EventQuery),
         ]
 

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from headgate.durable.history import Status
 from headgate.durable.records import Execution
 from headgate.durable.service import Service
-from headgate.errors import ConflictError, CursorError, NotFoundError, UserError
+from headgate.errors import ConflictError, CursorError, UserError
 from headgate.serve.execution_views import Reason
 from headgate.serve.operations import Answer, Call, NoQuery, Operation
 
@@ -55,14 +55,23 @@ class Bulk(Struct, forbid_unknown_fields=True):
     cursor: str | None = None
 
 
+class Refusal(Struct, frozen=True):
+    """An execution that it was not done to, and why."""
+
+    id: str
+    code: str
+    detail: str
+
+
 class BulkView(Struct, frozen=True):
-    """How many matched and were done; the others had moved on meanwhile. `cursor` is there if there may be more."""
+    """How many matched and were done, and the others with the reason. `cursor` is there if there may be more."""
 
     action: Action
     dry_run: bool
     matched: int
     done: int
     ids: list[str]
+    refused: list[Refusal]
     cursor: str | None = None
 
 
@@ -81,9 +90,10 @@ class _Bulk:
     def run(self, call: Call[Bulk, NoQuery]) -> Answer:
         body = call.body
         rows, cursor = self._matching(body)
-        done = 0 if body.dry_run else sum(self._do(body, row) for row in rows)
+        refused = [] if body.dry_run else [each for row in rows if (each := self._do(body, row)) is not None]
+        done = 0 if body.dry_run else len(rows) - len(refused)
         ids = [row.execution_id for row in rows]
-        return Answer(BulkView(body.action, body.dry_run, len(rows), done, ids, cursor))
+        return Answer(BulkView(body.action, body.dry_run, len(rows), done, ids, refused, cursor))
 
     def _matching(self, body: Bulk) -> tuple[list[Execution], str | None]:
         """Return a page of executions, which begins with the status at which the cursor is."""
@@ -107,7 +117,8 @@ class _Bulk:
             if len(rows) >= body.limit:
                 return rows, f"{statuses[current].value}|{inner or ''}"
 
-    def _do(self, body: Bulk, row: Execution) -> bool:
+    def _do(self, body: Bulk, row: Execution) -> Refusal | None:
+        """Act on one execution, and return why that cannot be: one that has moved on must not keep the others."""
         actions: Mapping[Action, Callable[[], object]] = {
             Action.CANCEL: lambda: self._client.cancel(row.execution_id, body.reason),
             Action.TERMINATE: lambda: self._client.terminate(row.execution_id, body.reason),
@@ -116,9 +127,9 @@ class _Bulk:
         }
         try:
             actions[body.action]()
-        except (ConflictError, NotFoundError):
-            return False
-        return True
+        except (ConflictError, UserError) as exc:
+            return Refusal(row.execution_id, exc.code, exc.message)
+        return None
 
 
 def _statuses(body: Bulk) -> list[Status]:

@@ -40,7 +40,7 @@ class StartExecution(Struct, forbid_unknown_fields=True):
 
 
 class SignalWithStart(Struct, forbid_unknown_fields=True):
-    """A signal to send, and the execution to start first if none of this id is open."""
+    """A signal to send, and the execution to start first if none of this id is open and `reuse` allows another."""
 
     workflow: str
     id: str
@@ -49,6 +49,7 @@ class SignalWithStart(Struct, forbid_unknown_fields=True):
     payload: Raw = msgspec.field(default_factory=missing)
     signal_id: str | None = None
     tags: dict[str, str] = {}
+    reuse: Reuse = Reuse.CLOSED
 
 
 class SendSignal(Struct, forbid_unknown_fields=True):
@@ -183,12 +184,16 @@ class ExecutionView(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ResultView(Struct, frozen=True, omit_defaults=True):
-    """How an execution stands: with a result if it succeeded, an error if it ended otherwise."""
+    """How an execution stands: with a result if it succeeded, an error if it ended otherwise.
+
+    One that is STUCK has the `failure` that its next turn ended with, and goes on after a redrive.
+    """
 
     id: str
     status: Status
     result: Raw | None = None
     error: ErrorView | None = None
+    failure: ErrorView | None = None
 
 
 class TurnView(Struct, frozen=True):
@@ -294,7 +299,8 @@ def view(row: Execution, input: Raw | None, waits: list[Wait]) -> ExecutionView:
 
 def result_view(row: Execution) -> ResultView:
     """Return how an execution stands."""
-    return ResultView(row.execution_id, row.status, optional_raw(row.result), error_view(row.error))
+    failure = error_view(row.failure) if row.status is Status.STUCK else None
+    return ResultView(row.execution_id, row.status, optional_raw(row.result), error_view(row.error), failure)
 
 
 def turn_view(turn: Turn) -> TurnView:

@@ -16,11 +16,12 @@ from msgspec import Raw
 
 from headgate.durable import duration
 from headgate.durable.failures import describe
-from headgate.durable.history import AnswerUpdate
+from headgate.durable.history import AnswerUpdate, Status
 from headgate.durable.queries import QUERY_SECONDS
 from headgate.durable.records import Execution
+from headgate.durable.served import servers
 from headgate.durable.service import Service
-from headgate.errors import ExecutionClosedError, HeadgateError, UserError
+from headgate.errors import ExecutionClosedError, HeadgateError, UnknownWorkflowError, UserError
 from headgate.serve.execution_views import (
     AnswerView,
     Ask,
@@ -47,6 +48,8 @@ QUERIES_MAX: Final = 8
 QUERY_WAIT_SECONDS: Final = 1.0
 # Commits of others wake as well; this is how soon to look without one.
 _LOOK_SECONDS: Final = 0.5
+# So many workers are named in an error.
+_NAMED_MAX: Final = 3
 
 
 def wait_operations(service: Service, pool: WorkPool, watches: Watches) -> list[Operation]:
@@ -92,6 +95,7 @@ def wait_operations(service: Service, pool: WorkPool, watches: Watches) -> list[
 
 class _Waits:
     def __init__(self, service: Service, pool: WorkPool, watches: Watches) -> None:
+        self._service = service
         self._client = service.client
         self._pool = pool
         self._watches = watches
@@ -103,6 +107,8 @@ class _Waits:
         ask = partial(self._client.query, execution_id, body.name, input, timeout_seconds=QUERY_SECONDS)
         try:
             found = await self._queries.run(ask)
+        except UnknownWorkflowError as exc:
+            raise await self._pool.run(partial(self._without_code, execution_id)) from exc
         except HeadgateError:
             raise
         except Exception as exc:  # noqa: BLE001 - whatever user code raises is its answer
@@ -116,7 +122,8 @@ class _Waits:
         row = await self._get(call.path["id"])
         while not row.status.is_closed:
             left = give_up_at - _now()
-            if left <= 0 or self._watches.is_stopping:
+            # One that is stuck waits for whoever asks, not the other way round.
+            if left <= 0 or self._watches.is_stopping or row.status is Status.STUCK:
                 return Answer(result_view(row), 202, retry_after(1))
             row = await self._watches.changed(row.execution_id, row.version, left) or row
         return Answer(result_view(row))
@@ -162,6 +169,19 @@ class _Waits:
                 yield message("state", summary(row), id=str(row.version))
         if row.status.is_closed:
             yield message("end", result_view(row))
+
+    def _without_code(self, execution_id: str) -> UnknownWorkflowError:
+        """Return the error of a query that only the code of the workflow could answer, which is not here."""
+        workflow = self._client.get(execution_id).workflow
+        found = servers(self._service.store, workflow, int(self._service.clock.seconds() * 1000))
+        fact = f"execution {execution_id}: the code of workflow {workflow!r}, which answers queries, is not loaded here"
+        if not found:
+            return UnknownWorkflowError(f"{fact}, and no live worker has it; start the server with --app")
+        who = ", ".join(f"{each.worker_id} (app {each.app}, {each.host} {each.pid})" for each in found[:_NAMED_MAX])
+        return UnknownWorkflowError(
+            f"{fact} but by worker {who}; start the server with --app MODULE:APP of app {found[0].app}, "
+            "or ask by an update, which its worker answers"
+        )
 
     async def _get(self, execution_id: str) -> Execution:
         return await self._pool.run(lambda: self._client.get(execution_id))

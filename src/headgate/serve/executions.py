@@ -10,12 +10,12 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Raw, Struct
 
 from headgate.auth.roles import Permission
-from headgate.durable.client import OURS
 from headgate.durable.duration import optional_seconds
 from headgate.durable.fleet import list_members
 from headgate.durable.history import Status
 from headgate.durable.pending import Pending
 from headgate.durable.records import Execution, instant
+from headgate.durable.served import OURS, servers
 from headgate.durable.service import Service
 from headgate.errors import NotFoundError, UnknownWorkflowError, UserError
 from headgate.serve.execution_bulk import bulk_operations
@@ -152,6 +152,7 @@ class Executions:
             execution_id=body.id,
             tags=body.tags,
             signal_id=body.signal_id if body.signal_id is not None else idempotency_key(call.headers),
+            reuse=body.reuse,
         )
         return _started(handle.id, body.workflow, created=handle.was_started)
 
@@ -160,7 +161,10 @@ class Executions:
         return _started(handle.id, self._client.get(handle.id).workflow, created=True)
 
     def _input(self, workflow: str, given: Raw) -> Raw:
-        """Return the input, held against the parameters of the workflow: later it could only get stuck."""
+        """Return the input, held against the parameters of the workflow: later it could only get stuck.
+
+        Where the code is elsewhere, only the worker that has it can tell.
+        """
         definition = self._service.app.workflows.get(workflow)
         what = f"input of workflow {workflow}"
         input = checked(given, what)
@@ -274,9 +278,7 @@ class Executions:
 def require_workflow(service: Service, workflow: str) -> None:
     """Raise `UnknownWorkflowError` if neither the app here nor any live worker has a workflow of this name."""
     now_ms = int(service.clock.seconds() * 1000)
-    if workflow in service.app.workflows:
-        return
-    if not any(workflow in member.workflows for member in list_members(service.store) if member.seems_alive(now_ms)):
+    if workflow not in service.app.workflows and not servers(service.store, workflow, now_ms):
         raise UnknownWorkflowError(
             f"workflow {workflow!r}: neither this server nor a live worker has it; see 'headgate workflow ls'"
         )

@@ -80,6 +80,8 @@ class OperationDocuments:
             ],
             "responses": self._responses(operation),
         }
+        if operation.description:
+            document["description"] = operation.description
         if "{" in operation.path:
             # An operation on one thing and one on all of them have the same words.
             last = ["one"] if operation.path.endswith("}") and len(words) > 1 else []
@@ -130,7 +132,7 @@ def _path_parameters(operation: Operation) -> list[Document]:
 
 
 def _header_parameters(operation: Operation) -> list[Document]:
-    wanted = {}
+    wanted = dict(operation.headers)
     if HTTPStatus.PRECONDITION_FAILED in operation.answers:
         wanted["If-Match"] = "The ETag of what is to be changed; 412 if it is not that any more."
     if operation.repeatable:

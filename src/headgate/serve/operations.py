@@ -97,6 +97,9 @@ class Operation:
     body: type[msgspec.Struct] | None = None
     # Other forms in which the body is accepted, for the document alone; the operation reads `content` itself.
     body_forms: Mapping[str, Any] = field(default_factory=dict)
+    # What there is to say beyond the summary, and the headers that it reads with what each means, for the document.
+    description: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
     answer_media: str = JSON
     # Who may ask it. Where none is given, that of its part for reading or for writing.
     rule: Rule | None = None

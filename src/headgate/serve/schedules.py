@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Final
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 import msgspec
 from litestar.types import ControllerRouterHandler
@@ -149,15 +150,17 @@ class SchedulePage(Struct, frozen=True):
 
 
 class SlotView(Struct, frozen=True):
-    """A slot to come, and when it is taken."""
+    """A slot to come, when it is taken, and what time the slot is in the zone of the schedule."""
 
     slot: datetime
     due: datetime
+    local: datetime
 
 
 class PreviewView(Struct, frozen=True):
-    """Slots to come."""
+    """Slots to come, and the zone of the schedule."""
 
+    zone: str
     slots: list[SlotView]
 
 
@@ -251,8 +254,10 @@ class _Schedules:
         )
 
     def preview(self, call: Call[None, PreviewQuery]) -> Answer:
+        zone = self._schedules.get(call.path["id"]).spec.recurrence.zone
         coming = self._schedules.preview(call.path["id"], call.query.n)
-        return Answer(PreviewView([SlotView(each.slot, each.due) for each in coming]))
+        slots = [SlotView(each.slot, each.due, each.slot.astimezone(ZoneInfo(zone))) for each in coming]
+        return Answer(PreviewView(zone, slots))
 
     def _shown(self, schedule: Schedule, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
         return Answer(_view(schedule, self._now_ms()), status, {**etag(schedule.revision), **(headers or {})})

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from headgate.cli.connection import Connection, Reply
 from headgate.errors import SettingsError, TransientError
+from tests.unit.serve.test_tls import make_files
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -111,6 +115,41 @@ def test_ask__nobody_there__is_told_from_what_broke_off(peer: Peer) -> None:
         Connection("http://127.0.0.1:1").ask("GET", "/x", query={})
 
 
+def test_ask__refused_before_all_of_it_was_sent__is_given_the_refusal() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(1)
+                peer.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+                # Closed with most of the body unread, so that the other side's writes fail.
+
+        refusing = threading.Thread(target=refuse)
+        refusing.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        reply = Connection(url).ask("POST", "/x", query={}, content=b"x" * 20_000_000)
+        refusing.join()
+
+    assert (reply.status, reply.content) == (413, b"{}")
+
+
+def test_ask__cut_off_while_sending_and_no_answer__is_told_as_broken_off() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(1)
+
+        hanging = threading.Thread(target=hang_up)
+        hanging.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(TransientError, match="the connection broke off"):
+            Connection(url).ask("POST", "/x", query={}, content=b"x" * 20_000_000)
+        hanging.join()
+
+
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8400", "ftp://x", "http://", "http://[x", "http://a:b", "http://a b"])
 def test_address__that_cannot_be_asked__is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="not an address such as"):
@@ -161,3 +200,29 @@ def test_lines__whoever_reads_them_fails__is_not_taken_for_the_connection(peer: 
         assert not isinstance(lines, Reply)
         for _ in lines:
             raise BrokenPipeError
+
+
+def test_ask__with_tls__is_answered_and_a_refusal_heard_or_told_as_broken_off(tmp_path: Path) -> None:
+    cert, key = make_files(tmp_path / "tls")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    answers = [b"HTTP/1.1 200 OK", b"HTTP/1.1 413 Too Large"]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            for line in answers:
+                plain, _ = listener.accept()
+                with context.wrap_socket(plain, server_side=True) as peer:
+                    peer.recv(65_536)
+                    peer.sendall(line + b"\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        connection = Connection(f"https://127.0.0.1:{listener.getsockname()[1]}", ca=cert)
+        assert connection.ask("GET", "/x", query={}).status == 200
+        # What was sent last may be lost together with the connection; what is heard is true.
+        try:
+            assert connection.ask("POST", "/x", query={}, content=b"x" * 20_000_000).status == 413
+        except TransientError as exc:
+            assert "the connection broke off" in exc.message
+        answering.join()

@@ -126,6 +126,7 @@ def run(*arguments: str, home: Path) -> Any:
         ["dataset", "ls", "--status", "GONE"],
         ["dataset", "rollback", "urn:dp:a", "0"],
         ["signal", "set", "urn:dp:a", "FRESHNESS"],
+        ["signal", "reset", "urn:dp:a"],
         ["incident", "resolve", "INC-1"],
         ["incident", "open", "urn:dp:a", "--type", "FRESHNESS"],
         ["incident", "merge", "INC-1"],

@@ -17,6 +17,7 @@ from headgate.serve.health import Health, Phase
 from headgate.serve.http import build_http
 from headgate.serve.pool import WorkPool
 from headgate.telemetry import Metrics, Tracing
+from headgate.wiring import AppService
 
 
 class Shop:
@@ -105,10 +106,13 @@ class Shop:
 class Api:
     """The HTTP application around an app whose worker is driven by hand."""
 
-    def __init__(self, env: hg.testing.Environment, shop: Shop, home: Path) -> None:
+    def __init__(
+        self, env: hg.testing.Environment, shop: Shop, home: Path, *, service: AppService | None = None
+    ) -> None:
+        """Answer with a `service` of its own if one is given, beside that of the environment."""
         self.env = env
         self.shop = shop
-        self.service = env.service
+        self.service = service or env.service
         # The test drives the worker: the threads that answer requests must not.
         self.service.client.notify = None
         self.pool = WorkPool(threads_max=4, waiting_max=50)

@@ -48,6 +48,76 @@ def test_list__by_type_and_age__is_what_matches(api: Api, dead: list[str]) -> No
     problem(api.get("/dead-letters?type=*.a"), 400, "bad_definition")
 
 
+@pytest.fixture
+def stuck(api: Api) -> list[str]:
+    """Three executions that are stuck, the newest first."""
+    api.shop.is_broken = True
+    ids = ["f-0", "f-1", "f-2"]
+    for identifier in ids:
+        api.started("fragile", id=identifier)
+        api.env.advance("1h")
+    api.shop.is_broken = False
+    return ids[::-1]
+
+
+def test_list__executions_that_are_stuck__are_there_with_why_since_when_and_the_remedy(
+    api: Api, stuck: list[str]
+) -> None:
+    found = api.get("/dead-letters").json()
+
+    assert (found["dead_letters"], found["cursor"]) == ([], None)
+    assert [each["id"] for each in found["executions"]] == stuck
+    first = found["executions"][0]
+    assert (first["workflow"], first["failures"], first["error"]["type"]) == ("fragile", 5, "WorkflowViolationError")
+    assert first["since"] > api.get(f"/executions/{first['id']}").json()["started_at"]
+    assert first["redrive"] == f"headgate execution redrive {first['id']}"
+    api.post(f"/executions/{first['id']}/redrive")
+    api.env.advance("5s")
+    assert [each["id"] for each in api.get("/dead-letters").json()["executions"]] == stuck[1:]
+
+
+def test_list__of_a_kind__holds_the_others_back(api: Api, stuck: list[str], dead: list[str]) -> None:
+    def both(query: str) -> tuple[int, int]:
+        found = api.get(f"/dead-letters?{query}").json()
+        return len(found["executions"]), len(found["dead_letters"])
+
+    assert both("") == (3, 3)
+    assert both("kind=execution") == (3, 0)
+    assert both("kind=delivery") == (0, 3)
+    # What only deliveries have leaves executions out.
+    assert both("subscription=hear") == both("type=order.*") == (0, 3)
+    assert both("newer_than=1d") == (0, 2)
+    assert both("older_than=1d") == (3, 2)
+    problem(api.get("/dead-letters?kind=execution&subscription=hear"), 400, "user")
+    problem(api.get("/dead-letters?kind=letter"), 400, "bad_payload")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+def test_list__both_kinds_in_pages__has_each_once(api: Api, stuck: list[str], dead: list[str], limit: int) -> None:
+    executions: list[str] = []
+    deliveries: list[str] = []
+    cursor = ""
+    while True:
+        page = api.get(f"/dead-letters?limit={limit}{cursor}").json()
+        assert len(page["executions"]) + len(page["dead_letters"]) <= limit
+        executions += [each["id"] for each in page["executions"]]
+        deliveries += [each["event_id"] for each in page["dead_letters"]]
+        if page["cursor"] is None:
+            break
+        cursor = f"&cursor={page['cursor']}"
+
+    assert (executions, deliveries) == (stuck, dead)
+
+
+def test_list__cursor_of_another_kind__is_refused(api: Api, stuck: list[str], dead: list[str]) -> None:
+    of_executions = api.get("/dead-letters?limit=1").json()["cursor"]
+    of_deliveries = api.get("/dead-letters?kind=delivery&limit=1").json()["cursor"]
+
+    problem(api.get(f"/dead-letters?kind=delivery&cursor={of_executions}"), 400, "bad_cursor")
+    problem(api.get(f"/dead-letters?kind=execution&cursor={of_deliveries}"), 400, "bad_cursor")
+    assert left(api, f"cursor={of_deliveries}") == dead[1:]
+
+
 def test_list__large_events__a_page_ends_early_and_the_next_goes_on(
     api: Api, dead: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

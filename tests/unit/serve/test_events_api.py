@@ -228,3 +228,17 @@ def test_replay__range__is_delivered_again_once(api: Api) -> None:
     problem(api.post("/subscriptions/nobody/replay", body), 404, "not_found")
     problem(api.post("/subscriptions/hear/replay", {**body, "since": "2025-06-15T00:00:00"}), 400, "bad_payload")
     problem(api.post("/subscriptions/hear/replay", {**body, "types": ["a"]}), 409, "token_reused")
+
+
+def test_document__of_emitting__has_data_as_it_may_be_left_out_and_tells_of_binary_mode(api: Api) -> None:
+    document = api.get("http://127.0.0.1:8400/api/openapi.json").json()
+    emitting = document["paths"]["/api/v1/events"]["post"]
+
+    schema = document["components"]["schemas"]["CloudEvent"]
+    assert schema["required"] == ["specversion", "id", "source", "type"]
+    assert {"data", "data_base64", "subject", "time"} <= set(schema["properties"])
+    headers = {each["name"]: each for each in emitting["parameters"] if each["in"] == "header"}
+    assert {"ce-specversion", "ce-id", "ce-source", "ce-type"} <= set(headers)
+    assert all(each["description"] for each in headers.values())
+    assert "binary mode" in emitting["description"]
+    assert "*/*" in emitting["requestBody"]["content"]

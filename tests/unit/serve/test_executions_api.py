@@ -132,6 +132,33 @@ def test_signal_with_start__twice_with_one_key__starts_once_and_is_heard_once(ap
 # Paths
 
 
+@pytest.mark.parametrize(("reuse", "starts"), [("never", False), ("failed", False), ("closed", True), (None, True)])
+def test_signal_with_start__ended_well__begins_again_or_says_that_nobody_hears_it(
+    api: Api, reuse: str | None, starts: bool
+) -> None:
+    body = {"workflow": "order", "id": "o", "name": "add", "input": "book", "payload": "stop"}
+    given = body if reuse is None else {**body, "reuse": reuse}
+    api.post("/executions/signal-with-start", given)
+    api.env.run()
+
+    again = api.post("/executions/signal-with-start", given)
+
+    if starts:
+        assert (again.status_code, again.json()["created"]) == (201, True)
+    else:
+        problem(again, 409, "execution_closed")
+
+
+def test_signal_with_start__reuse_failed_after_a_failure__begins_again(api: Api) -> None:
+    body = {"workflow": "order", "id": "o", "name": "add", "input": "book", "payload": "x", "reuse": "failed"}
+    api.post("/executions/signal-with-start", body)
+    api.post("/executions/o/terminate")
+    api.env.run()
+
+    assert api.post("/executions/signal-with-start", body).status_code == 201
+    problem(api.post("/executions/signal-with-start", {**body, "reuse": "sometimes"}), 400, "bad_payload")
+
+
 @pytest.mark.parametrize(
     "identifier", ["a/b", "bulk", "a/history", "history/b/signals", "signal-with-start", "x:@=+-._"]
 )
@@ -319,6 +346,21 @@ def test_show__stuck__tells_why_and_a_redrive_heals_it(api: Api) -> None:
     assert api.post("/executions/f/redrive").status_code == 202
     api.env.advance("5s")
     assert api.get("/executions/f/result").json() == {"id": "f", "status": "SUCCEEDED", "result": "whole"}
+
+
+def test_result__stuck__is_answered_at_once_with_why(api: Api) -> None:
+    api.shop.is_broken = True
+    api.started("fragile", id="f")
+    api.env.advance("1h")
+
+    answer = api.get("/executions/f/result?wait=50s")
+
+    assert (answer.status_code, answer.json()["status"]) == (202, "STUCK")
+    assert answer.json()["failure"]["type"] == "WorkflowViolationError"
+    api.post("/executions/f/terminate")
+    api.env.advance("5s")
+    ended = api.get("/executions/f/result").json()
+    assert (ended["status"], "failure" in ended) == ("TERMINATED", False)
 
 
 def test_history__pages__have_every_turn_once(api: Api) -> None:

@@ -146,6 +146,17 @@ def test_preview__n__gives_the_next_slots(api: Api) -> None:
     problem(api.get("/schedules/none/preview"), 404, "not_found")
 
 
+def test_preview__another_zone__tells_what_time_it_is_there(api: Api) -> None:
+    api.post("/schedules", {**HOURLY, "id": "berlin", "cron": "0 6 * * *", "zone": "Europe/Berlin"})
+
+    shown = api.get("/schedules/berlin/preview?n=1").json()
+
+    assert shown["zone"] == "Europe/Berlin"
+    assert [(each["slot"], each["local"]) for each in shown["slots"]] == [
+        ("2025-06-16T04:00:00Z", "2025-06-16T06:00:00+02:00")
+    ]
+
+
 def test_list__pages__have_every_schedule_once(api: Api) -> None:
     for name in ("a", "b", "c"):
         api.post("/schedules", {**HOURLY, "id": name, "paused": name == "c"})

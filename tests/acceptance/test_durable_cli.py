@@ -1,0 +1,175 @@
+"""Executions as the installed program shows them: code that cannot be loaded, that is elsewhere, or that is stuck."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.acceptance.program import PROGRAM, Server, run, until
+
+APP: Final = """
+from pathlib import Path
+
+import headgate as hg
+from headgate.durable import setbacks
+
+# The pauses between attempts at a turn: a second in all, and not most of a minute.
+setbacks._FIRST_SECONDS = 0.01
+app = hg.App("shop")
+
+
+@app.workflow
+async def pay(amount: int) -> int:
+    return amount
+
+
+@app.workflow
+async def order(item: str) -> str:
+    hg.on_query("item", lambda: item)
+    return f"{item} {await hg.wait_signal('go')}"
+
+
+@app.workflow(check=False)
+async def fragile() -> str:
+    if not Path("shop.py").read_text():
+        return "never"
+    return "whole"
+"""
+MENDED: Final = APP.replace('    if not Path("shop.py").read_text():\n        return "never"\n', "")
+
+
+class Place:
+    """A folder in which the program is run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return run(*arguments, folder=self.folder)
+
+    def said(self, *arguments: str) -> str:
+        ended = self.run(*arguments)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.said(*arguments, "--json"))
+
+
+class Worker:
+    """A running `headgate worker`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [PROGRAM, "worker", "--app", "shop:app"],
+            cwd=folder,
+            env={"PATH": os.environ["PATH"]},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "told"),
+    [("import nosuch_module\n", 1, "ModuleNotFoundError"), ("x = 1\n1 / 0\n", 2, "ZeroDivisionError")],
+)
+def test_app__that_raises__is_the_users_to_mend_and_not_a_bug_of_ours(
+    tmp_path: Path, source: str, line: int, told: str
+) -> None:
+    (tmp_path / "broken.py").write_text(source)
+    (tmp_path / "history.json").write_text("{}")
+    commands = (["up"], ["worker"], ["execution", "replay", "--history", "history.json"])
+
+    for command in commands:
+        ended = run(*command, "--app", "broken:app", folder=tmp_path)
+
+        assert ended.returncode == 2, ended.stderr
+        assert f"{tmp_path / 'broken.py'}, line {line}: {told}: " in ended.stderr
+        assert "code: bad_setting" in ended.stderr
+        assert "a bug in Headgate" not in ended.stderr
+
+
+def test_server__without_the_app_beside_a_worker_with_it__starts_and_begins_again(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    place = Place(tmp_path)
+    with Server(tmp_path):
+        with Worker(tmp_path):
+            assert place.said("execution", "start", "pay", "--input", "5", "--id", "p") == "p\n"
+            assert place.said("execution", "result", "p", "--wait", "20s") == "5\n"
+            place.said("execution", "retry", "p")
+            place.said("execution", "result", "p", "--wait", "20s")
+            signal = ["execution", "signal", "o", "go", "--payload", '"now"']
+            started = place.said(*signal, "--start", "order", "--input", '"x"')
+            assert started == "o: it is started with signal go\n"
+            assert place.said("execution", "result", "o", "--wait", "20s") == '"x now"\n'
+            refused = place.run("execution", "query", "o", "item")
+            assert refused.returncode == 4
+            assert "app shop" in refused.stderr
+            assert "--app" in refused.stderr
+        # Without a good-bye: it is gone when its lease is over.
+        until(lambda: place.json("workflow", "ls") == [], "the worker's lease to end", 30)
+
+        ended = place.run("execution", "bulk", "retry", "--status", "succeeded", "--workflow", "pay")
+
+        assert (ended.returncode, ended.stdout) == (1, "retry: 0 of 1\n")
+        assert "refused: p: workflow 'pay'" in ended.stderr
+        assert "unknown_workflow" in ended.stderr
+
+
+def test_stuck__looked_for_in_every_place__is_there_with_the_remedy_and_gone_after_it(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    place = Place(tmp_path)
+    with Server(tmp_path, "--app", "shop:app"):
+        place.said("execution", "start", "fragile", "--id", "f")
+        until(lambda: place.json("execution", "show", "f")["status"] == "STUCK", "it to be stuck", 30)
+        remedy = "headgate execution redrive f"
+
+        [letter] = place.json("event", "dead")
+        assert (letter["kind"], letter["id"], letter["redrive"]) == ("execution", "f", remedy)
+        shown = place.said("event", "dead")
+        assert "WorkflowViolationError" in shown
+        assert remedy in shown
+        assert place.said("event", "dead", "--kind", "delivery") == "no dead letters\n"
+        until(lambda: len(place.json("alert", "ls")) == 1, "the alert", 20)
+        [alert] = place.json("alert", "ls")
+        assert (alert["event"], alert["status"]) == ("EXECUTION_STUCK", "OPEN")
+        result = place.run("execution", "result", "f", "--wait", "1h")
+        assert result.returncode == 3
+        for words in ("stuck", "WorkflowViolationError", remedy):
+            assert words in result.stderr
+        with subprocess.Popen(
+            [PROGRAM, "execution", "watch", "f"],
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"]},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as watch:
+            assert watch.stdout is not None
+            assert watch.stderr is not None
+            assert "STUCK" in watch.stdout.readline()
+            assert remedy in watch.stderr.readline()
+            watch.kill()
+    (tmp_path / "shop.py").write_text(MENDED)
+    with Server(tmp_path, "--app", "shop:app"):
+        place.said("execution", "redrive", "f")
+
+        assert place.said("execution", "result", "f", "--wait", "20s") == '"whole"\n'
+        assert place.said("event", "dead") == "no dead letters\n"
+        until(lambda: place.json("alert", "ls")[0]["status"] == "RESOLVED", "the end of the alert", 30)
