@@ -302,3 +302,15 @@ def altered(path: Path, before: str, after: str) -> Iterator[None]:
     finally:
         database.execute(statement, (after, before))
         database.close()
+
+
+def test_reset__signals_that_were_measured_wrongly__are_forgotten_with_their_incident(site: Site) -> None:
+    urn = "urn:dp:reset:orders"
+    site.said("dataset", "register", f"{urn}:v1", "--team", "orders")
+    site.said("signal", "set", urn, "volume", "critical", "--signature", "LOW:rows")
+
+    told = site.said("signal", "reset", urn, "--reason", "measured wrongly")
+
+    assert told.startswith(f"{urn}:v1: VOLUME forgotten; ended INC-")
+    assert "no signal was ever reported" in site.said("signal", "show", urn)
+    assert site.json("incident", "ls", "--dataset", urn) == [], "none is open"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headgate.auth.tokens import Tokens
 
 _BEARER: Final = re.compile(r"bearer +(\S+)", re.IGNORECASE)
+_SCHEME: Final = "bearer"
 _AUTHORIZATION: Final = "authorization"
 _FORWARDED_PROTO: Final = "x-forwarded-proto"
 
@@ -72,6 +73,8 @@ class Authenticator:
         if not given:
             self._refuse_anonymous(is_loopback_peer=is_loopback_peer)
             return None
+        if len(given) == 1 and given[0].strip().lower() == _SCHEME:
+            raise UnauthenticatedError(self._without_key(is_loopback_peer=is_loopback_peer))
         match = _BEARER.fullmatch(given[0].strip())
         if len(given) > 1 or match is None:
             raise UnauthenticatedError("authorization: send it once, as 'Bearer' and then an API key or a token")
@@ -81,6 +84,14 @@ class Authenticator:
                 "authorization: it came unencrypted, and others may have read it; revoke it, and use https"
             )
         return match.group(1)
+
+    def _without_key(self, *, is_loopback_peer: bool) -> str:
+        """Return what to tell someone whose key is empty, as where the variable that holds it is not set."""
+        try:
+            self._refuse_anonymous(is_loopback_peer=is_loopback_peer)
+        except UnauthenticatedError:
+            return "authorization: nothing follows 'Bearer'; send an API key or a token, and see that yours is set"
+        return "authorization: nothing follows 'Bearer'; programs on this machine need no key: leave the header out"
 
     def _refuse_anonymous(self, *, is_loopback_peer: bool) -> None:
         if self._is_required:

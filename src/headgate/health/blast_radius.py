@@ -53,6 +53,8 @@ class ReachedEntity(Struct, frozen=True, gc=False):
 class BlastRadius(Struct, frozen=True, kw_only=True):
     """What is reached from a dataset, the surest and nearest first. Not `complete`: there is more.
 
+    `as_of` is when the lineage was last read; what others have said since then may be missing.
+
     `downstream_count` counts those who are reached, `dataset_count` the datasets; of the first, `downstream_services`
     names a hundred at most. Upstream the same fields speak of what lies there.
     """
@@ -99,6 +101,7 @@ class BlastRadii:
         with self._graph.links() as links:
             walk = _Walk(links, urns.dataset_urn(urn), edges_max, int(now), is_upstream=is_upstream)
             is_known = links.knows(urn)
+            as_of_ms = self._graph.as_of_ms
         tiers = self._tiers(list(walk.datasets))
         counts = {tier.value: 0 for tier in Tier}
         for tier in tiers.values():
@@ -117,7 +120,7 @@ class BlastRadii:
             downstream_services=tuple(dict.fromkeys(each.entity_name for each in entities))[:SERVICES_MAX],
             edges_reached=walk.edges,
             complete=walk.is_complete,
-            as_of=instant(int(now * 1000)),
+            as_of=instant(as_of_ms),
         )
 
 

@@ -10,8 +10,9 @@ from headgate.auth.audit_entry import AuditEntry
 from headgate.errors import InvalidPayloadError
 from headgate.health import urns, vocabulary
 from headgate.health.announcements import IncidentNews
+from headgate.health.evidence_rows import is_evidence_id
 from headgate.health.incident_values import TITLE_MAX, Incident, Trouble
-from headgate.health.signal_values import is_evidence, is_signature
+from headgate.health.signal_values import is_signature
 
 TYPES_MAX: Final = 50
 
@@ -31,7 +32,7 @@ def checked(trouble: Trouble) -> Trouble:
     if len(trouble.title) > TITLE_MAX:
         raise InvalidPayloadError(f"{about}: title is longer than {TITLE_MAX:,} characters")
     named = (*trouble.evidence_sample, *([trouble.primary_evidence_id] if trouble.primary_evidence_id else []))
-    wrong = next((each for each in named if not is_evidence(each)), None)
+    wrong = next((each for each in named if not is_evidence_id(each)), None)
     if wrong is not None:
         raise InvalidPayloadError(f"{about}: evidence_sample {wrong[:40]!r} is no id of evidence")
     return replace(trouble, signal_types=types)

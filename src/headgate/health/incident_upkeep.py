@@ -151,7 +151,7 @@ class Upkeep:
         def decide(found: Incident, now_ms: int) -> Incident:
             if not found.is_open or not self._incidents.is_well(found):
                 return found
-            reason = "all its signals are OK again"
+            reason = self._incidents.why_over(found)
             ended = decisions.moved(found, decisions.RESOLVED, SYSTEM, reason, now_ms)
             return replace(ended, resolution=Resolution(root_cause=reason, resolved_by=SYSTEM))
 

@@ -21,6 +21,7 @@ from headgate.errors import (
 from headgate.health import incident_decisions as decisions
 from headgate.health.announcements import Announce, IncidentNews, incident_news, nobody
 from headgate.health.incident_decisions import QUIET_MS
+from headgate.health.incident_endings import ending, links_ever
 from headgate.health.incident_plans import Drafts, Opened, Plan
 from headgate.health.incident_reports import audit_entry, checked, news_of, verb_of
 from headgate.health.incident_rows import (
@@ -101,6 +102,11 @@ class Incidents:
             return False
         return are_well(incident.links, self._signals(incident.links), incident.incident_id)
 
+    def why_over(self, incident: Incident) -> str:
+        """Return why an incident is over by itself: a signal that left it may fail in another way."""
+        links = links_ever(incident)
+        return ending(incident, links, self._signals(links))
+
     # Opening.
 
     def open(self, trouble: Trouble, *, actor: str) -> Opened:
@@ -113,6 +119,8 @@ class Incidents:
         standing = self._standing(trouble.dataset_urn)
         if standing is None:
             raise DatasetNotFoundError(f"dataset {trouble.dataset_urn}: it is not registered; register it first")
+        if standing.dataset_urn is not None:
+            trouble = replace(trouble, dataset_urn=standing.dataset_urn)
         links = tuple(Link(trouble.dataset_urn, each) for each in trouble.signal_types)
         for _ in range(ATTEMPTS_MAX):
             now_ms = self._now_ms()
@@ -305,6 +313,9 @@ class Incidents:
         for _ in range(ATTEMPTS_MAX):
             now_ms = self._now_ms()
             into, other = self.get(into_id), self.get(incident_id)
+            if into_id in other.merged_from:
+                # Someone merged them the other way round between the two looks.
+                into = self.get(into_id)
             _check_version(other, expected_version)
             kept, gone = decisions.merged(into, other, actor, reason, now_ms)
             entry = audit_entry(actor, "incident.merge", other, gone, reason or f"into {into_id}")

@@ -7,7 +7,7 @@ version. Whoever comes next, another spec of the producer or the sweep, finishes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from headgate.health.lineage_manifests import Manifest, Outcome, Pending, Plan, 
 from headgate.health.lineage_rows import (
     PENDING,
     LineageEntry,
+    Ties,
     commit_item,
     commit_partition,
     edge_write,
@@ -101,6 +102,8 @@ class Lineage:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        # Told, once it is durable, what a producer has to do with datasets.
+        self.told: Callable[[Ties], None] = lambda _ties: None
 
     # Taking specs.
 
@@ -251,6 +254,7 @@ class Lineage:
             self._store.transact(writes)
         except ConflictError:
             return False
+        self.told(ties(manifest))
         if not is_small:
             self._finish(manifest)
         return True

@@ -78,7 +78,7 @@ class Links:
 
 
 class LineageGraph:
-    """The links as of a second ago. Safe to use from many threads."""
+    """The links as of a second ago, and what this process has said since. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -94,6 +94,8 @@ class LineageGraph:
         self._reload_seconds = reload_seconds
         self._lock = threading.Lock()
         self._links = Links()
+        # What was said here since the last look, by producer.
+        self._noted: dict[str, Ties] = {}
         self._looked_ms = 0
         self._refreshed: float | None = None
         self._reloaded = 0.0
@@ -103,7 +105,22 @@ class LineageGraph:
         """Lend the links, read anew if they are older than a second. Raises what the store raises."""
         with self._lock:
             self._refresh()
+            while self._noted:
+                # One at a time: others may note more meanwhile.
+                self._links.take(self._noted.popitem()[1])
             yield self._links
+
+    def note(self, ties: Ties) -> None:
+        """Let whoever asks next see what a producer was just said to have to do with: it is durable.
+
+        Nobody waits here: all links may be being read.
+        """
+        self._noted[ties.producer_id] = ties
+
+    @property
+    def as_of_ms(self) -> int:
+        """When the links were last read. What others said after that may be missing."""
+        return self._looked_ms
 
     def warm(self) -> None:
         """Read the links if nobody has yet, so that the first who asks need not wait for all of them to be read."""

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from headgate.errors import ThrottledError
+from headgate.health.evidence_limits import Stats as EvidenceStats
 from headgate.health.registry_lookup import LookupStats
 from headgate.health.vocabulary import Severity, SignalState, Tier
 from headgate.store.breaker import Breaker, BreakerChange, BreakerState
@@ -131,6 +132,10 @@ class HealthMeters:
     def watch_inbox(self, oldest_seconds: Callable[[], float]) -> None:
         """Expose how long OpenLineage events wait to be carried out."""
         self._registry.register(_OnDemand(lambda: _inbox_metrics(oldest_seconds())))
+
+    def watch_evidence(self, stats: EvidenceStats) -> None:
+        """Expose what became of the evidence that was offered."""
+        self._registry.register(_OnDemand(lambda: _evidence_metrics(stats)))
 
     def failed_over(self, to_region: str) -> None:
         """Count a failover."""
@@ -295,3 +300,13 @@ def _guard_metrics(breakers: Iterable[Breaker], limiters: Iterable[Limiter]) -> 
 def _inbox_metrics(oldest_seconds: float) -> Iterator[Metric]:
     said = "Seconds that the oldest OpenLineage event had waited when this process last looked."
     yield GaugeMetricFamily("openlineage_oldest_event_seconds", said, value=oldest_seconds)
+
+
+def _evidence_metrics(stats: EvidenceStats) -> Iterator[Metric]:
+    yield CounterMetricFamily("evidence_offered", "Evidence that was offered.", value=stats.offered)
+    said = "Evidence that was kept, left out of the sample, there already, refused, or shed because it was too much."
+    outcomes = CounterMetricFamily("evidence_outcomes", said, labels=["outcome"])
+    for name in ("stored", "sampled_out", "duplicates", "refused", "shed_pass", "shed_fail"):
+        outcomes.add_metric([name], getattr(stats, name))
+    yield outcomes
+    yield CounterMetricFamily("evidence_archived", "Evidence that was archived.", value=stats.archived)

@@ -24,6 +24,7 @@ from headgate.errors import (
     StoreBusyError,
 )
 from headgate.health.datasets import Dataset, DatasetSpec, DatasetStatus, Source
+from headgate.health.registered_names import RegisteredNames
 from headgate.health.registry_changes import (
     EVENT_SOURCE,
     EVENT_TYPE,
@@ -34,6 +35,7 @@ from headgate.health.registry_changes import (
     Wanted,
     check_ticket,
     check_version,
+    flips,
     is_repeat,
     plan,
     present,
@@ -58,6 +60,7 @@ from headgate.health.registry_rows import (
 )
 from headgate.health.urns import dataset_urn
 from headgate.ids import IdMaker
+from headgate.store import cache_keys
 from headgate.store.cache import Cache
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
@@ -118,6 +121,8 @@ class Registry:
     ) -> None:
         # Told after each commit that there may be an event to deliver.
         self.told: Callable[[], None] = lambda: None
+        # Told which dataset was just deleted, or is no longer deleted.
+        self.flipped: Callable[[str], None] = lambda _urn: None
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -131,6 +136,9 @@ class Registry:
         self._names = Names(store, clock, cache, audit)
         self._known = LastKnown(clock, last_known_path)
         self._lookups = Lookups(self._finder.find, self._known, clock)
+        heard = cache.stats.of(cache_keys.Kind.DATASET_CONFIG)
+        # Which name each dataset is registered under.
+        self.names = RegisteredNames(self._lookups.find, clock, lambda: heard.invalidations)
 
     # Changing.
 
@@ -139,8 +147,8 @@ class Registry:
     ) -> Dataset:
         """Register a dataset; one that was only discovered, or deleted, is taken over and its versions go on.
 
-        Raises `AlreadyExistsError`, `ApprovalRequiredError` for TIER_1 without a ticket, `InvalidIdError` for what is
-        no URN, and `InvalidPayloadError` naming a field that is wrong.
+        Raises `AlreadyExistsError`, `ApprovalRequiredError` for a deleted one of TIER_1 without a ticket,
+        `InvalidIdError` for what is no URN, and `InvalidPayloadError` naming a field that is wrong.
         """
         wanted = Wanted(checked_spec(spec), DatasetStatus.ACTIVE)
 
@@ -253,7 +261,7 @@ class Registry:
         present = self._finder.now(urn)
         if present is not None:
             # Someone else was faster, and what is remembered here is that there is none.
-            self._finder.wrote(present, None)
+            self._wrote(present, None)
             return present
         spec = checked_spec(DatasetSpec(source=source))
 
@@ -280,6 +288,14 @@ class Registry:
         `stale` with its age. Raises `TransientError` if there is not even that.
         """
         return self._lookups.find(urn)
+
+    def ever(self, urn: str) -> Dataset | None:
+        """Return a dataset as `find` does, and also one that was deleted: who still names it must be told so."""
+        return self._lookups.find(urn) or self._finder.now(dataset_urn(urn))
+
+    def held(self, urn: str) -> Dataset | None:
+        """Return what the store holds now of exactly this name, also if it was deleted."""
+        return self._finder.held(urn).dataset
 
     def lookup(self, urn: str, fallback_on_miss: FallbackOnMiss = FallbackOnMiss.WARN) -> Lookup:
         """Return a dataset, or what to go by instead of it: see `registry_lookup`."""
@@ -373,7 +389,7 @@ class Registry:
             wanted = decide(held.dataset)
             if wanted is None:
                 assert held.dataset is not None
-                self._finder.wrote(held.dataset, held.versions)
+                self._wrote(held.dataset, held.versions)
                 return held.dataset
             check_ticket(held, wanted, by, tier_1_needs_ticket=self._tier_1_needs_ticket)
             at = Moment(int(self._clock.seconds() * 1000), change_id, self._feed.next_place(urn))
@@ -382,13 +398,20 @@ class Registry:
                 self._audit.commit(made.writes, made.entry)
             except ConflictError:
                 continue
-            return self._done(made.dataset, made.versions)
+            done = self._done(made.dataset, made.versions)
+            if flips(held.dataset, done.status):
+                self.flipped(urn)
+            return done
         raise StoreBusyError(f"dataset {urn}: others changed it {ATTEMPTS_MAX} times while this was tried; try again")
 
     def _done(self, dataset: Dataset, versions: Versions | None) -> Dataset:
-        self._finder.wrote(dataset, versions)
+        self._wrote(dataset, versions)
         self.told()
         return dataset
+
+    def _wrote(self, dataset: Dataset, versions: Versions | None) -> None:
+        self._finder.wrote(dataset, versions)
+        self.names.forget()
 
 
 def _unless_same(current: Dataset, wanted: Wanted, expected_version: int) -> Wanted | None:

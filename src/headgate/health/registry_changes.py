@@ -24,6 +24,7 @@ from headgate.health.registry_rows import (
     versions_item,
     written,
 )
+from headgate.health.retirement_rows import retirement_put
 from headgate.health.urns import version_of
 from headgate.health.vocabulary import Tier
 from headgate.store.conditions import Condition, absent, equals, version_is
@@ -108,6 +109,8 @@ def plan(held: Held, wanted: Wanted, by: By, at: Moment, announce: Announce) -> 
     versions, moved = _versions_writes(held, wanted.status)
     feed = feed_writes(dataset, changed, place=at.place, before=left)
     writes += [*moved, *feed, *announce(_event(dataset, changed, now), at.now_ms)]
+    if flips(before, wanted.status):
+        writes.append(retirement_put(held.urn, at.now_ms))
     entry = AuditEntry(
         actor=by.actor,
         action=by.action,
@@ -120,6 +123,11 @@ def plan(held: Held, wanted: Wanted, by: By, at: Moment, announce: Announce) -> 
         digest=change_digest(old, new),
     )
     return Plan(dataset, versions, writes, entry)
+
+
+def flips(before: Dataset | None, status: DatasetStatus) -> bool:
+    """Whether a dataset that takes a status is deleted by that, or no longer deleted."""
+    return before is not None and (before.status is DatasetStatus.DELETED) != (status is DatasetStatus.DELETED)
 
 
 def present(urn: str, current: Dataset | None) -> Dataset:
@@ -152,11 +160,13 @@ def check_version(current: Dataset, expected_version: int) -> None:
 def check_ticket(held: Held, wanted: Wanted, by: By, *, tier_1_needs_ticket: bool) -> None:
     """Refuse a change that concerns TIER_1, before or after, without an approval ticket.
 
-    Raises `ApprovalRequiredError`, and `InvalidPayloadError` for a ticket that is not needed and is not one.
+    To register what nobody has registered before changes nothing that anyone relies on, and needs none. Raises
+    `ApprovalRequiredError`, and `InvalidPayloadError` for a ticket that is not needed and is not one.
     """
     is_formed = by.ticket is not None and _TICKET.fullmatch(by.ticket) is not None
+    is_new = held.dataset is None or held.dataset.status is DatasetStatus.DISCOVERED
     tiers = (wanted.spec.tier, None if held.dataset is None else held.dataset.tier)
-    if tier_1_needs_ticket and Tier.TIER_1 in tiers and not is_formed:
+    if tier_1_needs_ticket and Tier.TIER_1 in tiers and not is_new and not is_formed:
         given = "none was given" if not by.ticket else f"{by.ticket[:40]!r} is not one"
         raise ApprovalRequiredError(
             f"dataset {held.urn}: a change of TIER_1 needs an approval ticket, and {given}; name one such as CHG-1234"

@@ -40,7 +40,7 @@ class Finder:
     def now(self, urn: str) -> Dataset | None:
         """Return a dataset as it stands now: under this name if it is in use, else under the other form of it.
 
-        What was deleted is returned if there is nothing else.
+        What was deleted is returned if there is nothing else, under either form as well.
         """
         found = self.held(urn).dataset
         if _rank(found):
@@ -48,9 +48,9 @@ class Finder:
         other = alias_name(urn)
         if other is None:
             item = self._store.get(DATASET_REGISTRY, versions_key(urn), consistent=True)
-            other = _version_name(urn, versions_of(item))
+            other = _version_name(urn, versions_of(item).last())
         named = None if other is None else self.held(other).dataset
-        return named if _rank(named) else found
+        return named if _rank(named) or found is None else found
 
     def held(self, urn: str) -> Held:
         """Return all that the store holds now of exactly this name, to change it."""
@@ -90,7 +90,7 @@ class Finder:
             return None if item is None else Loaded(found, found.version)
 
         versions = self._cache.get(_versions_cache_key(urn), load, Versions).value
-        return None if versions is None else _version_name(urn, versions)
+        return None if versions is None else _version_name(urn, versions.highest())
 
 
 _REGISTERED = 2
@@ -102,9 +102,8 @@ def _rank(dataset: Dataset | None) -> int:
     return 1 if dataset.status is DatasetStatus.DISCOVERED else _REGISTERED
 
 
-def _version_name(name: str, versions: Versions) -> str | None:
-    highest = versions.highest()
-    return None if highest is None else f"{name}:v{highest}"
+def _version_name(name: str, version: int | None) -> str | None:
+    return None if version is None else f"{name}:v{version}"
 
 
 def _versions_cache_key(name: str) -> cache_keys.Key:

@@ -26,27 +26,39 @@ _PRESENT_ONLY: Final = ("latest_tier", "latest_owner_team", "feed_sequence")
 
 
 class Versions(Struct, frozen=True, kw_only=True):
-    """Which `:vN` of a name are known. Deleted ones are not; those that people registered go before discovered ones."""
+    """Which `:vN` of a name are known. Those that people registered come first, then discovered ones, then deleted."""
 
     registered: tuple[int, ...] = ()
     discovered: tuple[int, ...] = ()
+    deleted: tuple[int, ...] = ()
     version: int = 0
 
     def highest(self) -> int | None:
         """Return the version that the name without one stands for."""
         return max(self.registered or self.discovered, default=None)
 
+    def last(self) -> int | None:
+        """Return the version that the name stood for before all were deleted; as long as one is not, that one."""
+        return max(self.registered or self.discovered or self.deleted, default=None)
+
     def moved(self, number: int, status: DatasetStatus) -> Versions:
         """Return the versions after one of them has taken a status. The same object if that changes nothing."""
-        registered, discovered = {*self.registered} - {number}, {*self.discovered} - {number}
+        registered, discovered, deleted = (
+            {*each} - {number} for each in (self.registered, self.discovered, self.deleted)
+        )
         if status is DatasetStatus.DISCOVERED:
             discovered.add(number)
-        elif status is not DatasetStatus.DELETED:
+        elif status is DatasetStatus.DELETED:
+            deleted.add(number)
+        else:
             registered.add(number)
-        if registered == {*self.registered} and discovered == {*self.discovered}:
+        if (registered, discovered, deleted) == ({*self.registered}, {*self.discovered}, {*self.deleted}):
             return self
         return Versions(
-            registered=tuple(sorted(registered)), discovered=tuple(sorted(discovered)), version=self.version + 1
+            registered=tuple(sorted(registered)),
+            discovered=tuple(sorted(discovered)),
+            deleted=tuple(sorted(deleted)),
+            version=self.version + 1,
         )
 
 
@@ -101,6 +113,7 @@ def versions_item(name: str, versions: Versions) -> Item:
         **DATASET_REGISTRY.key_attributes(versions_key(name)),
         "registered": list(versions.registered),
         "discovered": list(versions.discovered),
+        "deleted": list(versions.deleted),
         "version": versions.version,
     }
     return item if highest is None else {**item, "dataset_urn": f"{name}:v{highest}"}
@@ -179,7 +192,26 @@ def read_spec(given: Mapping[str, Any]) -> DatasetSpec:
         raise InvalidPayloadError(f"dataset: {exc}") from exc
     if not spec.owner_team.strip():
         raise InvalidPayloadError("dataset: owner_team is empty; name the team, or leave it out")
+    _check_warnings(spec)
     return spec
+
+
+def _check_warnings(spec: DatasetSpec) -> None:
+    """Raise `InvalidPayloadError` if someone is to be warned of a breach only after it."""
+    freshness = None if spec.slos is None else spec.slos.freshness
+    if freshness is not None and (freshness.warning_delay_seconds or 0) > freshness.max_delay_seconds:
+        raise InvalidPayloadError(
+            f"dataset: slos.freshness: warning_delay_seconds {freshness.warning_delay_seconds:g} is more than "
+            f"max_delay_seconds {freshness.max_delay_seconds:g}; warn before it is too late"
+        )
+    kept = None if spec.slos is None else spec.slos.contract_compliance
+    if kept is None or kept.warning_compliance_rate is None:
+        return
+    if kept.warning_compliance_rate < kept.min_compliance_rate:
+        raise InvalidPayloadError(
+            f"dataset: slos.contract_compliance: warning_compliance_rate {kept.warning_compliance_rate:g} is less than "
+            f"min_compliance_rate {kept.min_compliance_rate:g}; warn before too little is left"
+        )
 
 
 def alias_name(urn: str) -> str | None:

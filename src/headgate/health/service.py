@@ -13,7 +13,7 @@ import structlog
 
 from headgate.clock import Clock
 from headgate.errors import DatasetNotFoundError, FatalError, TransientError
-from headgate.health import incident_values, urns
+from headgate.health import incident_values
 from headgate.health.alert_quotas import AlertQuotas
 from headgate.health.alerts import Alerts
 from headgate.health.announcements import Announce, IncidentNews, nobody
@@ -21,7 +21,7 @@ from headgate.health.audit import Audit
 from headgate.health.baselines import Baselines
 from headgate.health.blast_radius import BlastRadii
 from headgate.health.contexts import Contexts
-from headgate.health.datasets import Dataset, DatasetStatus
+from headgate.health.datasets import DatasetStatus
 from headgate.health.evidence import EvidenceCache
 from headgate.health.fields import Fields
 from headgate.health.flags import Flags
@@ -39,8 +39,9 @@ from headgate.health.meters import HealthMeters
 from headgate.health.openlineage_inbox import OpenLineageInbox
 from headgate.health.overrides import Overrides
 from headgate.health.registry import Registry
-from headgate.health.registry_rows import dataset_of, latest_key
+from headgate.health.resets import Resets
 from headgate.health.resolution import Resolver
+from headgate.health.retirement import Retirement
 from headgate.health.signal_coalescing import Coalescer
 from headgate.health.signal_decisions import Standing, Verdict
 from headgate.health.signal_results import Result
@@ -55,7 +56,6 @@ from headgate.store.blobs import Blobs
 from headgate.store.cache import Cache
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
-from headgate.store.tables import DATASET_REGISTRY
 from headgate.telemetry import Tracing
 
 DOWNSTREAM_NAMED_MAX: Final = 100
@@ -120,7 +120,9 @@ class HealthService:
         self.resolver = Resolver(store, clock, ids, cache, self.audit, self.registry.get)
         self.evidence = EvidenceCache(store, clock, ids, blobs)
         self.lineage = Lineage(store, clock)
-        self.blast_radii = BlastRadii(LineageGraph(store, clock), clock, self._tiers)
+        graph = LineageGraph(store, clock)
+        self.lineage.told = graph.note
+        self.blast_radii = BlastRadii(graph, clock, self._tiers)
         self.incidents = _CountedIncidents(
             store,
             clock,
@@ -156,9 +158,11 @@ class HealthService:
             announce=announce,
             incidents=self.incidents if opens_incidents else None,
         )
+        self.retirement = Retirement(store, clock, cache, self.incidents, held=self.registry.held)
+        self.resets = Resets(store, clock, cache, self.audit, self.retirement)
         self.coalescer = Coalescer(self.signals)
         self.overrides = Overrides(store, clock, ids, self.audit, registered=self.registered)
-        self.gatekeeper = Gatekeeper(store, clock, find=self._ever_known, sealer=sealer)
+        self.gatekeeper = Gatekeeper(store, clock, find=self.registry.ever, sealer=sealer)
         self.contexts = Contexts(
             clock, self.incidents, self.signals, self.registry, self.evidence, self.lineage, self.blast_radii
         )
@@ -168,7 +172,9 @@ class HealthService:
         if meters is not None:
             inbox = self.ingestion.inbox
             meters.watch_inbox(lambda: inbox.oldest_seconds)
+            meters.watch_evidence(self.evidence.stats)
         self.registry.told = told
+        self.registry.flipped = self.retirement.flipped
         self.incidents.told = self._incident_told
         self.signals.told = self._signals_told
         self.signals.counted = partial(_report_update, meters, alerts)
@@ -212,13 +218,14 @@ class HealthService:
         found = self.registry.find(dataset_urn)
         if found is None or found.status is DatasetStatus.DELETED:
             return None
-        return Standing(found.tier, found.owner_team)
+        return Standing(found.tier, found.owner_team, None if found.dataset_urn == dataset_urn else found.dataset_urn)
 
     def sweep(self, *, limit: int = 100) -> int:
         """Do what is due as time goes by, and return how much that was."""
         told = self.tend()
         if self._is_writer():
-            told += self.upkeep.sweep(limit=limit) + self.lineage.sweep(limit=limit)
+            told += self.upkeep.sweep(limit=limit) + self.retirement.sweep(limit=limit)
+            told += self.lineage.sweep(limit=limit)
         return told
 
     def tend(self) -> int:
@@ -247,16 +254,7 @@ class HealthService:
 
     def registered(self, dataset_urn: str) -> str:
         """Return the name that a dataset is registered under, which may have a version that the given one lacks."""
-        found = self.registry.find(urns.dataset_urn(dataset_urn))
-        return dataset_urn if found is None else found.dataset_urn
-
-    def _ever_known(self, dataset_urn: str) -> Dataset | None:
-        """Return a dataset, also one that was deleted: who still reads it must be told so."""
-        found = self.registry.find(dataset_urn)
-        if found is None:
-            row = self.store.get(DATASET_REGISTRY, latest_key(dataset_urn))
-            found = None if row is None else dataset_of(row)
-        return found
+        return self.registry.names.of(dataset_urn) or dataset_urn
 
     def _tiers(self, dataset_urns: Sequence[str]) -> Mapping[str, Tier]:
         found = ((urn, self.registry.find(urn)) for urn in dataset_urns)

@@ -31,10 +31,14 @@ class Verdict(enum.StrEnum):
 
 
 class Standing(Struct, frozen=True):
-    """What the registry says of a dataset: signals carry it, so that a board needs no second look-up."""
+    """What the registry says of a dataset: signals carry it, so that a board needs no second look-up.
+
+    `dataset_urn` is the name it is registered under, where that is not the one that was asked for.
+    """
 
     tier: Tier
     owner_team: str
+    dataset_urn: str | None = None
 
 
 class Decision(Struct, frozen=True):

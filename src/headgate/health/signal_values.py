@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from headgate.errors import InvalidPayloadError
 from headgate.health import moments, urns, vocabulary
+from headgate.health.evidence_rows import is_evidence_id
 from headgate.health.moments import instant
 from headgate.health.vocabulary import Confidence, SignalState, Tier
 from headgate.health.volume_counts import VolumeHour
@@ -23,7 +24,6 @@ FUTURE_MS_MAX: Final = 10 * 60 * 1000
 # `-1` of a request: the order of windows alone decides.
 ANY_VERSION: Final = -1
 _SIGNATURE: Final = re.compile(r"[^\s#:\x00-\x1f\x7f]+(:[^#\x00-\x1f\x7f]+)?")
-_EVIDENCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _COUNT_MAX: Final = 2**53 - 1
 # What every backend can keep; what is nearer to nothing than this is nothing.
 _NUMBER_MAX: Final = 1e100
@@ -38,10 +38,10 @@ class Metrics(Struct, frozen=True, kw_only=True):
     fail_count: int = 0
 
     @property
-    def compliance_rate(self) -> float:
-        """The share that passed; 1 if nothing was judged."""
+    def compliance_rate(self) -> float | None:
+        """The share that passed; None if nothing was judged."""
         judged = self.pass_count + self.fail_count
-        return 1.0 if judged == 0 else self.pass_count / judged
+        return None if judged == 0 else self.pass_count / judged
 
 
 class Producer(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -156,11 +156,6 @@ def is_signature(text: str) -> bool:
     return len(text) <= TEXT_MAX and _SIGNATURE.fullmatch(text) is not None
 
 
-def is_evidence(text: str) -> bool:
-    """Whether a text can be the id of a piece of evidence."""
-    return _EVIDENCE.fullmatch(text) is not None
-
-
 def _canonical(value: SignalValue) -> SignalValue:
     """Return a value with its moments in the one form, in which they are compared."""
     if _is_canonical(value):
@@ -232,7 +227,7 @@ def _text_problems(value: SignalValue) -> list[str]:
         found.append(f"failure_signature {signature[:40]!r}: write REASON_CODE:FIELD, at most {TEXT_MAX} characters")
     if len(value.evidence_sample) > SAMPLES_MAX:
         found.append(f"evidence_sample: {len(value.evidence_sample)} ids, at most {SAMPLES_MAX} are kept")
-    if value.evidence_sample and not all(map(is_evidence, value.evidence_sample)):
+    if value.evidence_sample and not all(map(is_evidence_id, value.evidence_sample)):
         found.append("evidence_sample: an id has another form than evd-01HQXY8MNP4QR7ST9VW2XYZ456")
     producer = value.top_producer
     longest = max(len(producer.producer_id), len(producer.version)) if producer is not None else 0

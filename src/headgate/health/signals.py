@@ -285,15 +285,18 @@ class Signals:
     def _known(self, updates: Sequence[SignalUpdate], results: dict[int, Result]) -> list[_Pending]:
         """Return the updates of registered datasets with their signals, remembered or else read at one go.
 
-        Memory will do: a signal that someone else has changed since refuses the write, and says how it stands.
+        Each is under the name that its dataset is registered by. Memory will do: a signal that someone else has
+        changed since refuses the write, and says how it stands.
         """
         standings = {urn: self._standing(urn) for urn in dict.fromkeys(each.dataset_urn for each in updates)}
+        standing_of = [standings[each.dataset_urn] for each in updates]
+        updates = [_registered(each, standing) for each, standing in zip(updates, standing_of, strict=True)]
         keys = [cache_keys.signal_state(each.dataset_urn, each.signal_type) for each in updates]
         known = []
         for index, (update, key, held) in enumerate(
             zip(updates, keys, self._cache.peek_many(keys, Signal), strict=True)
         ):
-            standing = standings[update.dataset_urn]
+            standing = standing_of[index]
             if standing is None:
                 message = f"{update.dataset_urn}: no such dataset is registered; register it first"
                 results[index] = Result(Verdict.DATASET_NOT_FOUND, message=message)
@@ -436,3 +439,10 @@ class Signals:
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
+
+
+def _registered(update: SignalUpdate, standing: Standing | None) -> SignalUpdate:
+    """Return an update under the name that its dataset is registered by."""
+    if standing is None or standing.dataset_urn is None:
+        return update
+    return replace(update, dataset_urn=standing.dataset_urn)

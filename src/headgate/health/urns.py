@@ -28,12 +28,17 @@ class Column(NamedTuple):
 @lru_cache(maxsize=16_384)
 def dataset_urn(given: str) -> str:
     """Return a dataset's name if it is one, with or without a version. Raises `InvalidIdError`."""
-    if len(given) > LENGTH_MAX or not _DATASET.fullmatch(given):
+    if not is_dataset_urn(given):
         raise InvalidIdError(
             f"dataset {given[:60]!r}: Invalid dataset URN format; write urn:dp:DOMAIN:NAME or urn:dp:DOMAIN:NAME:v1, "
             f"of letters, digits and . _ ~ + @ -, at most {LENGTH_MAX} characters"
         )
     return given
+
+
+def is_dataset_urn(text: str) -> bool:
+    """Whether a text can be the name of a dataset."""
+    return len(text) <= LENGTH_MAX and _DATASET.fullmatch(text) is not None
 
 
 def version_of(urn: str) -> int | None:

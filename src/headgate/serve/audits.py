@@ -12,7 +12,7 @@ from headgate.auth.roles import Permission, role
 from headgate.auth.rules import Reach, Rule
 from headgate.durable.duration import seconds
 from headgate.errors import NotFoundError
-from headgate.health import moments
+from headgate.health import moments, urns
 from headgate.health.audit_chain import Head, Record
 from headgate.health.audit_verifying import Report
 from headgate.health.service import HealthService
@@ -110,6 +110,7 @@ def audit_operations(health: HealthService, keys: ApiKeys) -> list[Operation]:
 class _Audits:
     def __init__(self, health: HealthService) -> None:
         self._audit = health.audit
+        self._ever = health.registry.ever
 
     def operations(self) -> list[Operation]:
         return [
@@ -146,7 +147,7 @@ class _Audits:
     def ls(self, call: Call[None, AuditQuery]) -> Answer:
         asked = call.query
         page = self._audit.ls(
-            entity=asked.entity,
+            entity=None if asked.entity is None else self._named(asked.entity),
             actor=asked.actor,
             since=None if asked.since is None else moments.moment(asked.since, field="from"),
             until=None if asked.until is None else moments.moment(asked.until, field="to"),
@@ -154,6 +155,11 @@ class _Audits:
             cursor=asked.page_token,
         )
         return Answer(AuditPage(list(page.entries), page.cursor))
+
+    def _named(self, entity: str) -> str:
+        """Return what the audit calls an entity: a dataset by the name that it is or was registered under."""
+        found = self._ever(entity) if urns.is_dataset_urn(entity) else None
+        return entity if found is None else found.dataset_urn
 
     def verify(self, _call: Call[None, NoQuery]) -> Answer:
         return Answer(self._audit.verify())

@@ -34,6 +34,8 @@ _READ: Final = rules.named(Permission.DATASET_READ, "path.dataset_urn")
 _WRITE: Final = rules.named(Permission.DATASET_WRITE, "path.dataset_urn")
 # What a change says besides the config itself.
 _NOT_SPEC: Final = frozenset({"dataset_urn", "expected_version", "approval_ticket", "reason"})
+# What an answer says besides. Whoever sends back what they have read, with a change, need not take it out.
+_ANSWERED: Final = frozenset({*Dataset.__struct_fields__} - {*DatasetSpec.__struct_fields__})
 _VERSION_LATEST: Final = "LATEST"
 
 
@@ -57,6 +59,8 @@ class DatasetBody(Struct, kw_only=True):
     pii_policy: dict[str, Any] | None = None
     retention_days: int | None = None
     tags: dict[str, str] = {}
+    # Only looked at: whoever would change it so is told how that is done.
+    status: str | None = None
 
 
 class Grounds(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -316,6 +320,11 @@ class _Datasets:
         body, urn, spec = call.body, call.path["dataset_urn"], _spec(call.content)
         if body.dataset_urn not in ("", urn):
             raise InvalidPayloadError(f"dataset_urn {body.dataset_urn[:80]!r}: the path says {urn}")
+        held = self._registry.find(urn) if body.status else None
+        if held is not None and body.status not in (None, held.status):
+            raise InvalidPayloadError(
+                f"status {body.status[:20]!r}: it is {held.status}, and not changed so; deprecate, restore or delete it"
+            )
 
         def change(version: int | None) -> Dataset:
             return self._registry.update(
@@ -330,20 +339,26 @@ class _Datasets:
         return _shown(matching(call.headers, body.expected_version, change))
 
     def delete(self, call: Call[Grounds, NoQuery]) -> Answer:
-        return self._moved(call, "delete")
+        return self._moved(call, "delete", call.path["dataset_urn"])
 
     def deprecate(self, call: Call[Grounds, NoQuery]) -> Answer:
-        return self._moved(call, "deprecate")
+        return self._moved(call, "deprecate", call.path["dataset_urn"])
 
     def restore(self, call: Call[Grounds, NoQuery]) -> Answer:
-        return self._moved(call, "restore")
+        # What is deleted is registered under no name: here the one is meant that it was registered under.
+        urn = call.path["dataset_urn"]
+        known = self._registry.ever(urn)
+        if known is not None:
+            urn = known.dataset_urn
+            require(call.principal, Permission.DATASET_WRITE, urn)
+        return self._moved(call, "restore", urn)
 
-    def _moved(self, call: Call[Grounds, NoQuery], verb: str) -> Answer:
+    def _moved(self, call: Call[Grounds, NoQuery], verb: str, urn: str) -> Answer:
         body, move = call.body, getattr(self._registry, verb)
 
         def change(version: int | None) -> Dataset:
             moved: Dataset = move(
-                call.path["dataset_urn"],
+                urn,
                 expected_version=ANY_VERSION if version is None else version,
                 actor=call.principal.name,
                 ticket=body.approval_ticket,
@@ -419,7 +434,7 @@ class _Datasets:
 def _spec(content: bytes) -> DatasetSpec:
     """Return what is said of a dataset. Raises `InvalidPayloadError` naming the field that is wrong."""
     given = msgspec.json.decode(content.strip() or b"{}")
-    return read_spec({name: value for name, value in given.items() if name not in _NOT_SPEC})
+    return read_spec({name: value for name, value in given.items() if name not in _NOT_SPEC | _ANSWERED})
 
 
 def _shown(dataset: Dataset, headers: dict[str, str] | None = None) -> Answer:

@@ -18,6 +18,7 @@ from headgate.health.evidence_rows import Evidence, from_outside, result
 from headgate.health.evidence_writes import Decision, Put
 from headgate.health.service import HealthService
 from headgate.serve.health_views import PageSize, complete
+from headgate.serve.named_datasets import NamedDatasets
 from headgate.serve.operations import Answer, Call, NoQuery, Operation, json_object
 
 BATCH_MAX: Final = 1000
@@ -82,9 +83,10 @@ class _Evidence:
     def __init__(self, health: HealthService) -> None:
         self._health = health
         self._evidence = health.evidence
+        self._written = NamedDatasets(health, Permission.EVIDENCE_WRITE)
 
     def operations(self) -> list[Operation]:
-        one = rules.named(Permission.EVIDENCE_WRITE, "body.dataset_urn")
+        offered = Rule(Permission.EVIDENCE_WRITE, Reach.FOUND)
         listed = rules.named(Permission.EVIDENCE_READ, "path.dataset_urn")
         return [
             Operation(
@@ -94,7 +96,7 @@ class _Evidence:
                 self.put,
                 {201: Taken, 200: Taken},
                 body_forms={"application/json": Evidence},
-                rule=Rule(one.permission, Reach.FOUND),
+                rule=offered,
             ),
             Operation(
                 "POST",
@@ -103,7 +105,7 @@ class _Evidence:
                 self.batch,
                 {200: TakenBatch},
                 body=EvidenceBatch,
-                rule=rules.named(Permission.EVIDENCE_WRITE, "body.evidence.dataset_urn"),
+                rule=offered,
             ),
             Operation(
                 "GET",
@@ -141,6 +143,9 @@ class _Evidence:
         return Answer(_taken(done), 201 if done.stored else 200)
 
     def batch(self, call: Call[EvidenceBatch, NoQuery]) -> Answer:
+        # All or none: whoever names one that is not theirs is told so, rather than what became of the others.
+        named = (each.get("dataset_urn") for each in call.body.evidence)
+        self._written.require((each for each in named if isinstance(each, str)), call.principal)
         told: list[Taken | None] = []
         sound: list[Evidence] = []
         for given in call.body.evidence:

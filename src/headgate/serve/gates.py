@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from headgate.auth import rules
 from headgate.auth.roles import Permission
+from headgate.auth.rules import Reach, Rule
 from headgate.durable.duration import seconds
 from headgate.errors import InvalidPayloadError
 from headgate.health.gate_decisions import AGE_SECONDS_MAX, OnUnknown, Override, Question, Verb
@@ -15,6 +16,7 @@ from headgate.health.gatekeeper import DATASETS_MAX, GateAnswer
 from headgate.health.service import HealthService
 from headgate.serve.execution_views import Duration
 from headgate.serve.health_views import Name, Text
+from headgate.serve.named_datasets import NamedDatasets
 from headgate.serve.operations import Answer, Call, NoQuery, Operation
 
 _OVERRIDES: Final = "/gate/overrides/{dataset_urn}"
@@ -56,9 +58,10 @@ class _Gate:
     def __init__(self, health: HealthService) -> None:
         self._gatekeeper = health.gatekeeper
         self._overrides = health.overrides
+        self._asked = NamedDatasets(health, Permission.GATE_CHECK)
 
     def operations(self) -> list[Operation]:
-        asks = rules.named(Permission.GATE_CHECK, "body.datasets", "body.dataset")
+        asks = Rule(Permission.GATE_CHECK, Reach.FOUND)
         grants = rules.named(Permission.GATE_OVERRIDE, "path.dataset_urn")
         return [
             Operation(
@@ -109,6 +112,7 @@ class _Gate:
         asked = [*body.datasets, *([] if body.dataset is None else [body.dataset])]
         if not asked:
             raise InvalidPayloadError("datasets: name at least one")
+        self._asked.require(asked, call.principal)
         return Answer(self._gatekeeper.check(asked, question))
 
     def ls(self, call: Call[None, NoQuery]) -> Answer:

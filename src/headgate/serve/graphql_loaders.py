@@ -14,6 +14,7 @@ from strawberry.dataloader import DataLoader
 from headgate.auth.principals import Principal, may, require
 from headgate.auth.roles import Permission
 from headgate.errors import CorruptionError, DeadlineExceededError, HeadgateError, TransientError
+from headgate.health import urns
 from headgate.health.datasets import Dataset, DatasetStatus
 from headgate.health.evidence_rows import Evidence
 from headgate.health.incident_values import Incident
@@ -124,6 +125,15 @@ class Context:
         """Raise `DeadlineExceededError` if the time for the query is up. Called before each read."""
         if self.health.clock.monotonic() >= self._ends_at:
             raise DeadlineExceededError("the query took too long; ask for less at a time, or try again in a moment")
+
+    def registered(self, given: str) -> str:
+        """Return the name that a dataset is registered under; the given one if there is none, or nobody can tell."""
+        if not urns.is_dataset_urn(given):
+            return given
+        try:
+            return self.health.registered(given)
+        except TransientError:
+            return given
 
     def require(self, permission: Permission, dataset_urn: str) -> None:
         """Raise `ForbiddenError` unless who asks may do this to a dataset."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headgate.auth.roles import Permission
-from headgate.auth.rules import Rule, filtered, found, named
+from headgate.auth.rules import Reach, Rule, filtered, found, named
 from headgate.errors import DefinitionError
 
 _P = Permission
@@ -41,8 +41,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "Dataset.writers": found(_P.LINEAGE_READ),
     "Dataset.readers": found(_P.LINEAGE_READ),
     "Dataset.versions": found(_P.DATASET_READ),
-    "Subscription.signalChanged": filtered(_P.SIGNAL_READ, "datasetUrn"),
-    "Subscription.incidentChanged": filtered(_P.INCIDENT_READ, "datasetUrn"),
+    "Subscription.signalChanged": Rule(_P.SIGNAL_READ, Reach.FILTERED),
+    "Subscription.incidentChanged": Rule(_P.INCIDENT_READ, Reach.FILTERED),
 }
 
 

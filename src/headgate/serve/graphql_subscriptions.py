@@ -15,6 +15,7 @@ from strawberry import UNSET
 
 from headgate import shapes
 from headgate.auth.principals import Principal
+from headgate.auth.roles import Permission
 from headgate.durable.event_log import StoredEvent
 from headgate.errors import NotFoundError
 from headgate.health import urns
@@ -71,6 +72,14 @@ class StreamContext(Context):
         super().__init__(following.health, principal, float("inf"))
         self.following = following
 
+    async def named(self, given: str | None, permission: Permission) -> str | None:
+        """Return the name that a dataset is registered under. Raises `InvalidIdError` or `ForbiddenError`."""
+        if given is None:
+            return None
+        urn = await self.following.pool.run(partial(self.registered, urns.dataset_urn(given)))
+        self.require(permission, urn)
+        return urn
+
     async def news(self, kind: str, shape: type[N]) -> AsyncIterator[list[N]]:
         """Go through what events of a type say from now on, those that came in together at once.
 
@@ -98,7 +107,8 @@ class Subscription:
     async def signal_changed(
         self, info: StreamInfo, dataset_urn: str | None = UNSET, tier: Tier | None = UNSET
     ) -> AsyncGenerator[SignalStateType, None]:
-        context, urn = info.context, urns.dataset_urn(dataset_urn) if dataset_urn else None
+        context = info.context
+        urn = await context.named(dataset_urn or None, Permission.SIGNAL_READ)
         async for news in context.news(SIGNALS, SignalNews):
             found = await context.following.pool.run(partial(signals_of, context.health, news))
             for each in found:
@@ -109,7 +119,8 @@ class Subscription:
     async def incident_changed(
         self, info: StreamInfo, dataset_urn: str | None = UNSET, severity: Severity | None = UNSET
     ) -> AsyncGenerator[IncidentType, None]:
-        context, urn = info.context, urns.dataset_urn(dataset_urn) if dataset_urn else None
+        context = info.context
+        urn = await context.named(dataset_urn or None, Permission.INCIDENT_READ)
         async for news in context.news(INCIDENTS, IncidentNews):
             found = await context.following.pool.run(partial(incidents_of, context.health, news))
             for each in found:

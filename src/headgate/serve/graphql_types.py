@@ -49,7 +49,7 @@ class SignalMetricsType:
     """What was counted in a window.
 
     `Int` ends at 2147483647: a larger count is shown as that number, and its `exact` twin, which is exact up to 2^53,
-    says what it is.
+    says what it is. `complianceRate` is the share that passed; where nothing was judged it is the signal's score.
     """
 
     evidence_count: int
@@ -61,12 +61,14 @@ class SignalMetricsType:
     exact_fail_count: float
 
     @classmethod
-    def of(cls, metrics: signal_values.Metrics) -> SignalMetricsType:
+    def of(cls, value: signal_values.SignalValue) -> SignalMetricsType:
+        metrics = value.metrics
+        rate = metrics.compliance_rate
         return cls(
             evidence_count=whole(metrics.evidence_count),
             pass_count=whole(metrics.pass_count),
             fail_count=whole(metrics.fail_count),
-            compliance_rate=metrics.compliance_rate,
+            compliance_rate=value.score if rate is None else rate,
             exact_evidence_count=float(metrics.evidence_count),
             exact_pass_count=float(metrics.pass_count),
             exact_fail_count=float(metrics.fail_count),
@@ -133,7 +135,7 @@ class SignalStateType:
             breach_start=maybe_moment(value.breach_start),
             window_start=Moment(value.window_start),
             window_end=Moment(value.window_end),
-            metrics=SignalMetricsType.of(value.metrics),
+            metrics=SignalMetricsType.of(value),
             failure_signature=value.failure_signature,
             top_producer=ProducerInfoType.of(value.top_producer),
             evidence_sample=list(value.evidence_sample),

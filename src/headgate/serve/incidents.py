@@ -16,7 +16,7 @@ from headgate.auth.principals import Principal, require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
 from headgate.durable.duration import seconds
-from headgate.errors import DatasetNotFoundError, InvalidPayloadError
+from headgate.errors import InvalidPayloadError
 from headgate.health import moments, urns, vocabulary
 from headgate.health.blast_radius import BlastRadius as Reached
 from headgate.health.contexts import IncidentContext, Missing, TimelineEntry
@@ -39,6 +39,7 @@ from headgate.serve.health_views import (
     incident_view,
     signal_view,
 )
+from headgate.serve.named_datasets import NamedDatasets
 from headgate.serve.operations import PREFIX, Answer, Call, NoQuery, Operation
 from headgate.serve.preconditions import etag, matching
 from headgate.serve.problem import Problem
@@ -46,7 +47,7 @@ from headgate.serve.problem import Problem
 _ONE: Final = "/incidents/{incident_id}"
 _READ: Final = Rule(Permission.INCIDENT_READ, Reach.FOUND)
 _WRITE: Final = Rule(Permission.INCIDENT_WRITE, Reach.FOUND)
-_LISTED: Final = Rule(Permission.INCIDENT_READ, Reach.FILTERED, "query.dataset_urn")
+_LISTED: Final = Rule(Permission.INCIDENT_READ, Reach.FILTERED)
 
 
 class BlastRadiusIn(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -67,7 +68,9 @@ class BlastRadiusIn(Struct, forbid_unknown_fields=True, kw_only=True):
 class NewIncident(Struct, forbid_unknown_fields=True, kw_only=True):
     """A trouble that someone wants an incident for. One that is open for the same trouble is joined."""
 
-    dataset_urn: Name
+    dataset_urn: Name = ""
+    # The same, as incidents themselves call it.
+    primary_dataset_urn: Name = ""
     signal_type: str = ""
     signal_types: list[str] = []
     failure_signatures: Annotated[list[Name], Meta(max_length=50)] = []
@@ -203,10 +206,11 @@ class _Incidents:
     def __init__(self, health: HealthService) -> None:
         self._health = health
         self._incidents = health.incidents
+        self._read = NamedDatasets(health, Permission.INCIDENT_READ)
+        self._written = NamedDatasets(health, Permission.INCIDENT_WRITE)
 
     def operations(self) -> list[Operation]:
         shown, changed = {200: Incident}, {200: Incident, 409: Problem, 412: Problem}
-        opens = rules.named(Permission.INCIDENT_WRITE, "body.dataset_urn")
         annotates = Rule(Permission.INCIDENT_ANNOTATE, Reach.FOUND)
         every = Rule(Permission.INCIDENT_READ, Reach.ALL)
         return [
@@ -220,7 +224,7 @@ class _Incidents:
                 self.create,
                 {201: Incident, 200: Incident},
                 body=NewIncident,
-                rule=opens,
+                rule=_WRITE,
                 repeatable=True,
             ),
             Operation(
@@ -260,9 +264,7 @@ class _Incidents:
 
     def ls(self, call: Call[None, IncidentQuery]) -> Answer:
         asked = call.query
-        wanted = asked.wanted()
-        if wanted.dataset_urn is not None:
-            wanted = replace(wanted, dataset_urn=self._health.registered(wanted.dataset_urn))
+        wanted = self._wanted(call)
         page = self._health.incident_listing.ls(wanted, limit=asked.page_size, cursor=asked.page_token)
         seen = [
             incident_view(each, call.principal)
@@ -273,13 +275,15 @@ class _Incidents:
 
     def create(self, call: Call[NewIncident, NoQuery]) -> Answer:
         body = call.body
-        dataset = self._health.registry.find(urns.dataset_urn(body.dataset_urn))
-        if dataset is None:
-            raise DatasetNotFoundError(f"dataset {body.dataset_urn}: it is not registered; register it first")
+        named = {body.dataset_urn, body.primary_dataset_urn} - {""}
+        if len(named) != 1:
+            raise InvalidPayloadError("dataset_urn: name one dataset, as dataset_urn or as primary_dataset_urn")
+        [urn] = named
+        self._written.require([urn], call.principal)
         # What is named as evidence is held on to and shown with the incident: only what the caller could read.
         for evidence in self._health.evidence.get_many(body.evidence_sample).evidence.values():
             require(call.principal, Permission.INCIDENT_WRITE, evidence.dataset_urn)
-        opened = self._incidents.open(_trouble(body, dataset.dataset_urn), actor=call.principal.name)
+        opened = self._incidents.open(_trouble(body, urns.dataset_urn(urn)), actor=call.principal.name)
         location = f"{PREFIX}/incidents/{quote(opened.incident.incident_id, safe='')}"
         return _shown(opened.incident, call.principal, 201 if opened.is_new else 200, {"location": location})
 
@@ -348,10 +352,16 @@ class _Incidents:
         return Answer({**shown, "signals": [signal_view(each) for each in told.signals]})
 
     def stats(self, call: Call[None, IncidentQuery]) -> Answer:
-        return Answer(self._health.incident_listing.recovery(call.query.wanted()))
+        return Answer(self._health.incident_listing.recovery(self._wanted(call)))
 
     def escalations(self, _call: Call[None, NoQuery]) -> Answer:
         return Answer(Escalations(self._health.upkeep.due_escalations()))
+
+    def _wanted(self, call: Call[None, IncidentQuery]) -> IncidentFilter:
+        wanted = call.query.wanted()
+        if wanted.dataset_urn is None:
+            return wanted
+        return replace(wanted, dataset_urn=self._read.one(wanted.dataset_urn, call.principal))
 
     def _found(self, call: Call[Any, Any], permission: Permission) -> Incident:
         """Return the incident that a request is about, if the caller may do this to its dataset."""

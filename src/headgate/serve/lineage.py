@@ -26,12 +26,14 @@ from headgate.health.service import HealthService
 from headgate.serve.guard import BODY_BYTES_MAX
 from headgate.serve.health_views import Name, PageQuery, complete
 from headgate.serve.lineage_specs import read_spec, registered_spec
+from headgate.serve.named_datasets import NamedDatasets
 from headgate.serve.operations import Answer, Call, NoQuery, Operation, json_object
 
 # Manifests of large projects are that large, and shrink to a tenth on the way.
 ARTIFACTS_BYTES_MAX: Final = 128 * 1024 * 1024
 _DATASET: Final = "/datasets/{dataset_urn}"
 _READ: Final = rules.named(Permission.LINEAGE_READ, "path.dataset_urn")
+_COLUMN: Final = Rule(Permission.LINEAGE_READ, Reach.FOUND)
 _EVERY: Final = Rule(Permission.LINEAGE_READ, Reach.ALL)
 # Those who send events speak of any dataset, also of ones that nobody has registered yet.
 _INGEST: Final = Rule(Permission.LINEAGE_WRITE, Reach.ALL)
@@ -111,6 +113,7 @@ class _Lineage:
         self._lineage = health.lineage
         self._registered = health.registered
         self._blast_radii = health.blast_radii
+        self._read = NamedDatasets(health, Permission.LINEAGE_READ)
 
     def operations(self) -> list[Operation]:
         page, reach = {200: LineagePage}, {200: BlastRadius}
@@ -146,7 +149,7 @@ class _Lineage:
                 self.column_writers,
                 page,
                 query=PageQuery,
-                rule=rules.named(Permission.LINEAGE_READ, "path.column_urn"),
+                rule=_COLUMN,
             ),
             Operation(
                 "GET",
@@ -155,7 +158,7 @@ class _Lineage:
                 self.column_readers,
                 page,
                 query=PageQuery,
-                rule=rules.named(Permission.LINEAGE_READ, "path.column_urn"),
+                rule=_COLUMN,
             ),
             Operation(
                 "GET",
@@ -187,20 +190,20 @@ class _Lineage:
         ]
 
     def writers(self, call: Call[None, PageQuery]) -> Answer:
-        return self._page(call, "dataset_urn", "writers")
+        return self._page(call, call.path["dataset_urn"], "writers")
 
     def readers(self, call: Call[None, PageQuery]) -> Answer:
-        return self._page(call, "dataset_urn", "readers")
+        return self._page(call, call.path["dataset_urn"], "readers")
 
     def column_writers(self, call: Call[None, PageQuery]) -> Answer:
-        return self._page(call, "column_urn", "column_writers")
+        return self._page(call, self._read.column(call.path["column_urn"], call.principal), "column_writers")
 
     def column_readers(self, call: Call[None, PageQuery]) -> Answer:
-        return self._page(call, "column_urn", "column_readers")
+        return self._page(call, self._read.column(call.path["column_urn"], call.principal), "column_readers")
 
-    def _page(self, call: Call[None, PageQuery], name: str, question: str) -> Answer:
+    def _page(self, call: Call[None, PageQuery], urn: str, question: str) -> Answer:
         ask = getattr(self._lineage, question)
-        found = ask(call.path[name], limit=call.query.page_size, cursor=call.query.page_token)
+        found = ask(urn, limit=call.query.page_size, cursor=call.query.page_token)
         return Answer(LineagePage(found.entries, found.cursor))
 
     def downstream(self, call: Call[None, NoQuery]) -> Answer:

@@ -9,7 +9,6 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from headgate.auth import rules
-from headgate.auth.principals import require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
 from headgate.errors import (
@@ -21,6 +20,7 @@ from headgate.errors import (
     UserError,
 )
 from headgate.health import moments, vocabulary
+from headgate.health.resets import Reset
 from headgate.health.service import HealthService
 from headgate.health.signal_decisions import Verdict
 from headgate.health.signal_results import Result
@@ -29,7 +29,8 @@ from headgate.health.signals import BATCH_MAX
 from headgate.health.vocabulary import SignalState
 from headgate.health.volume_counts import DAYS, DAYS_MAX
 from headgate.health.volumes import VolumeHistory
-from headgate.serve.health_views import PageSize, SignalUpdateIn, SignalView, signal_view
+from headgate.serve.health_views import PageSize, SignalUpdateIn, SignalView, Text, signal_view
+from headgate.serve.named_datasets import NamedDatasets
 from headgate.serve.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.preconditions import etag, if_match
 from headgate.serve.problem import Problem, response
@@ -38,6 +39,8 @@ _ALL: Final = "/datasets/{dataset_urn}/signals"
 _ONE: Final = f"{_ALL}/{{signal_type}}"
 _READ: Final = rules.named(Permission.SIGNAL_READ, "path.dataset_urn")
 _WRITE: Final = rules.named(Permission.SIGNAL_WRITE, "path.dataset_urn")
+# It takes away what keeps others from the dataset, as an override does.
+_RESET: Final = rules.named(Permission.GATE_OVERRIDE, "path.dataset_urn")
 _VOLUMES: Final = "/datasets/{dataset_urn}/volume-history"
 _DAYS_SHOWN: Final = 30
 
@@ -46,6 +49,12 @@ class SignalBatch(Struct, forbid_unknown_fields=True):
     """Values to take over, each by itself."""
 
     updates: Annotated[list[SignalUpdateIn], Meta(min_length=1, max_length=BATCH_MAX)]
+
+
+class ResetBody(Struct, forbid_unknown_fields=True):
+    """Why all that is known of how a dataset is shall be forgotten."""
+
+    reason: Text
 
 
 class ConsistentQuery(Struct, forbid_unknown_fields=True):
@@ -123,11 +132,13 @@ class _Signals:
     def __init__(self, health: HealthService) -> None:
         self._health = health
         self._signals = health.signals
+        self._read = NamedDatasets(health, Permission.SIGNAL_READ)
+        self._written = NamedDatasets(health, Permission.SIGNAL_WRITE)
 
     def operations(self) -> list[Operation]:
         refused = {404: Problem, 409: Problem, 412: Problem}
         listed = Rule(Permission.SIGNAL_READ, Reach.FILTERED)
-        many = rules.named(Permission.SIGNAL_WRITE, "body.updates.dataset_urn")
+        many = Rule(Permission.SIGNAL_WRITE, Reach.FOUND)
         return [
             Operation(
                 "GET",
@@ -148,6 +159,15 @@ class _Signals:
                 rule=many,
             ),
             Operation("GET", _ALL, "List the signals of a dataset", self.ls, {200: SignalList}, rule=_READ),
+            Operation(
+                "POST",
+                f"{_ALL}/reset",
+                "Forget the signals of a dataset",
+                self.reset,
+                {200: Reset},
+                body=ResetBody,
+                rule=_RESET,
+            ),
             Operation("GET", _ONE, "Show a signal", self.show, {200: SignalView}, query=ConsistentQuery, rule=_READ),
             Operation(
                 "PUT",
@@ -178,12 +198,17 @@ class _Signals:
             ),
         ]
 
+    def reset(self, call: Call[ResetBody, NoQuery]) -> Answer:
+        urn = self._read.seen(call.path["dataset_urn"], call.principal)
+        return Answer(self._health.resets.reset(urn, actor=call.principal.name, reason=call.body.reason))
+
     def ls(self, call: Call[None, NoQuery]) -> Answer:
-        found = self._signals.of_dataset(call.path["dataset_urn"])
+        found = self._signals.of_dataset(self._read.seen(call.path["dataset_urn"], call.principal))
         return Answer(SignalList([signal_view(each) for each in found]))
 
     def show(self, call: Call[None, ConsistentQuery]) -> Answer:
-        urn, signal_type = call.path["dataset_urn"], vocabulary.signal_type(call.path["signal_type"])
+        signal_type = vocabulary.signal_type(call.path["signal_type"])
+        urn = self._read.seen(call.path["dataset_urn"], call.principal)
         found = self._signals.get(urn, signal_type, consistent=call.query.consistent)
         if found is None:
             raise NotFoundError(f"signal {signal_type} of {urn}: none was ever reported")
@@ -206,7 +231,7 @@ class _Signals:
     def update(self, call: Call[SignalUpdateIn, NoQuery]) -> Answer | Response[bytes]:
         urn, body = call.path["dataset_urn"], call.body
         signal_type = vocabulary.signal_type(call.path["signal_type"])
-        if body.dataset_urn and self._kept(body.dataset_urn) != urn:
+        if body.dataset_urn and self._health.registered(body.dataset_urn) != urn:
             raise InvalidPayloadError(f"dataset_urn {body.dataset_urn[:80]!r}: the path says {urn}")
         if body.signal_type and vocabulary.signal_type(body.signal_type) != signal_type:
             raise InvalidPayloadError(f"signal_type {body.signal_type[:80]!r}: the path says {signal_type}")
@@ -231,13 +256,13 @@ class _Signals:
         return Answer(_result(result), headers={} if result.signal is None else etag(result.signal.version))
 
     def batch(self, call: Call[SignalBatch, NoQuery]) -> Answer:
+        # All or none: whoever names one that is not theirs is told so, rather than what became of the others.
+        self._written.require((each.dataset_urn for each in call.body.updates), call.principal)
         results: list[SignalResult | None] = []
         sound: list[SignalUpdate] = []
         for each in call.body.updates:
             try:
-                urn = self._kept(each.dataset_urn)
-                require(call.principal, Permission.SIGNAL_WRITE, urn)
-                sound.append(each.update(urn, each.signal_type))
+                sound.append(each.update(each.dataset_urn, each.signal_type))
                 results.append(None)
             except UserError as exc:
                 results.append(_refused(exc.message))
@@ -260,11 +285,6 @@ class _Signals:
 
     def volumes(self, call: Call[None, VolumeQuery]) -> Answer:
         return Answer(self._health.volumes.history(call.path["dataset_urn"], call.query.days))
-
-    def _kept(self, urn: str) -> str:
-        """Return the name that a dataset is registered under, which may have a version that the caller leaves out."""
-        found = self._health.registry.find(urn)
-        return urn if found is None else found.dataset_urn
 
 
 def _result(result: Result) -> SignalResult:

@@ -20,14 +20,13 @@ def statestore_methods(
 ) -> list[Method]:
     """Return the methods of all services. `quick_reads`: a row is read from this machine, without a network between."""
     rpcs = Declarations(pb.DESCRIPTOR)
-    clock = health.clock
     SignalMethods(health, pool).declare(rpcs, quick_reads=quick_reads)
-    EvidenceMethods(health.evidence).declare(rpcs, quick_reads=quick_reads)
-    IncidentMethods(health.incidents, health.incident_listing).declare(rpcs)
-    StateWatching(bus, watches, pool, clock, health.signals, health.incidents).declare(rpcs)
-    LineageMethods(health.lineage, clock).declare(rpcs)
-    RegistryMethods(health.registry, health.resolver, watches, pool, clock).declare(rpcs, quick_reads=quick_reads)
-    GateMethods(health.gatekeeper).declare(rpcs, quick_reads=quick_reads)
+    EvidenceMethods(health).declare(rpcs, quick_reads=quick_reads)
+    IncidentMethods(health).declare(rpcs)
+    StateWatching(health, bus, watches, pool).declare(rpcs)
+    LineageMethods(health).declare(rpcs)
+    RegistryMethods(health, watches, pool).declare(rpcs, quick_reads=quick_reads)
+    GateMethods(health).declare(rpcs, quick_reads=quick_reads)
     return rpcs.methods()
 
 
@@ -35,6 +34,6 @@ def taken_in_methods(health: HealthService, pool: WorkPool) -> list[Method]:
     """Return the methods that another process of a server may answer for it."""
     rpcs = Declarations(pb.DESCRIPTOR)
     SignalMethods(health, pool).declare(rpcs, quick_reads=False)
-    EvidenceMethods(health.evidence).declare(rpcs, quick_reads=False)
-    IncidentMethods(health.incidents, health.incident_listing).declare(rpcs)
+    EvidenceMethods(health).declare(rpcs, quick_reads=False)
+    IncidentMethods(health).declare(rpcs)
     return [method for method in rpcs.methods() if method.is_taken_in]

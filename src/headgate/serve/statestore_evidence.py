@@ -11,7 +11,9 @@ from headgate.errors import InvalidPayloadError, NotFoundError, UserError
 from headgate.health.evidence import EvidenceCache, Offer
 from headgate.health.evidence_rows import Evidence, from_outside
 from headgate.health.evidence_writes import Decision, Put
+from headgate.health.registered_names import RegisteredNames
 from headgate.health.sampling import SAMPLED_OUT, Admission
+from headgate.health.urns import is_dataset_urn
 from headgate.serve import statestore as pb
 from headgate.serve.statestore_messages import moment_of, set_moment
 
@@ -92,14 +94,15 @@ def _fill_put(message: pb.PutEvidenceResponse, put: Put) -> None:
 class EvidencePort:
     """Takes and gives evidence as messages."""
 
-    def __init__(self, cache: EvidenceCache) -> None:
+    def __init__(self, cache: EvidenceCache, names: RegisteredNames) -> None:
         self._cache = cache
+        self._names = names
         # One batch at a time is looked at: Python works on one anyway, and several that want it at once would each
         # have their turn before whoever answers all other calls.
         self._at_work = threading.Lock()
 
     def put(self, message: pb.Evidence) -> Put:
-        """Take one piece. Raises as `EvidenceCache.put`."""
+        """Take one piece. Raises as `EvidenceCache.put`, and `TransientError` if the registry cannot be asked."""
         ids, told = self._taken([message])
         answer = told.get(0) or Put(Decision.SAMPLED_OUT, ids[0])
         if answer.error is not None:
@@ -146,11 +149,29 @@ class EvidencePort:
         """Take many pieces. Return their ids, and by their places what became of those that are not sampled out."""
         ids: list[str] = []
         told: dict[int, Put] = {}
+        given = [message.dataset_urn for message in messages]
+        registered = self._registered(given)
         with self._at_work:
+            for message, name in zip(messages, given, strict=True):
+                urn = registered.get(name)
+                # What nobody has registered keeps the name it came with.
+                if urn is not None and urn != name:
+                    message.dataset_urn = urn
             kept = self._chosen(messages, ids, told)
         if kept:
             told.update(zip(kept, self._cache.put_admitted(list(kept.values())), strict=True))
         return ids, told
+
+    def _registered(self, given: Sequence[str]) -> Mapping[str, str | None]:
+        """Return the name that each dataset is registered under, None for one that is not.
+
+        What is no name is left out, and to whoever reads it.
+        """
+        names = self._names.at_hand()
+        for each in set(given) - names.keys():
+            if is_dataset_urn(each):
+                names[each] = self._names.of(each)
+        return names
 
     def _chosen(
         self, messages: Sequence[pb.Evidence], ids: list[str], told: dict[int, Put]

@@ -6,11 +6,13 @@ import enum
 from typing import Final, TypeVar
 
 from headgate.auth.roles import Permission
-from headgate.auth.rules import named
+from headgate.auth.rules import found
 from headgate.errors import InvalidPayloadError
-from headgate.health.gate_decisions import AGE_SECONDS_MAX, OnUnknown, Question, Verb
-from headgate.health.gatekeeper import GateAnswer, Gatekeeper
+from headgate.health.gate_decisions import AGE_SECONDS_LONGEST, AGE_SECONDS_MAX, OnUnknown, Question, Verb
+from headgate.health.gatekeeper import DATASETS_MAX, GateAnswer
+from headgate.health.service import HealthService
 from headgate.serve import statestore as pb
+from headgate.serve.named_datasets import NamedDatasets
 from headgate.serve.rpc import Declarations, RpcCall
 from headgate.serve.statestore_messages import set_moment
 
@@ -22,18 +24,24 @@ class GateMethods:
 
     SERVICE: Final = "GateService"
 
-    def __init__(self, gatekeeper: Gatekeeper) -> None:
-        self._gatekeeper = gatekeeper
+    def __init__(self, health: HealthService) -> None:
+        self._gatekeeper = health.gatekeeper
+        self._asked = NamedDatasets(health, Permission.GATE_CHECK)
 
     def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
         """Declare the methods."""
-        rpcs.unary(self.SERVICE, "Check", self.check, rule=named(Permission.GATE_CHECK), inline=quick_reads)
+        rpcs.unary(self.SERVICE, "Check", self.check, rule=found(Permission.GATE_CHECK), inline=quick_reads)
 
     def check(self, request: pb.CheckRequest, call: RpcCall) -> pb.CheckResponse:
         """Say whether some datasets may be used. Raises `InvalidPayloadError` or `InvalidIdError`."""
+        if not 1 <= len(request.dataset_urn) <= DATASETS_MAX:
+            raise InvalidPayloadError(
+                f"dataset_urn: {len(request.dataset_urn)} given; ask about 1 to {DATASETS_MAX} at once"
+            )
+        self._asked.require(request.dataset_urn, call.principal)
         age = request.age_seconds_max or AGE_SECONDS_MAX
-        if not age > 0:
-            raise InvalidPayloadError(f"age_seconds_max {age}: it is more than 0, or 0 for a day")
+        if not 0 < age <= AGE_SECONDS_LONGEST:
+            raise InvalidPayloadError(f"age_seconds_max {age}: it is 1 to {AGE_SECONDS_LONGEST}, or 0 for a day")
         question = Question(
             principal=request.principal or call.principal.name,
             verb=_word(request.verb, Verb.READ, "verb"),

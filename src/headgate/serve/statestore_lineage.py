@@ -6,26 +6,22 @@ from typing import Any, Final
 
 from headgate.auth.principals import Principal, require
 from headgate.auth.roles import Permission
-from headgate.auth.rules import filtered, found, named
-from headgate.clock import Clock
+from headgate.auth.rules import Reach, Rule, found
 from headgate.errors import InvalidPayloadError
 from headgate.health import urns, vocabulary
-from headgate.health.lineage import PAGE, PAGE_MAX, Entries, Lineage
+from headgate.health.lineage import PAGE, PAGE_MAX, Entries
 from headgate.health.lineage_specs import TTL_SECONDS, LineageSpec
 from headgate.health.moments import instant
+from headgate.health.service import HealthService
 from headgate.health.vocabulary import Confidence, EntityType
 from headgate.serve import statestore as pb
+from headgate.serve.lineage_specs import registered_spec
+from headgate.serve.named_datasets import NamedDatasets
 from headgate.serve.rpc import Declarations, RpcCall
 from headgate.serve.statestore_messages import moment_of, set_moment
 
 _P = Permission
 _SIDES: Final = ("dataset_writes", "dataset_reads", "column_writes", "column_reads")
-_NAMED: Final = (
-    "dataset_writes.dataset_urn",
-    "dataset_reads.dataset_urn",
-    "column_writes.column_urn",
-    "column_reads.column_urn",
-)
 
 
 class LineageMethods:
@@ -33,33 +29,46 @@ class LineageMethods:
 
     SERVICE: Final = "LineageIndexService"
 
-    def __init__(self, lineage: Lineage, clock: Clock) -> None:
-        self._lineage = lineage
-        self._clock = clock
+    def __init__(self, health: HealthService) -> None:
+        self._lineage = health.lineage
+        self._clock = health.clock
+        self._registered = health.registered
+        self._read = NamedDatasets(health, _P.LINEAGE_READ)
 
     def declare(self, rpcs: Declarations) -> None:
         """Declare the methods."""
-        rpcs.unary(self.SERVICE, "UpdateLineage", self.update, rule=named(_P.LINEAGE_WRITE, *_NAMED))
-        reading = named(_P.LINEAGE_READ, "urn")
+        rpcs.unary(self.SERVICE, "UpdateLineage", self.update, rule=found(_P.LINEAGE_WRITE))
+        reading = found(_P.LINEAGE_READ)
         rpcs.unary(self.SERVICE, "GetWriters", self.writers, rule=reading)
         rpcs.unary(self.SERVICE, "GetReaders", self.readers, rule=reading)
-        rpcs.unary(self.SERVICE, "ListByProducer", self.by_producer, rule=filtered(_P.LINEAGE_READ, "dataset_urn"))
+        rpcs.unary(self.SERVICE, "ListByProducer", self.by_producer, rule=Rule(_P.LINEAGE_READ, Reach.FILTERED))
         rpcs.unary(self.SERVICE, "GetSpec", self.spec, rule=found(_P.LINEAGE_READ))
 
-    def update(self, request: pb.UpdateLineageRequest, _call: RpcCall) -> pb.UpdateLineageResponse:
+    def update(self, request: pb.UpdateLineageRequest, call: RpcCall) -> pb.UpdateLineageResponse:
         now_ms = int(self._clock.seconds() * 1000)
-        applied = self._lineage.update(spec_of(request, now_ms))
+        spec = registered_spec(spec_of(request, now_ms), self._registered)
+        for side in _SIDES:
+            for target in getattr(spec, side):
+                require(call.principal, _P.LINEAGE_WRITE, _dataset(target))
+        applied = self._lineage.update(spec)
         return pb.UpdateLineageResponse(
             outcome=applied.outcome, spec_id=applied.spec_id, added=applied.added, removed=applied.removed
         )
 
-    def writers(self, request: pb.GetLineageRequest, _call: RpcCall) -> pb.GetLineageResponse:
-        read = self._lineage.column_writers if _is_column(request.urn) else self._lineage.writers
-        return _entries_message(read(request.urn, limit=_limit(request.page_size), cursor=request.page_token or None))
+    def writers(self, request: pb.GetLineageRequest, call: RpcCall) -> pb.GetLineageResponse:
+        urn = self._named(request, call)
+        read = self._lineage.column_writers if _is_column(urn) else self._lineage.writers
+        return _entries_message(read(urn, limit=_limit(request.page_size), cursor=request.page_token or None))
 
-    def readers(self, request: pb.GetLineageRequest, _call: RpcCall) -> pb.GetLineageResponse:
-        read = self._lineage.column_readers if _is_column(request.urn) else self._lineage.readers
-        return _entries_message(read(request.urn, limit=_limit(request.page_size), cursor=request.page_token or None))
+    def readers(self, request: pb.GetLineageRequest, call: RpcCall) -> pb.GetLineageResponse:
+        urn = self._named(request, call)
+        read = self._lineage.column_readers if _is_column(urn) else self._lineage.readers
+        return _entries_message(read(urn, limit=_limit(request.page_size), cursor=request.page_token or None))
+
+    def _named(self, request: pb.GetLineageRequest, call: RpcCall) -> str:
+        if not request.urn:
+            raise InvalidPayloadError("urn: it is missing; name a dataset (urn:dp:…) or a column (urn:col:…)")
+        return self._read.either(request.urn, call.principal)
 
     def by_producer(self, request: pb.ListByProducerRequest, call: RpcCall) -> pb.ListByProducerResponse:
         whole = self._lineage.by_producer(request.producer_id)

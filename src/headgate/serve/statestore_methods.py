@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from headgate.auth.principals import Principal, may, require
 from headgate.auth.roles import Permission
-from headgate.auth.rules import filtered, found, named
+from headgate.auth.rules import Reach, Rule, found
 from headgate.errors import InvalidPayloadError, NotFoundError, StoreBusyError, UserError
-from headgate.health import urns, vocabulary
-from headgate.health.evidence import EvidenceCache
-from headgate.health.incident_listing import PAGE_MAX, IncidentListing
+from headgate.health import vocabulary
+from headgate.health.incident_listing import PAGE_MAX
 from headgate.health.incident_values import Changes, Incident
-from headgate.health.incidents import Incidents
 from headgate.health.service import HealthService
 from headgate.health.signal_decisions import Verdict
 from headgate.health.signal_results import Result
 from headgate.health.signal_values import ANY_VERSION, Signal, SignalUpdate
 from headgate.health.signals import BATCH_MAX
 from headgate.serve import statestore as pb
+from headgate.serve.named_datasets import NamedDatasets
 from headgate.serve.pool import WorkPool
 from headgate.serve.rpc import Declarations, RpcCall
 from headgate.serve.statestore_evidence import EvidencePort, evidence_message, put_message
@@ -49,20 +50,24 @@ class SignalMethods:
     def __init__(self, health: HealthService, pool: WorkPool) -> None:
         self._health = health
         self._signals = health.signals
+        self._read = NamedDatasets(health, _P.SIGNAL_READ)
+        self._written = NamedDatasets(health, _P.SIGNAL_WRITE)
         self._pool = pool
         # The message of each signal as it was last read. While it stays as it is, so does its message.
         self._messages: dict[tuple[str, str], tuple[Signal, pb.SignalState]] = {}
 
     def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
         """Declare the methods. With `quick_reads` one row is read in less time than a thread would take to start."""
-        rpcs.awaited(self.SERVICE, "UpdateSignalState", self.update, rule=named(_P.SIGNAL_WRITE), taken_in=True)
-        batch = named(_P.SIGNAL_WRITE, "updates.dataset_urn")
-        rpcs.unary(self.SERVICE, "BatchUpdateSignalState", self.update_many, rule=batch, taken_in=True)
-        reading = named(_P.SIGNAL_READ)
+        writing, reading = found(_P.SIGNAL_WRITE), found(_P.SIGNAL_READ)
+        rpcs.awaited(self.SERVICE, "UpdateSignalState", self.update, rule=writing, taken_in=True)
+        rpcs.unary(self.SERVICE, "BatchUpdateSignalState", self.update_many, rule=writing, taken_in=True)
         rpcs.unary(self.SERVICE, "GetSignalState", self.get, rule=reading, inline=quick_reads)
         rpcs.unary(self.SERVICE, "GetDatasetSignals", self.of_dataset, rule=reading, inline=quick_reads)
 
-    async def update(self, request: pb.UpdateSignalStateRequest, _call: RpcCall) -> pb.UpdateSignalStateResponse:
+    async def update(self, request: pb.UpdateSignalStateRequest, call: RpcCall) -> pb.UpdateSignalStateResponse:
+        if not call.principal.is_unlimited:
+            # The name itself is made the registered one by whoever takes the value over, with what else it looks up.
+            await self._pool.run(partial(self._written.require, [request.dataset_urn], call.principal))
         update = update_of(request)
         with self._health.updating_signal(update) as noted:
             # Many wait for one commit, and none of them needs a thread for that.
@@ -73,8 +78,9 @@ class SignalMethods:
         return result_message(result)
 
     def update_many(
-        self, request: pb.BatchUpdateSignalStateRequest, _call: RpcCall
+        self, request: pb.BatchUpdateSignalStateRequest, call: RpcCall
     ) -> pb.BatchUpdateSignalStateResponse:
+        self._written.require((each.dataset_urn for each in request.updates), call.principal)
         if len(request.updates) > BATCH_MAX:
             raise InvalidPayloadError(f"updates: {len(request.updates)} at once; send at most {BATCH_MAX}")
         results: list[Result | None] = []
@@ -92,8 +98,9 @@ class SignalMethods:
             results=messages, success_count=succeeded, failure_count=len(messages) - succeeded
         )
 
-    def get(self, request: pb.GetSignalStateRequest, _call: RpcCall) -> pb.SignalState:
-        key = _signal_key(request.dataset_urn, request.signal_type)
+    def get(self, request: pb.GetSignalStateRequest, call: RpcCall) -> pb.SignalState:
+        urn = self._read.seen(request.dataset_urn, call.principal)
+        key = urn, _signal_type(request.signal_type)
         signal = self._signals.get(*key, consistent=request.consistent)
         if signal is None:
             raise NotFoundError(f"signal {key[0]} {key[1]}: nobody has said anything about it yet")
@@ -107,8 +114,8 @@ class SignalMethods:
         self._messages[key] = signal, message
         return message
 
-    def of_dataset(self, request: pb.GetDatasetSignalsRequest, _call: RpcCall) -> pb.GetDatasetSignalsResponse:
-        urn = urns.dataset_urn(request.dataset_urn)
+    def of_dataset(self, request: pb.GetDatasetSignalsRequest, call: RpcCall) -> pb.GetDatasetSignalsResponse:
+        urn = self._read.seen(request.dataset_urn, call.principal)
         kinds = [vocabulary.signal_type(each) for each in request.signal_types]
         signals: Sequence[Signal] = self._signals.of_dataset(urn, kinds, consistent=request.consistent)
         return pb.GetDatasetSignalsResponse(signals=[signal_message(each) for each in signals])
@@ -119,24 +126,27 @@ class EvidenceMethods:
 
     SERVICE: Final = "EvidenceCacheService"
 
-    def __init__(self, cache: EvidenceCache) -> None:
-        self._cache = cache
-        self._port = EvidencePort(cache)
+    def __init__(self, health: HealthService) -> None:
+        self._cache = health.evidence
+        self._port = EvidencePort(health.evidence, health.registry.names)
+        self._written = NamedDatasets(health, _P.EVIDENCE_WRITE)
 
     def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
         """Declare the methods. With `quick_reads` one row is read in less time than a thread would take to start."""
-        writing = named(_P.EVIDENCE_WRITE, "evidence.dataset_urn")
+        writing = found(_P.EVIDENCE_WRITE)
         rpcs.unary(self.SERVICE, "PutEvidence", self.put, rule=writing, taken_in=True)
         rpcs.unary(self.SERVICE, "BatchPutEvidence", self.put_many, rule=writing, taken_in=True)
         quick = self.get_row if quick_reads else None
         rpcs.unary(self.SERVICE, "GetEvidence", self.get, rule=found(_P.EVIDENCE_READ), quick=quick)
 
-    def put(self, request: pb.PutEvidenceRequest, _call: RpcCall) -> pb.PutEvidenceResponse:
+    def put(self, request: pb.PutEvidenceRequest, call: RpcCall) -> pb.PutEvidenceResponse:
         if not request.HasField("evidence"):
             raise InvalidPayloadError("evidence: it is missing")
+        self._written.require([request.evidence.dataset_urn], call.principal)
         return put_message(self._port.put(request.evidence))
 
-    def put_many(self, request: pb.BatchPutEvidenceRequest, _call: RpcCall) -> pb.BatchPutEvidenceResponse:
+    def put_many(self, request: pb.BatchPutEvidenceRequest, call: RpcCall) -> pb.BatchPutEvidenceResponse:
+        self._written.require((each.dataset_urn for each in request.evidence), call.principal)
         return self._port.put_many(request.evidence)
 
     def get_row(self, request: pb.GetEvidenceRequest, call: RpcCall) -> pb.Evidence | None:
@@ -158,20 +168,23 @@ class IncidentMethods:
 
     SERVICE: Final = "IncidentService"
 
-    def __init__(self, incidents: Incidents, listing: IncidentListing) -> None:
-        self._incidents = incidents
-        self._listing = listing
+    def __init__(self, health: HealthService) -> None:
+        self._incidents = health.incidents
+        self._listing = health.incident_listing
+        self._read = NamedDatasets(health, _P.INCIDENT_READ)
+        self._written = NamedDatasets(health, _P.INCIDENT_WRITE)
 
     def declare(self, rpcs: Declarations) -> None:
         """Declare the methods."""
-        rpcs.unary(self.SERVICE, "CreateIncident", self.create, rule=named(_P.INCIDENT_WRITE), taken_in=True)
+        rpcs.unary(self.SERVICE, "CreateIncident", self.create, rule=found(_P.INCIDENT_WRITE), taken_in=True)
         # A copilot may say what caused an incident; what it sends beyond that is refused here.
         rpcs.unary(self.SERVICE, "UpdateIncident", self.update, rule=found(_P.INCIDENT_ANNOTATE), taken_in=True)
         rpcs.unary(self.SERVICE, "GetIncident", self.get, rule=found(_P.INCIDENT_READ))
         rpcs.unary(self.SERVICE, "ResolveIncident", self.resolve, rule=found(_P.INCIDENT_WRITE), taken_in=True)
-        rpcs.unary(self.SERVICE, "ListIncidents", self.ls, rule=filtered(_P.INCIDENT_READ))
+        rpcs.unary(self.SERVICE, "ListIncidents", self.ls, rule=Rule(_P.INCIDENT_READ, Reach.FILTERED))
 
     def create(self, request: pb.CreateIncidentRequest, call: RpcCall) -> pb.Incident:
+        self._written.require([request.dataset_urn], call.principal)
         opened = self._incidents.open(trouble_of(request), actor=call.principal.name)
         return shown(opened.incident, call.principal, joined=not opened.is_new)
 
@@ -193,8 +206,11 @@ class IncidentMethods:
         limit = request.page_size or PAGE_DEFAULT
         if not 1 <= limit <= PAGE_MAX:
             raise InvalidPayloadError(f"page_size {limit}: it is from 1 to {PAGE_MAX}")
-        page = self._listing.ls(filter_of(request), limit=limit, cursor=request.page_token or None)
         principal: Principal = call.principal
+        wanted = filter_of(request)
+        if wanted.dataset_urn is not None:
+            wanted = replace(wanted, dataset_urn=self._read.one(wanted.dataset_urn, principal))
+        page = self._listing.ls(wanted, limit=limit, cursor=request.page_token or None)
         seen = [each for each in page.incidents if principal.reaches(each.primary_dataset_urn)]
         return pb.ListIncidentsResponse(
             incidents=[shown(each, principal) for each in seen], next_page_token=page.cursor or ""
@@ -210,10 +226,8 @@ class IncidentMethods:
         return shown(changed, call.principal)
 
 
-@lru_cache(maxsize=MESSAGES_MAX)
-def _signal_key(dataset_urn: str, signal_type: str) -> tuple[str, str]:
-    """Return both names in the one form. Raises `InvalidIdError` or `InvalidPayloadError`."""
-    return urns.dataset_urn(dataset_urn), vocabulary.signal_type(signal_type)
+# There are a few, and each is asked for again and again.
+_signal_type: Final = lru_cache(maxsize=256)(vocabulary.signal_type)
 
 
 def shown(incident: Incident, principal: Principal, *, joined: bool = False) -> pb.Incident:

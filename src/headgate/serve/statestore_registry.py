@@ -11,21 +11,21 @@ from google.protobuf import json_format
 
 from headgate.auth.principals import Principal, require
 from headgate.auth.roles import Permission
-from headgate.auth.rules import Reach, Rule, filtered, named
-from headgate.clock import Clock
+from headgate.auth.rules import Reach, Rule, found
 from headgate.errors import InvalidPayloadError
 from headgate.health import urns, vocabulary
 from headgate.health.datasets import Dataset, DatasetStatus, Slos
-from headgate.health.registry import Registry
 from headgate.health.registry_feed import Change
 from headgate.health.registry_listing import DatasetFilter
 from headgate.health.registry_lookup import FallbackOnMiss, Lookup
-from headgate.health.resolution import Resolver, RuleKey
+from headgate.health.resolution import RuleKey
+from headgate.health.service import HealthService
 from headgate.serve import statestore as pb
+from headgate.serve.named_datasets import NamedDatasets
 from headgate.serve.pool import WorkPool
 from headgate.serve.rpc import Declarations, RpcCall
 from headgate.serve.statestore_messages import set_moment
-from headgate.serve.statestore_watching import ALIVE_SECONDS, LOOK_SECONDS, PAGE, is_wanted
+from headgate.serve.statestore_watching import ALIVE_SECONDS, LOOK_SECONDS, PAGE, Wanted
 from headgate.serve.watching import Watches
 
 CACHE_SECONDS: Final = 300
@@ -40,30 +40,35 @@ class RegistryMethods:
 
     SERVICE: Final = "RegistryService"
 
-    def __init__(self, registry: Registry, resolver: Resolver, watches: Watches, pool: WorkPool, clock: Clock) -> None:
-        self._registry = registry
-        self._resolver = resolver
+    def __init__(self, health: HealthService, watches: Watches, pool: WorkPool) -> None:
+        self._registry = health.registry
+        self._resolver = health.resolver
+        self._read = NamedDatasets(health, _P.DATASET_READ)
         self._watches = watches
         self._pool = pool
-        self._clock = clock
+        self._clock = health.clock
         # The answer for each dataset as it was last read. While memory holds the same one, so is its answer.
         self._configs: dict[str, tuple[Lookup, pb.GetConfigResponse]] = {}
 
     def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
         """Declare the methods."""
-        rpcs.unary(self.SERVICE, "GetConfig", self.get, rule=named(_P.DATASET_READ), inline=quick_reads)
+        rpcs.unary(self.SERVICE, "GetConfig", self.get, rule=found(_P.DATASET_READ), inline=quick_reads)
         # Which dataset a message is of is asked before anyone knows: whoever may read rules may ask. The rules are in
         # memory, but what conditions look at may be large.
         rpcs.unary(self.SERVICE, "ResolveDataset", self.resolve, rule=Rule(_P.RULE_READ, Reach.FOUND))
-        rpcs.unary(self.SERVICE, "ListDatasets", self.ls, rule=filtered(_P.DATASET_READ, "dataset_urn"))
-        rpcs.stream(self.SERVICE, "WatchChanges", self.watch, rule=filtered(_P.DATASET_READ, "dataset_urns"))
+        listed = Rule(_P.DATASET_READ, Reach.FILTERED)
+        rpcs.unary(self.SERVICE, "ListDatasets", self.ls, rule=listed)
+        rpcs.stream(self.SERVICE, "WatchChanges", self.watch, rule=listed)
 
-    def get(self, request: pb.GetConfigRequest, _call: RpcCall) -> pb.GetConfigResponse:
+    def get(self, request: pb.GetConfigRequest, call: RpcCall) -> pb.GetConfigResponse:
         urn = urns.dataset_urn(request.dataset_urn)
         if request.version:
+            urn = self._read.one(urn, call.principal)
             found = Lookup(self._registry.get(urn, version=request.version))
         else:
             found = self._registry.lookup(urn, _fallback(request.fallback_on_miss))
+        if not call.principal.is_unlimited:
+            require(call.principal, _P.DATASET_READ, found.dataset.dataset_urn)
         known = self._configs.get(urn)
         if known is not None and known[0].dataset is found.dataset and known[0].warning == found.warning:
             return known[1]
@@ -114,13 +119,13 @@ class RegistryMethods:
         return pb.ListDatasetsResponse(datasets=seen, next_page_token=page.cursor or "")
 
     async def watch(self, request: pb.WatchConfigRequest, call: RpcCall) -> AsyncIterator[pb.ConfigChange]:
-        wanted = frozenset(urns.dataset_urn(each) for each in request.dataset_urns)
+        wanted = await self._pool.run(partial(Wanted.of, self._read, request.dataset_urns, call.principal))
         cursor = request.cursor or await self._pool.run(self._now)
         spoke_at = self._clock.monotonic()
         while not self._watches.is_stopping:
             found = await self._pool.run(partial(self._registry.changes, cursor, limit=PAGE))
             before, cursor = cursor, found.checkpoint
-            seen = [each for each in found.changes if is_wanted(each.dataset_urn, wanted, call)]
+            seen = [each for each in found.changes if wanted.has(each.dataset_urn)]
             for place, change in enumerate(seen, 1):
                 # A reader who leaves in the middle of a page comes back to its beginning, and misses nothing.
                 yield change_message(change, cursor if place == len(seen) else before)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from headgate.auth.principals import Principal
 from headgate.auth.roles import Permission
-from headgate.auth.rules import filtered
-from headgate.clock import Clock
+from headgate.auth.rules import Reach, Rule
 from headgate.durable.bus import Bus
 from headgate.durable.event_log import StoredEvent, first_id
 from headgate.errors import NotFoundError
 from headgate.health import urns, vocabulary
 from headgate.health.announcements import SOURCE
-from headgate.health.incidents import Incidents
-from headgate.health.signals import Signals
+from headgate.health.service import HealthService
 from headgate.serve import statestore as pb
+from headgate.serve.named_datasets import NamedDatasets
 from headgate.serve.pool import WorkPool
 from headgate.serve.rpc import Declarations, RpcCall
 from headgate.serve.statestore_messages import signal_message
@@ -37,35 +37,60 @@ class News(NamedTuple):
     data: dict[str, Any] | None
 
 
+class Wanted(NamedTuple):
+    """Which datasets someone watches. None that is named: all that they reach."""
+
+    registered: frozenset[str]
+    # Names that nobody had registered when the watch began. Whichever form is registered later is meant.
+    unknown: frozenset[str]
+    principal: Principal
+
+    @classmethod
+    def of(cls, names: NamedDatasets, given: Iterable[str], principal: Principal) -> Wanted:
+        """Return what someone names. Raises `InvalidIdError`, `ForbiddenError` and `TransientError`."""
+        asked = [(each, names.one(each, principal), names.is_registered(each)) for each in given]
+        return cls(
+            frozenset(urn for _, urn, is_known in asked if is_known),
+            frozenset(urns.unversioned(each) for each, _, is_known in asked if not is_known),
+            principal,
+        )
+
+    def has(self, urn: str) -> bool:
+        """Whether news of a dataset are for them."""
+        is_named = urn in self.registered or urns.unversioned(urn) in self.unknown
+        return (is_named or not (self.registered or self.unknown)) and self.principal.reaches(urn)
+
+
 class StateWatching:
     """The Watch methods of signals and incidents."""
 
-    def __init__(
-        self, bus: Bus, watches: Watches, pool: WorkPool, clock: Clock, signals: Signals, incidents: Incidents
-    ) -> None:
+    def __init__(self, health: HealthService, bus: Bus, watches: Watches, pool: WorkPool) -> None:
         self._bus = bus
         self._watches = watches
         self._pool = pool
-        self._clock = clock
-        self._signals = signals
-        self._incidents = incidents
+        self._clock = health.clock
+        self._signals = health.signals
+        self._incidents = health.incidents
+        self._of_signals = NamedDatasets(health, Permission.SIGNAL_READ)
+        self._of_incidents = NamedDatasets(health, Permission.INCIDENT_READ)
 
     def declare(self, rpcs: Declarations) -> None:
         """Declare the methods."""
-        signals = filtered(Permission.SIGNAL_READ, "dataset_urns")
+        signals = Rule(Permission.SIGNAL_READ, Reach.FILTERED)
         rpcs.stream("SignalStateService", "Watch", self.watch_signals, rule=signals)
-        incidents = filtered(Permission.INCIDENT_READ, "dataset_urns")
+        incidents = Rule(Permission.INCIDENT_READ, Reach.FILTERED)
         rpcs.stream("IncidentService", "Watch", self.watch_incidents, rule=incidents)
 
     async def watch_signals(self, request: pb.WatchSignalsRequest, call: RpcCall) -> AsyncIterator[pb.SignalChange]:
-        wanted = frozenset(urns.dataset_urn(each) for each in request.dataset_urns)
+        named = partial(Wanted.of, self._of_signals, request.dataset_urns, call.principal)
+        wanted = await self._pool.run(named)
         kinds = frozenset(vocabulary.signal_type(each) for each in request.signal_types)
         async for cursor, data in self._news("headgate.signal.state_changed", request.cursor):
             if data is None:
                 yield pb.SignalChange(cursor=cursor, heartbeat=True)
                 continue
             urn, kind = data["dataset_urn"], data["signal_type"]
-            if not is_wanted(urn, wanted, call) or (kinds and kind not in kinds):
+            if not wanted.has(urn) or (kinds and kind not in kinds):
                 continue
             signal = await self._pool.run(partial(self._signals.get, urn, kind))
             if signal is not None:
@@ -74,12 +99,13 @@ class StateWatching:
     async def watch_incidents(
         self, request: pb.WatchIncidentsRequest, call: RpcCall
     ) -> AsyncIterator[pb.IncidentChange]:
-        wanted = frozenset(urns.dataset_urn(each) for each in request.dataset_urns)
+        named = partial(Wanted.of, self._of_incidents, request.dataset_urns, call.principal)
+        wanted = await self._pool.run(named)
         async for cursor, data in self._news("headgate.incident.*", request.cursor):
             if data is None:
                 yield pb.IncidentChange(cursor=cursor, heartbeat=True)
                 continue
-            if not is_wanted(data["dataset_urn"], wanted, call):
+            if not wanted.has(data["dataset_urn"]):
                 continue
             try:
                 incident = await self._pool.run(partial(self._incidents.get, data["incident_id"]))
@@ -107,11 +133,6 @@ class StateWatching:
                 spoke_at = self._clock.monotonic()
             if len(found) < PAGE:
                 await self._watches.committed(LOOK_SECONDS)
-
-
-def is_wanted(urn: str, wanted: frozenset[str], call: RpcCall) -> bool:
-    """Whether a caller asked for this dataset, or for all, and may see it."""
-    return (not wanted or urn in wanted) and call.principal.reaches(urn)
 
 
 def _data(stored: StoredEvent) -> dict[str, Any]:

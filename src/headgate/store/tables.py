@@ -385,6 +385,7 @@ CONTROL: Final = Table(
         Entity("recovery", "RECOVERY#{incident_id}", "STATE", {"due_pk": "RECOVERY#{shard}"}),
         Entity("pins of an incident", "PINS#{incident_id}", "STATE", {"due_pk": "PINS#{shard}"}),
         Entity("open incident of a dataset", "OPEN#{dataset_urn}", "{incident_id}"),
+        Entity("dataset deleted or restored", "RETIREMENT#{dataset_urn}", "STATE", {"due_pk": "RETIREMENT"}),
         Entity("flag", "FLAGS", "{name}"),
         Entity("gate override", "OVERRIDE#{dataset_urn}", "{override_id}"),
         Entity("alert group", "ALERT-GROUP#{group}", "STATE", {"due_pk": "ALERT#GROUP"}),

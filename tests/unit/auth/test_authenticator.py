@@ -144,3 +144,15 @@ def test_principal__given_credentials_that_are_not_set_up__says_so(rig: Rig) -> 
         Authenticator(rig.keys).principal(bearer(rig.token), is_loopback_peer=True)
     with pytest.raises(UnauthenticatedError, match="send a token"):
         Authenticator(None, rig.tokens).principal(bearer(rig.key), is_loopback_peer=True)
+
+
+@pytest.mark.parametrize("value", ["Bearer", "Bearer ", "bearer"])
+def test_principal__an_empty_key__is_told_where_none_is_needed(rig: Rig, value: str) -> None:
+    headers = [("authorization", value)]
+
+    with pytest.raises(UnauthenticatedError, match="on this machine need no key: leave the header out"):
+        Authenticator(rig.keys).principal(headers, is_loopback_peer=True)
+    for server, is_near in ((Authenticator(rig.keys, is_required=True), True), (Authenticator(rig.keys), False)):
+        with pytest.raises(UnauthenticatedError, match="nothing follows 'Bearer'") as caught:
+            server.principal(headers, is_loopback_peer=is_near)
+        assert "need no key" not in str(caught.value)

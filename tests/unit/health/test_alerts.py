@@ -195,6 +195,8 @@ def test_meters__of_an_open_state_store__show_its_guards_and_its_inbox(rig: Rig)
     states = [each.value for family in rig.registry.collect() for each in family.samples if _is_breaker(each.name)]
     assert set(states) == {0.0}
     assert rig.value("openlineage_oldest_event_seconds") == 0
+    assert rig.value("evidence_offered_total") == 0
+    assert rig.value("evidence_outcomes_total", outcome="shed_pass") == 0
 
 
 def _is_breaker(sample: str) -> bool:

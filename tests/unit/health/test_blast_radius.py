@@ -279,3 +279,34 @@ def test_downstream__tiers_of_some__are_told_of_those_alone(rig: Rig) -> None:
     radius = rig.radii.downstream(RAW)
 
     assert {each.dataset_urn: each.tier for each in radius.datasets} == {urn("clean"): None, urn("mart"): Tier.TIER_2}
+
+
+def test_downstream__right_after_a_spec_of_this_process__has_it(rig: Rig) -> None:
+    rig.lineage.told = rig.graph.note
+    assert rig.radii.downstream(RAW).dataset_count == 0
+    looked_at = instant(int(rig.clock.seconds() * 1000))
+    rig.clock.advance(0.5)
+    spec = LineageSpec(
+        spec_id="lspec:job:a:git:1",
+        producer_id="job:a",
+        updated_at=instant(int(rig.clock.seconds() * 1000)),
+        dataset_reads=(RAW,),
+        dataset_writes=(urn("clean"),),
+    )
+
+    rig.lineage.update(spec)
+    radius = rig.radii.downstream(RAW)
+
+    assert reached(radius) == [("clean", 1)]
+    assert radius.as_of == looked_at, "what others did since then is not known"
+    rig.clock.advance(2)
+    assert reached(rig.radii.downstream(RAW)) == [("clean", 1)]
+    assert rig.radii.downstream(RAW).as_of == instant(int(rig.clock.seconds() * 1000))
+
+
+def test_downstream__what_others_wrote_a_moment_ago__is_not_said_to_be_known(rig: Rig) -> None:
+    rig.radii.downstream(RAW)
+    looked_at = instant(int(rig.clock.seconds() * 1000))
+    rig.clock.advance(0.9)
+
+    assert rig.radii.downstream(RAW).as_of == rig.radii.upstream(RAW).as_of == looked_at

@@ -383,3 +383,49 @@ def test_recovery__a_report_takes_its_last_unwell_signal_to_another__ends(rig: R
     sweep_all(rig)
     assert not rig.incidents.get(first).is_open, "all that it holds is well, and nobody would ever end it"
     assert rig.incidents.get(second.incident_id).is_open
+
+
+def test_recover__a_signal_that_fails_another_way_now__is_not_said_to_be_ok(rig: Rig) -> None:
+    rig.say(CRITICAL, kind="VOLUME", signature="LOW:rows")
+    first = rig.incident_of("VOLUME")
+    rig.later(CRITICAL, kind="VOLUME", signature="G4:LOW:rows")
+    second = rig.incident_of("VOLUME")
+    assert second.incident_id != first.incident_id
+
+    rig.pass_minutes(6)
+    rig.upkeep.sweep()
+
+    ended = rig.incidents.get(first.incident_id)
+    assert ended.status is IncidentStatus.RESOLVED
+    said = f"VOLUME fails another way now, G4:LOW:rows: see {second.incident_id}"
+    assert (ended.steps[-1].reason, ended.resolution and ended.resolution.root_cause) == (said, said)
+    assert rig.incidents.get(second.incident_id).is_open
+
+
+def test_recover__one_ok_and_one_that_fails_another_way__says_both(rig: Rig) -> None:
+    rig.say(CRITICAL, kind="VOLUME")
+    rig.say(CRITICAL, kind="SCHEMA")
+    first = rig.incident_of("SCHEMA")
+    assert rig.incident_of("VOLUME").incident_id == first.incident_id
+    rig.later(CRITICAL, kind="VOLUME", signature="OTHER:x")
+    rig.later(OK, kind="SCHEMA")
+
+    rig.pass_minutes(6)
+    rig.upkeep.sweep()
+
+    reason = rig.incidents.get(first.incident_id).steps[-1].reason
+    assert reason == f"VOLUME fails another way now, OTHER:x: see {rig.incident_of('VOLUME').incident_id}; " + (
+        "its other signals are OK again"
+    )
+
+
+def test_recover__one_that_failed_another_way_and_is_ok_by_now__is_ok_again(rig: Rig) -> None:
+    rig.say(CRITICAL, kind="VOLUME", signature="LOW:rows")
+    first = rig.incident_of("VOLUME")
+    rig.later(CRITICAL, kind="VOLUME", signature="G4:LOW:rows")
+    rig.later(OK, kind="VOLUME")
+
+    rig.pass_minutes(6)
+    rig.upkeep.sweep()
+
+    assert rig.incidents.get(first.incident_id).steps[-1].reason == "all its signals are OK again"

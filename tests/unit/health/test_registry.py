@@ -325,11 +325,11 @@ def test_diff__between_versions__names_each_field_by_its_path(rig: Rig) -> None:
 
 def test_tier_1__any_change_that_concerns_it__needs_a_ticket(rig: Rig) -> None:
     registry = rig.registry
-    for ticket in (None, "", "  ", "yes", "x" * 200 + "1"):
-        with pytest.raises(ApprovalRequiredError, match="needs an approval ticket"):
-            registry.create(ORDERS, TIER_1, actor="jane", ticket=ticket)
     made = registry.create(ORDERS, TIER_1, actor="jane", ticket="CHG-1234")
     assert made.approval_ticket == "CHG-1234"
+    for ticket in (None, "", "  ", "yes", "x" * 200 + "1"):
+        with pytest.raises(ApprovalRequiredError, match="needs an approval ticket"):
+            registry.update(ORDERS, replace(TIER_1, description="y"), expected_version=1, actor="jane", ticket=ticket)
 
     with pytest.raises(ApprovalRequiredError):
         registry.update(ORDERS, replace(TIER_1, description="x"), expected_version=1, actor="jane")
@@ -348,6 +348,21 @@ def test_tier_1__any_change_that_concerns_it__needs_a_ticket(rig: Rig) -> None:
     assert registry.get(ORDERS, version=2).approval_ticket == "CHG-2"
     with pytest.raises(InvalidPayloadError, match="ticket 'no'"):
         registry.delete(ORDERS, actor="jane", ticket="no")
+
+
+def test_tier_1__one_that_is_new__needs_no_ticket(rig: Rig) -> None:
+    registry = rig.registry
+    discovered = "urn:dp:orders:seen:v1"
+    registry.discover(discovered, None, "openlineage")
+
+    assert registry.create(ORDERS, TIER_1, actor="jane").tier is Tier.TIER_1
+    assert registry.create(discovered, TIER_1, actor="jane").tier is Tier.TIER_1
+
+    with pytest.raises(InvalidPayloadError, match="ticket 'no'"):
+        registry.create("urn:dp:orders:more:v1", TIER_1, actor="jane", ticket="no")
+    registry.delete(ORDERS, actor="jane", ticket="CHG-1")
+    with pytest.raises(ApprovalRequiredError):
+        registry.create(ORDERS, TIER_1, actor="jane")
 
 
 def test_tier_1__switched_off__needs_no_ticket(rig: Rig) -> None:
@@ -811,3 +826,24 @@ def test_export__in_chunks__everything_and_a_checkpoint_to_go_on_from(rig: Rig) 
     rig.registry.deprecate(ORDERS, actor="jane")
     later = rig.registry.export(chunks[-1].checkpoint).datasets
     assert [(each.dataset_urn, each.status) for each in later] == [(ORDERS, DatasetStatus.DEPRECATED)]
+
+
+@pytest.mark.parametrize(
+    ("slos", "named"),
+    [
+        (Slos(freshness=FreshnessSlo(max_delay_seconds=10, warning_delay_seconds=500)), "warning_delay_seconds 500"),
+        (
+            Slos(contract_compliance=ComplianceSlo(min_compliance_rate=0.9, warning_compliance_rate=0.5)),
+            "warning_compliance_rate 0.5",
+        ),
+    ],
+)
+def test_create__a_warning_that_would_come_after_the_breach__is_refused(rig: Rig, slos: Slos, named: str) -> None:
+    with pytest.raises(InvalidPayloadError, match=named):
+        rig.registry.create(ORDERS, replace(SPEC, slos=slos), actor="jane")
+
+    same = Slos(
+        freshness=FreshnessSlo(max_delay_seconds=10, warning_delay_seconds=10),
+        contract_compliance=ComplianceSlo(min_compliance_rate=0.9, warning_compliance_rate=0.95),
+    )
+    assert rig.registry.create(ORDERS, replace(SPEC, slos=same), actor="jane").slos == same

@@ -209,8 +209,8 @@ def test_digest__any_field_that_differs__differs(change: dict[str, Any]) -> None
     assert msgspec.structs.replace(said, **change).digest != said.digest
 
 
-def test_compliance_rate__nothing_judged__is_one() -> None:
-    assert Metrics(evidence_count=3).compliance_rate == 1.0
+def test_compliance_rate__nothing_judged__is_not_known() -> None:
+    assert Metrics(evidence_count=3).compliance_rate is None
     assert Metrics(evidence_count=1247, pass_count=127, fail_count=1120).compliance_rate == pytest.approx(
         0.1018, abs=1e-4
     )
@@ -218,3 +218,10 @@ def test_compliance_rate__nothing_judged__is_one() -> None:
 
 def test_checked__unknown_without_a_signature__is_taken() -> None:
     checked(with_value(value(UNKNOWN, NOW_MS), failure_signature=None), NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "bad", ["nonsense", "evd-1", "evd-01HQXY8MNP4QR7ST9VW2XYZ45", "EVD-01HQXY8MNP4QR7ST9VW2XYZ456"]
+)
+def test_evidence_sample__what_is_no_id_of_evidence__is_refused(bad: str) -> None:
+    assert "evidence_sample" in refusal(update(value(CRITICAL, NOW_MS, evidence=[bad])))

@@ -10,7 +10,9 @@ import pytest
 
 from headgate.auth.principals import Principal
 from headgate.auth.roles import Role
+from headgate.durable.records import instant
 from headgate.errors import StoreBusyError
+from headgate.health.signal_values import SignalUpdate, SignalValue
 from headgate.health.vocabulary import SignalState, Tier
 from tests.unit.serve.graphql_board import COLUMN, ORDERS, SHIPPED, STOCK, Board, open_board
 
@@ -529,3 +531,23 @@ def test_errors__a_bug__tells_nothing_of_itself(board: Board, monkeypatch: pytes
     assert error["extensions"]["code"] == "internal"
     assert error["extensions"]["correlation_id"].startswith("req")
     assert "hunter2" not in str(error)
+
+
+def test_compliance__of_a_critical_signal_that_nobody_counted_for__is_what_was_measured(board: Board) -> None:
+    board.register(STOCK)
+    now_ms = int(board.clock.seconds() * 1000)
+    value = SignalValue(
+        state=SignalState.CRITICAL,
+        score=0.25,
+        window_start=instant(now_ms - 300_000),
+        window_end=instant(now_ms),
+        failure_signature="LATE:x",
+    )
+    board.health.signals.update(SignalUpdate(dataset_urn=STOCK, signal_type="FRESHNESS", value=value))
+
+    query = (
+        'query($urn: String!) { signalState(datasetUrn: $urn, signalType: "FRESHNESS") { metrics { complianceRate } } }'
+    )
+    found = board.data(query, urn=STOCK)
+
+    assert found["signalState"]["metrics"]["complianceRate"] == 0.25

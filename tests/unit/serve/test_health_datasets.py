@@ -532,3 +532,16 @@ def test_export__chunk_by_chunk__has_everything_and_where_to_go_on(tmp_path: Pat
         late = api.fresh()
         after = done(api.get("/dataset-export", params={"after": asked["after"]}), 200)
         assert [each["dataset_urn"] for each in after["datasets"]] == [late]
+
+
+def test_update__with_what_was_read__changes_nothing_but_what_was_changed(api: HealthApi) -> None:
+    urn = api.fresh(owner_team="a", description="x", slos={"freshness": {"max_delay_seconds": 60}})
+    read = done(api.get(of(urn)), 200)
+
+    changed = done(api.put(of(urn), {**read, "description": "y"}), 200)
+
+    assert (changed["description"], changed["config_version"]) == ("y", 2)
+    assert {**changed, "description": "x"}.keys() == read.keys()
+    assert changed["slos"] == read["slos"]
+    problem(api.put(of(urn), {**changed, "status": "DEPRECATED"}), 400, "bad_payload")
+    problem(api.put(of(urn), {**changed, "nonsense": 1}), 400, "bad_payload")

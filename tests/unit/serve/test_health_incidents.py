@@ -386,3 +386,13 @@ def test_list__a_time_that_ends_before_it_begins__has_nothing_in_it(api: HealthA
 
     assert answer.status_code == 400 or answer.json()["items"] == []
     assert "table" not in answer.text
+
+
+def test_create__in_the_words_of_the_contract__is_opened(api: HealthApi) -> None:
+    urn = api.fresh()
+    given = {"primary_dataset_urn": urn, "signal_types": ["FRESHNESS"], "failure_signatures": ["LATE:x"]}
+
+    assert done(api.post("/incidents", given), 201)["primary_dataset_urn"] == urn
+    assert done(api.post("/incidents", {**given, "dataset_urn": urn}), 200)["primary_dataset_urn"] == urn
+    problem(api.post("/incidents", {**given, "dataset_urn": "urn:dp:other:one"}), 400, "bad_payload")
+    problem(api.post("/incidents", {"signal_type": "FRESHNESS"}), 400, "bad_payload")

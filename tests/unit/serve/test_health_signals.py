@@ -315,3 +315,41 @@ def test_volume_history__of_counted_windows__has_every_hour_and_no_zero_for_a_ga
 
 def _without_metrics(value: dict[str, Any]) -> dict[str, Any]:
     return {name: said for name, said in value.items() if name != "metrics"}
+
+
+def test_reset__signals_and_incidents__are_gone_and_what_comes_next_is_the_first(api: HealthApi) -> None:
+    urn = api.fresh()
+    api.signal("CRITICAL", urn, "VOLUME")
+    api.signal("OK", urn, "FRESHNESS")
+    (incident,) = done(api.get("/incidents", params={"dataset_urn": urn}), 200)["items"]
+    path = f"{of(urn.removesuffix(':v1'))}/signals/reset"
+
+    problem(api.post(path, {"reason": " "}), 400, "bad_payload")
+    told = done(api.post(path, {"reason": "a bad deployment of the engine"}), 200)
+
+    assert told == {
+        "dataset_urn": urn, "signal_types": ["FRESHNESS", "VOLUME"], "incident_ids": [incident["incident_id"]],
+    }  # fmt: skip
+    assert done(api.get(f"{of(urn)}/signals"), 200)["signals"] == []
+    assert not any(each["dataset_urn"] == urn for each in done(api.get("/signals"), 200)["items"])
+    ended = done(api.get(f"/incidents/{incident['incident_id']}"), 200)
+    assert (ended["status"], ended["resolution"]["root_cause"]) == (
+        "RESOLVED",
+        "signals were reset: a bad deployment of the engine",
+    )
+    audited = done(api.get("/audit", params={"entity": urn}), 200)["items"]
+    assert (audited[0]["action"], audited[0]["actor"], audited[0]["changed"]) == (
+        "signal.reset",
+        "local",
+        ["FRESHNESS", "VOLUME"],
+    )
+    assert done(api.post(path, {"reason": "again"}), 200)["signal_types"] == []
+    again = done(api.put(f"{of(urn)}/signals/VOLUME", api.value("CRITICAL", minutes=-30)), 200)
+    assert (again["new_version"], again["current"]["incident_id"] != incident["incident_id"]) == (1, True)
+    assert len(done(api.get(f"{of(urn)}/signals/VOLUME/history"), 200)["snapshots"]) == 2
+
+
+@pytest.mark.parametrize("path", ["/signals", "/signals/FRESHNESS"])
+def test_read__of_what_nobody_has_registered__is_404(api: HealthApi, path: str) -> None:
+    problem(api.get(f"{of('urn:dp:nobody:knows')}{path}"), 404, "dataset_not_found")
+    problem(api.post(f"{of('urn:dp:nobody:knows')}/signals/reset", {"reason": "x"}), 404, "dataset_not_found")

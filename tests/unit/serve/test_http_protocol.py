@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from litestar.types import Receive, Scope, Send
 
 from headgate.serve import http_protocol
 from headgate.serve.direct import LATER, Later, RawPairs, Whole
@@ -28,7 +27,7 @@ class App:
         self.seen: list[tuple[str, bytes]] = []
         self.came = asyncio.Event()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await _lifespan(receive, send)
             return
@@ -68,7 +67,7 @@ class App:
         answered(_whole(body))
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
+async def _lifespan(receive: Any, send: Any) -> None:
     await receive()
     await send({"type": "lifespan.startup.complete"})
     await receive()

@@ -1,0 +1,142 @@
+"""Retirement: what becomes of the signals and incidents of a dataset that is deleted, and once it is restored.
+
+The change itself leaves a row, in its own transaction, that has someone look. Whoever made the change does so at once.
+Upkeep does it again a minute later: by then no process believes any more that the dataset is as it was before, and
+what a crash has left is finished. To look twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.errors import ConflictError, NotFoundError, StoreBusyError, TransientError
+from headgate.health.datasets import Dataset, DatasetStatus
+from headgate.health.incident_rows import Due, due_put, open_query
+from headgate.health.incident_values import Changes, Resolution
+from headgate.health.incidents import Incidents
+from headgate.health.retirement_rows import DUE, retirement_key
+from headgate.health.signal_rows import QUIET_DAYS, signal_key, signal_of, signal_row
+from headgate.health.signals import SIGNALS_OF_A_DATASET_MAX
+from headgate.health.vocabulary import SignalState
+from headgate.store import cache_keys
+from headgate.store.cache import Cache
+from headgate.store.conditions import equals, version_is
+from headgate.store.port import Store
+from headgate.store.tables import CONTROL, SIGNAL_STATE
+from headgate.store.values import Item
+from headgate.store.writes import Delete, Put, Query, Range, Sort, Update, Write
+
+BATCH: Final = 100
+ATTEMPTS_MAX: Final = 10
+REASON: Final = "dataset deleted"
+# For good: with the same trouble once more it is another incident, and nobody has to wait until this may reopen.
+_CLOSED: Final = "CLOSED"
+
+
+class Retirement:
+    """Brings signals and incidents in line with whether their dataset is in use. Any number of processes may."""
+
+    def __init__(
+        self, store: Store, clock: Clock, cache: Cache, incidents: Incidents, *, held: Callable[[str], Dataset | None]
+    ) -> None:
+        """Take what all is kept with, and `held`, which says what the store holds now of exactly this name."""
+        self._store = store
+        self._clock = clock
+        self._cache = cache
+        self._incidents = incidents
+        self._held = held
+
+    def flipped(self, dataset_urn: str) -> None:
+        """Do at once what a dataset that was just deleted or restored takes. What cannot be done now, upkeep does."""
+        try:
+            self.settle(dataset_urn)
+        except TransientError:
+            # The change itself is durable, and so is the row that has this done.
+            return
+
+    def sweep(self, *, limit: int = BATCH) -> int:
+        """Look at every dataset whose time has come, and return how many there were. Raises `TransientError`."""
+        due = Sort(Range.AT_MOST, int(self._clock.seconds() * 1000))
+        page = self._store.query(Query(table=CONTROL, index="due-index", partition=DUE, sort=due, limit=limit))
+        for row in page.items:
+            self.settle(row["dataset_urn"])
+            try:
+                self._store.transact(
+                    [Delete(CONTROL, retirement_key(row["dataset_urn"]), equals("due_at_ms", row["due_at_ms"]))]
+                )
+            except ConflictError:
+                # Changed once more since it was read: its time has not come yet.
+                continue
+        return len(page.items)
+
+    def settle(self, dataset_urn: str) -> None:
+        """Bring what is kept of a dataset in line with what it is now. Raises `TransientError`."""
+        dataset = self._held(dataset_urn)
+        if dataset is None:
+            return
+        if dataset.status is DatasetStatus.DELETED:
+            self.end_incidents(dataset_urn, REASON, dataset.updated_by)
+            self._each_signal(dataset_urn, self._unlisted)
+        else:
+            self._each_signal(dataset_urn, self._listed)
+
+    def end_incidents(self, dataset_urn: str, reason: str, actor: str) -> list[str]:
+        """Resolve the open incidents that are about this dataset and no other, and return their ids."""
+        urn, ended = dataset_urn, []
+        changes = Changes(status=_CLOSED, reason=reason, resolution=Resolution(root_cause=reason))
+        for row in self._store.query(replace(open_query(urn), consistent=True)).items:
+            try:
+                incident = self._incidents.get(row["incident_id"])
+            except NotFoundError:
+                continue
+            is_shared = any(link.dataset_urn != urn for link in incident.links)
+            if incident.is_open and incident.primary_dataset_urn == urn and not is_shared:
+                self._incidents.change(incident.incident_id, changes, actor=actor)
+                ended.append(incident.incident_id)
+        return ended
+
+    def _each_signal(self, urn: str, writes: Callable[[Item], list[Write]]) -> None:
+        """Change each signal of a dataset that is not as it should be. Raises `StoreBusyError`."""
+        for _ in range(ATTEMPTS_MAX):
+            query = Query(table=SIGNAL_STATE, partition=urn, limit=SIGNALS_OF_A_DATASET_MAX, consistent=True)
+            changes = [made for row in self._store.query(query).items if (made := writes(row))]
+            if not changes:
+                return
+            try:
+                for each in changes:
+                    self._store.transact(each)
+            except ConflictError:
+                # Someone else has changed a signal since: it is read again.
+                continue
+            finally:
+                self._cache.invalidate(cache_keys.signal_states_of(urn))
+        raise StoreBusyError(f"signals of {urn}: others changed them {ATTEMPTS_MAX} times; they are looked at again")
+
+    def _unlisted(self, row: Item) -> list[Write]:
+        """Return what takes a signal that is not OK out of the breach index, and from an incident that others share."""
+        if row["state"] == SignalState.OK or "breach_pk" not in row:
+            return []
+        expires = int(self._clock.seconds()) + QUIET_DAYS * 86_400
+        update = Update(
+            SIGNAL_STATE,
+            signal_key(row["PK"], row["SK"]),
+            set={"incident_id": None, "ttl": expires, "version": row["version"] + 1},
+            remove=("breach_pk", "breach_sk"),
+            condition=version_is(row["version"]),
+        )
+        held = row.get("incident_id")
+        # It may have been the last that was not well.
+        look = [] if held is None else [due_put(Due.RECOVERY, held, int(self._clock.seconds() * 1000))]
+        return [update, *look]
+
+    def _listed(self, row: Item) -> list[Write]:
+        """Return what lists a signal again that is not OK."""
+        if row["state"] == SignalState.OK or "breach_pk" in row:
+            return []
+        signal = signal_of(row)
+        again = signal_row(replace(signal, version=signal.version + 1), int(self._clock.seconds()))
+        return [Put(SIGNAL_STATE, again, version_is(row["version"]))]
