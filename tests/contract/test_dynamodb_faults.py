@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,6 @@ from typing import Any
 import boto3
 import pytest
 from mypy_boto3_dynamodb import DynamoDBClient
-from structlog.testing import capture_logs
 
 from headgate.clock import Clock, SystemClock, VirtualClock
 from headgate.errors import (
@@ -231,15 +231,19 @@ def test_call__throttled_until_the_caller_s_own_deadline__is_not_tried_past_it(r
     assert rig.store.stats.retries == 0
 
 
-def test_log__attempts_that_fail__tell_what_was_tried_and_what_was_given_up(rig: Rig) -> None:
+def test_log__attempts_that_fail__tell_what_was_tried_and_what_was_given_up(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     rig.faults.inject("GetItem", *[THROTTLED] * ALWAYS)
-    with capture_logs() as lines, pytest.raises(ThrottledError):
+    caplog.set_level(logging.INFO, logger="headgate.store")
+    with pytest.raises(ThrottledError):
         read(rig.brief())
 
-    events = [line["event"] for line in lines]
+    events = [record.message for record in caplog.records if record.name == "headgate.store.dynamodb_calls"]
     assert set(events) == {"retry_attempt", "dynamodb_read_failed"}
     assert events.count("dynamodb_read_failed") == 1
-    assert all(line["operation"] == "get_item" and "ThroughputExceeded" in line["error"] for line in lines)
+    facts = vars(caplog.records[-1])
+    assert (facts["operation"], facts["error"]) == ("get_item", "ProvisionedThroughputExceededException")
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "check_health"])

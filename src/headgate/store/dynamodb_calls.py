@@ -9,13 +9,13 @@ that nothing was written.
 from __future__ import annotations
 
 import enum
+import logging
 import sys
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
-import structlog
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -81,7 +81,8 @@ _METERED: Final = {
     **dict.fromkeys(("put_item", "update_item", "delete_item", "batch_write_item", "transact_write_items"), "WRITE"),
 }
 
-_log = structlog.get_logger(__name__)
+# Of the standard library: commands that ask a store themselves write nothing of this.
+_log = logging.getLogger(__name__)
 R = TypeVar("R")
 Failure = ClientError | BotoCoreError | ResponseParserError
 
@@ -230,9 +231,9 @@ class Calls:
                 told = {"operation": operation.__name__, "about": about, "error": _code(exc)}
                 if fault is Fault.FINAL or (doubt and not repeatable) or not backoff.pause(policy_of(exc)):
                     if not is_write:
-                        _log.warning("dynamodb_read_failed", **told, tried=backoff.spent())
+                        _log.info("dynamodb_read_failed", extra={**told, "tried": backoff.spent()})
                     raise _translated(exc, fault, operation.__name__, about, backoff, doubt=doubt) from exc
-                _log.info("retry_attempt", **told)
+                _log.info("retry_attempt", extra=told)
 
     def _count_capacity(self, kind: str, answer: Any) -> None:  # noqa: ANN401 - an answer of botocore
         consumed = answer.get("ConsumedCapacity") or []
