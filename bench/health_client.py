@@ -165,6 +165,8 @@ class Row(Struct):
     took: Callable[[bytes], None] = lambda _body: None
     # How many operations a request is.
     each: int = 1
+    # Whether requests are made before the first is sent: making one takes so long that others would be sent late.
+    is_ahead: bool = False
 
 
 class Told(NamedTuple):
@@ -198,6 +200,7 @@ async def at_set_times(address: Address, rows: Sequence[Row], seconds: float, wa
     """
     senders = [_Sender(row) for row in rows]
     for sender in senders:
+        sender.prepare(warm_seconds + seconds)
         await sender.connect(address)
     started_at = perf_counter()
     counted_from, ends_at = started_at + warm_seconds, started_at + warm_seconds + seconds
@@ -223,6 +226,7 @@ class _Sender:
         self._row = row
         self._idle: deque[Connection] = deque()
         self._late: deque[float] = deque()
+        self._made: deque[bytes] = deque()
         self._under_way = 0
         self._latencies: list[float] = []
         self._failed = 0
@@ -232,6 +236,11 @@ class _Sender:
         self._last_at = 0.0
         self._address: Address
         self._opening: asyncio.Future[None] | None = None
+
+    def prepare(self, seconds: float) -> None:
+        """Make what will be sent, if it is to be made ahead."""
+        if self._row.is_ahead:
+            self._made.extend(self._row.make() for _ in range(int(seconds * self._row.rate / self._row.each) + 1))
 
     async def connect(self, address: Address) -> None:
         self._address = address
@@ -271,7 +280,7 @@ class _Sender:
     def _send(self, connection: Connection, intended_at: float) -> None:
         connection.intended_at = intended_at
         self._under_way += 1
-        connection.send(self._row.make())
+        connection.send(self._made.popleft() if self._made else self._row.make())
 
     def _answered(self, connection: Connection, is_good: bool, body: bytes) -> None:  # noqa: FBT001
         self._under_way -= 1

@@ -99,7 +99,7 @@ def run(home: Path, size: Sizes, seconds: float, trial_seconds: float) -> list[F
 
 def row(size: Sizes, rate: float = RATE) -> Row:
     """Return evidence as a load."""
-    return Row("evidence written", rate, P99_MS_MAX, Batches(size), connections=8, each=BATCH)
+    return Row("evidence written", rate, P99_MS_MAX, Batches(size), connections=8, each=BATCH, is_ahead=True)
 
 
 def _in_process(home: Path, size: Sizes, count: int = 100_000) -> Figure:

@@ -40,7 +40,7 @@ from headgate.wiring import open_cache, open_service, open_store
 
 BEAT_SECONDS: Final = 1.0
 TENDED_EVERY_SECONDS: Final = 5.0
-NICER: Final = 5
+NICER: Final = 10
 # Enough for one to compute while others wait for the disk. More would only take the interpreter from each other and
 # from the loop that has to send the answers.
 THREADS_MAX: Final = 3
