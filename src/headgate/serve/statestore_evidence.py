@@ -151,13 +151,13 @@ class EvidencePort:
         told: dict[int, Put] = {}
         given = [message.dataset_urn for message in messages]
         registered = self._registered(given)
+        # What nobody has registered keeps the name it came with.
+        urns = [registered.get(name) or name for name in given]
         with self._at_work:
-            for message, name in zip(messages, given, strict=True):
-                urn = registered.get(name)
-                # What nobody has registered keeps the name it came with.
-                if urn is not None and urn != name:
+            if urns != given:
+                for message, urn in zip(messages, urns, strict=True):
                     message.dataset_urn = urn
-            kept = self._chosen(messages, ids, told)
+            kept = self._chosen(messages, urns, ids, told)
         if kept:
             told.update(zip(kept, self._cache.put_admitted(list(kept.values())), strict=True))
         return ids, told
@@ -174,15 +174,19 @@ class EvidencePort:
         return names
 
     def _chosen(
-        self, messages: Sequence[pb.Evidence], ids: list[str], told: dict[int, Put]
+        self, messages: Sequence[pb.Evidence], urns: Sequence[str], ids: list[str], told: dict[int, Put]
     ) -> dict[int, tuple[Evidence, Admission]]:
         """Return by their places the pieces to be stored, and note the ids of all and what became of others."""
         offers: list[Offer] = []
-        for place, message in enumerate(messages):
+        for place, (message, urn) in enumerate(zip(messages, urns, strict=True)):
             evidence_id = message.evidence_id
             if not evidence_id:
                 evidence_id = message.evidence_id = self._cache.new_id()
             ids.append(evidence_id)
+            if message.validation.result == "PASS":
+                # Nearly all: why they failed need not be looked for.
+                offers.append(Offer(evidence_id, "PASS", urn, partial(_decoded, message.SerializeToString())))
+                continue
             try:
                 offers.append(_offer(evidence_id, message))
             except UserError as exc:
@@ -218,11 +222,8 @@ def _offer(evidence_id: str, message: pb.Evidence) -> Offer:
     """Return what is to be known of a message before the rest of it is. Raises `UserError`."""
     said = message.validation
     result = said.result or evidence_of(message).validation.result
-    offered = partial(_decoded, message.SerializeToString())
-    if result == "PASS":
-        # Nearly all: why they failed need not be looked for.
-        return Offer(evidence_id, result, message.dataset_urn, offered)
     reasons = said.reason_codes or said.failed_gates
+    offered = partial(_decoded, message.SerializeToString())
     return Offer(evidence_id, result, message.dataset_urn, offered, reasons[0] if reasons else "")
 
 
