@@ -66,6 +66,10 @@ class Agenda:
         self._next_due_ms = 0
         self._is_overtaken = True
 
+    def turned_away(self) -> None:
+        """There was no room for an activity: look for it as soon as there is."""
+        self._is_full = True
+
     def timers_made(self, due_ms: Sequence[int]) -> None:
         """Timers were stored that are due at these times."""
         self._next_due_ms = min(self._next_due_ms, *due_ms)

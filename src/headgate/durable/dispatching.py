@@ -24,6 +24,7 @@ from headgate.durable.history import (
     SendSignal,
     Signal,
     SignalSent,
+    StartActivity,
     StartChild,
     Status,
     TerminateRequested,
@@ -98,6 +99,9 @@ class Dispatcher:
         return steps
 
     def _inline(self, row: Execution, command: Command, outlook: Outlook, draft: Draft) -> list[Write] | None:
+        if isinstance(command, StartActivity):
+            # Nobody has claimed it, and only a look finds it.
+            draft.timers_due_ms.append(outlook.now_ms)
         try:
             return inline_writes(row, command, replace(outlook, claim=_nobody), draft)
         except UserError as exc:

@@ -324,7 +324,12 @@ def _start_activity(execution: Execution, command: StartActivity, outlook: Outlo
         token=FIRST_TOKEN,
         scheduled_at_ms=outlook.now_ms,
     )
-    claimed = outlook.claim(row) if options.limit_key is None else None
+    claimed = None
+    if options.limit_key is None:
+        claimed = outlook.claim(row)
+    else:
+        # A slot is taken by whoever looks for it, which is due now.
+        draft.timers_due_ms.append(outlook.now_ms)
     if claimed is not None:
         draft.claims.append(claimed)
         return claimed.put()

@@ -144,7 +144,10 @@ class Worker:
     def claim(self, activity: Activity) -> Activity | None:
         """Return the activity as claimed, if this worker knows it and has room for it."""
         options = options_of(activity)
-        if self._is_expelled or options.queue not in self.queues or not self.can_perform(activity) or not self.room():
+        if self._is_expelled or options.queue not in self.queues or not self.can_perform(activity):
+            return None
+        if not self.room():
+            self.agenda.turned_away()
             return None
         self._claiming += 1
         return self._orphans.claimed(self.activities.claimed(activity))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
 import headgate as hg
 from headgate.durable.agenda import Agenda
 from headgate.durable.records import Activity
+
+app = hg.App("turning")
 
 
 @pytest.fixture
@@ -34,7 +38,9 @@ def test_queue__taken_from_while_it_is_looked_at__harms_nobody(look: str) -> Non
 
         def take_and_give() -> None:
             while not stopping.is_set():
-                worker.queue.append(worker.queue.popleft())
+                # A sweep throws them out: the store has none of them.
+                with suppress(IndexError):
+                    worker.queue.append(worker.queue.popleft())
 
         thread = threading.Thread(target=take_and_give)
         thread.start()
@@ -75,3 +81,49 @@ def test_rest__activities_run_or_wait_here__is_overtaken_for_as_long() -> None:
         assert agenda.is_overtaken
         worker.running.clear()
         assert not agenda.is_overtaken
+
+
+@app.activity
+def plain(number: int) -> int:
+    return number
+
+
+@app.activity(limit=hg.Limit(concurrency=1, key="one-at-a-time"))
+def limited(number: int) -> int:
+    return number
+
+
+@app.workflow
+async def wide(width: int) -> int:
+    return sum(await asyncio.gather(*(plain(number) for number in range(width))))
+
+
+@app.workflow
+async def narrow() -> int:
+    return await limited(1)
+
+
+@pytest.mark.parametrize(
+    ("start", "claimed"), [(lambda: wide.start(100), 92), (narrow.start, 0)], ids=["wide", "limit"]
+)
+def test_turn__activities_that_nobody_has_claimed_with_it__are_looked_for_at_once(
+    start: Callable[[], object], claimed: int
+) -> None:
+    with hg.testing.Environment(app) as env:
+        worker = env.worker
+        worker.poll()
+        start()
+        assert worker.turn() in range(claimed - 2, claimed + 3)
+        assert worker.is_due, "or they wait for the next look that is made anyway, for up to a second"
+
+
+def test_claim__no_room__is_looked_for_as_soon_as_there_is() -> None:
+    with hg.testing.Environment(app) as env:
+        worker = env.worker
+        worker.poll()
+        waiting = [Activity(f"a{number}", "plain", "1", "{}", token="1", scheduled_at_ms=1) for number in range(300)]
+        worker.queue.extend(waiting)
+        assert worker.claim(waiting[0]) is None
+        assert not worker.is_due
+        worker.queue.clear()
+        assert worker.is_due
