@@ -1,4 +1,4 @@
-"""Load: requests over raw connections that are kept alive, one by one or at set times, and what became of them.
+"""Calls one by one: requests over raw connections that are kept alive, each once the one before it was answered.
 
 Small enough that the server is what limits: a request is bytes that are ready, of an answer only the status and the
 length are looked at.
@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from time import perf_counter, process_time
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 
 import grpc.aio
 import uvloop
-from msgspec import Struct
 
 from headgate.settings import Address
 
@@ -23,9 +20,6 @@ CONNECTIONS = 16
 PACKAGE = "/observability.statestore.v1."
 _LENGTH = b"content-length: "
 _OK = b"HTTP/1.1 200"
-_TICK_SECONDS = 0.001
-# How long what is still under way at the end may take to be answered.
-_PATIENCE_SECONDS = 10.0
 
 T = TypeVar("T")
 
@@ -56,7 +50,6 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, answered: Callable[[Connection, bool, bytes], None], lost: Callable[[Connection], None]) -> None:
         """Call `answered` with each answer: whether it is a success, and its body; `lost` once the server has left."""
-        self.intended_at = 0.0
         self._answered = answered
         self._lost = lost
         self._transport: asyncio.Transport | None = None
@@ -152,164 +145,3 @@ async def rpc_one_by_one(address: Address, path: str, contents: Sequence[bytes],
     await asyncio.gather(*(caller(opened[number % channels]) for number in range(CONNECTIONS)))
     for each in opened:
         await each.close()
-
-
-class Row(Struct):
-    """What is asked at a set rate: `make` returns the next request, `took` is given the body of each good answer."""
-
-    name: str
-    rate: float
-    goal_ms: float
-    make: Callable[[], bytes]
-    connections: int = CONNECTIONS
-    took: Callable[[bytes], None] = lambda _body: None
-    # How many operations a request is.
-    each: int = 1
-    # Whether requests are made before the first is sent: making one takes so long that others would be sent late.
-    is_ahead: bool = False
-
-
-class Told(NamedTuple):
-    """What became of a row."""
-
-    row: Row
-    asked: float
-    held: float
-    p50_ms: float
-    p99_ms: float
-    failed: int
-
-    @property
-    def is_held(self) -> bool:
-        """Whether nothing failed, all was answered, and soon enough."""
-        return self.failed == 0 and self.held >= 0.99 * self.asked and self.p99_ms <= self.row.goal_ms
-
-
-class Loaded(NamedTuple):
-    """What became of all rows, and how much of this machine's cores making the load took."""
-
-    rows: list[Told]
-    seconds: float
-    own_cpu: float
-
-
-async def at_set_times(address: Address, rows: Sequence[Row], seconds: float, warm_seconds: float = 1.0) -> Loaded:
-    """Ask at set times, whether the server keeps up or not, and measure from when each was to be sent.
-
-    What is to be sent in the first seconds only warms up, and is not counted.
-    """
-    senders = [_Sender(row) for row in rows]
-    for sender in senders:
-        sender.prepare(warm_seconds + seconds)
-        await sender.connect(address)
-    started_at = perf_counter()
-    counted_from, ends_at = started_at + warm_seconds, started_at + warm_seconds + seconds
-    cpu = 0.0
-    for sender in senders:
-        sender.begin(started_at, counted_from)
-    while (now := perf_counter()) < ends_at:
-        if now < counted_from:
-            cpu = process_time()
-        for sender in senders:
-            sender.send_due(now)
-        await asyncio.sleep(_TICK_SECONDS)
-    own_cpu = (process_time() - cpu) / seconds
-    for sender in senders:
-        await sender.finish(ends_at + _PATIENCE_SECONDS)
-    return Loaded([sender.told(seconds) for sender in senders], seconds, own_cpu)
-
-
-class _Sender:
-    """Sends the requests of one row."""
-
-    def __init__(self, row: Row) -> None:
-        self._row = row
-        self._idle: deque[Connection] = deque()
-        self._late: deque[float] = deque()
-        self._made: deque[bytes] = deque()
-        self._under_way = 0
-        self._latencies: list[float] = []
-        self._failed = 0
-        self._asked = 0
-        self._next_at = self._counted_from = 0.0
-        self._first_failure = b""
-        self._last_at = 0.0
-        self._address: Address
-        self._opening: asyncio.Future[None] | None = None
-
-    def prepare(self, seconds: float) -> None:
-        """Make what will be sent, if it is to be made ahead."""
-        if self._row.is_ahead:
-            self._made.extend(self._row.make() for _ in range(int(seconds * self._row.rate / self._row.each) + 1))
-
-    async def connect(self, address: Address) -> None:
-        self._address = address
-        for _ in range(self._row.connections):
-            await self._open()
-
-    async def _open(self) -> None:
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(self._answered, self._lost), self._address.host, self._address.port
-        )
-        self._idle.append(connection)
-
-    def _lost(self, connection: Connection) -> None:
-        """Open another: a server lets go of connections that were idle for some seconds."""
-        if connection in self._idle:
-            self._idle.remove(connection)
-        else:
-            self._under_way -= 1
-            self._failed += 1
-            self._first_failure = self._first_failure or b"the connection was closed"
-        self._opening = asyncio.ensure_future(self._open())
-
-    def begin(self, started_at: float, counted_from: float) -> None:
-        self._next_at, self._counted_from = started_at, counted_from
-
-    def send_due(self, now: float) -> None:
-        """Send what is due, or let it wait for a connection: since when it was to be sent is remembered."""
-        step = self._row.each / self._row.rate
-        while self._next_at <= now:
-            self._late.append(self._next_at)
-            if self._next_at >= self._counted_from:
-                self._asked += 1
-            self._next_at += step
-        while self._late and self._idle:
-            self._send(self._idle.popleft(), self._late.popleft())
-
-    def _send(self, connection: Connection, intended_at: float) -> None:
-        connection.intended_at = intended_at
-        self._under_way += 1
-        connection.send(self._made.popleft() if self._made else self._row.make())
-
-    def _answered(self, connection: Connection, is_good: bool, body: bytes) -> None:  # noqa: FBT001
-        self._under_way -= 1
-        if is_good:
-            self._row.took(body)
-        if connection.intended_at >= self._counted_from:
-            self._last_at = perf_counter()
-            if is_good:
-                self._latencies.append(self._last_at - connection.intended_at)
-            else:
-                self._failed += 1
-                self._first_failure = self._first_failure or body
-        if self._late:
-            self._send(connection, self._late.popleft())
-        else:
-            self._idle.append(connection)
-
-    async def finish(self, until: float) -> None:
-        """Wait for what is under way, and close the connections."""
-        while (self._under_way or self._late) and perf_counter() < until:
-            await asyncio.sleep(_TICK_SECONDS)
-        for connection in self._idle:
-            connection.close()
-
-    def told(self, seconds: float) -> Told:
-        if self._first_failure:
-            print(f"{self._row.name}: refused, such as {self._first_failure[:300]!r}")
-        each, done = self._row.each, sorted(self._latencies)
-        p50, p99 = (1000 * done[int(share * (len(done) - 1))] if done else float("inf") for share in (0.5, 0.99))
-        # A server that cannot keep up answers some long after the last was to be sent.
-        took = max(seconds, self._last_at - self._counted_from)
-        return Told(self._row, each * self._asked / seconds, each * len(done) / took, p50, p99, self._failed)

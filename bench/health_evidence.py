@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Final
 
-from bench import health_client
-from bench.health_client import PACKAGE, Loaded, Row, at_set_times, request
+from bench.health_client import PACKAGE, request
 from bench.health_rows import SIGNATURE, Sizes, evidence_like, urn
 from bench.health_server import parted, serving, top
 from bench.health_signals import opened
 from bench.measure import Figure
+from bench.set_times import Loaded, Row, at_set_times
 from headgate.health.evidence import Evidence
 from headgate.serve import statestore as pb
 from headgate.settings import Address
@@ -183,7 +183,7 @@ def _highest(is_held: Callable[[float], bool]) -> float:
 
 
 def _offered(address: Address, size: Sizes, rate: float, seconds: float) -> Loaded:
-    return health_client.run(at_set_times(address, [row(size, rate)], seconds))
+    return at_set_times(address, [row(size, rate)], seconds)
 
 
 def _profiled(home: Path, size: Sizes, rate: float, seconds: float) -> list[tuple[str, float]]:

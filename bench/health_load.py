@@ -16,11 +16,12 @@ from time import time
 
 from google.protobuf.message import Message
 
-from bench import health_client, health_evidence
-from bench.health_client import PACKAGE, Row, Told, at_set_times, request
+from bench import health_evidence
+from bench.health_client import PACKAGE, request
 from bench.health_rows import Sizes, evidence_id, filled, signal_at, signature_at, sizes, state_at, urn
 from bench.health_server import serving
 from bench.measure import Figure
+from bench.set_times import Row, Told, at_set_times
 from headgate.health.vocabulary import SignalState
 from headgate.serve import statestore as pb
 
@@ -62,7 +63,7 @@ def _loaded(home: Path, how: str, rows: Sequence[Row], seconds: float) -> list[F
     """Put a load on a server of its own, and say what became of each row."""
     with serving(home, "up") as server:
         before, began = server.cpu_seconds(), time()
-        loaded = health_client.run(at_set_times(server.http, rows, seconds, WARM_SECONDS))
+        loaded = at_set_times(server.http, rows, seconds, WARM_SECONDS)
         cpu = (server.cpu_seconds() - before) / (time() - began)
     cores = os.cpu_count() or 1
     shares = f"server {cpu / cores:.0%} of the machine, load generator {loaded.own_cpu / cores:.0%}"

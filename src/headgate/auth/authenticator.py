@@ -66,6 +66,10 @@ class Authenticator:
             return LOCAL
         return self._source(credential).remembered(credential)
 
+    def admits_anonymous(self, *, is_loopback_peer: bool) -> bool:
+        """Whether one without credentials is LOCAL."""
+        return not self._is_required and (is_loopback_peer or self._is_behind_proxy)
+
     def _credential(self, headers: Iterable[tuple[str, str]], *, is_loopback_peer: bool, is_tls: bool) -> str | None:
         """Return the key or token, or None for one who needs none. Raises `UnauthenticatedError`."""
         wanted = [(name.lower(), value) for name, value in headers]
@@ -94,13 +98,14 @@ class Authenticator:
         return "authorization: nothing follows 'Bearer'; programs on this machine need no key: leave the header out"
 
     def _refuse_anonymous(self, *, is_loopback_peer: bool) -> None:
+        if self.admits_anonymous(is_loopback_peer=is_loopback_peer):
+            return
         if self._is_required:
             raise UnauthenticatedError(
                 "who calls is not known; send 'Authorization: Bearer' with an API key ('headgate api-key first' makes "
                 "the first) or a token of the issuer that is set"
             )
-        if not is_loopback_peer and not self._is_behind_proxy:
-            raise UnauthenticatedError("who calls is not known; programs on other machines send an API key or a token")
+        raise UnauthenticatedError("who calls is not known; programs on other machines send an API key or a token")
 
     def _is_private(self, protocols: set[str], *, is_loopback_peer: bool, is_tls: bool) -> bool:
         if self._is_behind_proxy:

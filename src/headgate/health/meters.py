@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from headgate.errors import ThrottledError
@@ -23,6 +23,7 @@ from headgate.store.cache_stats import CacheStats
 from headgate.store.limiter import Limiter
 from headgate.store.stats import StoreStats
 from headgate.store.tables import DATASET_REGISTRY, DATASET_RESOLUTION, SIGNAL_STATE
+from headgate.timings import BOUNDS_MS, Timings
 
 OTHER: Final = "other"
 TEAMS_MAX: Final = 100
@@ -30,7 +31,6 @@ SIGNAL_TYPES_MAX: Final = 50
 # Tables, and sets of tables that are written together.
 TABLES_MAX: Final = 200
 _READS: Final = frozenset({"get", "get_raw", "get_many", "query", "query_many", "changes"})
-_MS_BUCKETS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 _MTTR_BUCKETS: Final = (60, 300, 900, 3600, 4 * 3600, 86_400, 7 * 86_400)
 # From how many seconds on, by name.
 _RESOLUTION_TIMES: Final = (
@@ -69,16 +69,19 @@ class HealthMeters:
         self._creation_failed = counter("incident_creation_failed", "Incidents that could not be opened.")
         self._resolved = counter("incident_resolved", "Incidents resolved.", "severity", "resolution_time_bucket")
         self._mttr = histogram("incident_mttr", "Seconds from opening to resolution.", _MTTR_BUCKETS, "severity")
-        self._reads = histogram("dynamodb_read_latency", "Milliseconds of a read.", _MS_BUCKETS, "table", "operation")
-        self._writes = histogram(
-            "dynamodb_write_latency", "Milliseconds of a write.", _MS_BUCKETS, "table", "operation"
+        self._reads, self._writes = Timings(), Timings()
+        registry.register(
+            _OnDemand(lambda: _latencies("dynamodb_read_latency", "Milliseconds of a read.", self._reads))
+        )
+        registry.register(
+            _OnDemand(lambda: _latencies("dynamodb_write_latency", "Milliseconds of a write.", self._writes))
         )
         self._throttled = counter("dynamodb_throttle", "Calls that throttling or our own limit refused.", "table")
         self._failures = counter("dynamodb_errors", "Calls that failed or were refused.", "table", "operation", "code")
         self._opened = counter("circuit_breaker_opened", "Breakers that opened.", "breaker")
         self._closed = counter("circuit_breaker_closed", "Breakers that closed again.", "breaker")
         self._cache_latency = histogram(
-            "cache_latency", "Milliseconds of a cache call.", _MS_BUCKETS, "cache_layer", "operation"
+            "cache_latency", "Milliseconds of a cache call.", BOUNDS_MS, "cache_layer", "operation"
         )
         self._alerts = counter(
             "error_rate_alerts", "Times that failures of a kind passed their threshold a minute.", "error", "category"
@@ -155,7 +158,7 @@ class HealthMeters:
 
     def answered(self, tables: str, operation: str, seconds: float) -> None:
         latencies = self._reads if operation in _READS else self._writes
-        latencies.of(self._tables.name(tables), operation).observe(seconds * 1000)
+        latencies.add((self._tables.name(tables), operation), seconds * 1000)
 
     def failed(self, tables: str, operation: str, error: BaseException) -> None:
         table = self._tables.name(tables)
@@ -224,6 +227,13 @@ class _OnDemand(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return self._collect()
+
+
+def _latencies(name: str, said: str, timings: Timings) -> Iterator[Metric]:
+    family = HistogramMetricFamily(name, said, labels=["table", "operation"])
+    for labels, timing in timings.snapshot():
+        family.add_metric(labels, timing.buckets(), timing.sum_ms)
+    yield family
 
 
 def _cache_metrics(stats: CacheStats) -> Iterator[Metric]:

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
 
-_MS_BUCKETS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+from headgate.timings import Timing, Timings
 
 
-class ApiMeters:
+class ApiMeters(Collector):
     """`api_request_count` and `api_latency`, by API, method and status: an HTTP status, or a code of gRPC."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._count = Counter(
-            "api_request_count", "Calls answered.", ["api_type", "method", "status_code"], registry=registry
-        )
-        self._latency = Histogram(
-            "api_latency",
-            "Milliseconds from a call to its answer.",
-            ["api_type", "method"],
-            buckets=_MS_BUCKETS,
-            registry=registry,
-        )
-        # Looking up a labelled child costs more than counting with it.
-        self._counts: dict[tuple[str, str, str], Counter] = {}
-        self._latencies: dict[tuple[str, str], Histogram] = {}
+        self._timings = Timings()
+        registry.register(self)
 
     def record(self, api: str, method: str, status: str, seconds: float) -> None:
         """Count a call. `method` is one of a bounded number of names."""
-        count = self._counts.get((api, method, status))
-        if count is None:
-            count = self._counts[api, method, status] = self._count.labels(api, method, status)
-        latency = self._latencies.get((api, method))
-        if latency is None:
-            latency = self._latencies[api, method] = self._latency.labels(api, method)
-        count.inc()
-        latency.observe(seconds * 1000)
+        self._timings.add((api, method, status), seconds * 1000)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield both metrics."""
+        count = CounterMetricFamily(
+            "api_request_count", "Calls answered.", labels=["api_type", "method", "status_code"]
+        )
+        latency = HistogramMetricFamily(
+            "api_latency", "Milliseconds from a call to its answer.", labels=["api_type", "method"]
+        )
+        of_methods: dict[tuple[str, str], Timing] = {}
+        for (api, method, status), timing in self._timings.snapshot():
+            count.add_metric([api, method, status], timing.count)
+            known = of_methods.get((api, method))
+            of_methods[api, method] = timing if known is None else known + timing
+        for labels, timing in of_methods.items():
+            latency.add_metric(labels, timing.buckets(), timing.sum_ms)
+        yield count
+        yield latency

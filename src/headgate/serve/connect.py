@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from litestar.enums import ScopeType
@@ -29,7 +30,7 @@ from headgate.serve.connect_messages import (
     queried,
     unpacked,
 )
-from headgate.serve.direct import LATER, Later, RawPairs, Whole
+from headgate.serve.direct import LATER, Later, RawPairs, Whole, head_of
 from headgate.serve.problem import Problem, retry_after, send_problem
 from headgate.serve.rpc import MESSAGE_BYTES_MAX, Method, RpcCall, combined
 from headgate.serve.rpc_codec import Binary, Codec
@@ -53,7 +54,11 @@ class _Understood(NamedTuple):
 
     method: Method
     codec: Codec
-    headers: dict[bytes, bytes]
+    media: bytes
+    headers: dict[str, str]
+    # None: the caller has given none.
+    name: str | None
+    timeout_seconds: float | None
 
 
 class Connect:
@@ -93,40 +98,41 @@ class Connect:
         if codec is None or b"content-encoding" in found or not self._is_plain(found, len(headers)):
             return None
         try:
-            self._call(found, None)
+            timeout_seconds = _timeout_seconds(found)
         except InvalidPayloadError:
             return None
-        return _Understood(self._dispatcher.direct[url], codec, found)
+        texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in found.items()}
+        name = self._name(found) if CORRELATION_HEADER in found else None
+        if name is not None and found[CORRELATION_HEADER] != name.encode("latin-1"):
+            # One that is not repeated: each call gets another.
+            return None
+        return _Understood(self._dispatcher.direct[url], codec, found[b"content-type"], texts, name, timeout_seconds)
 
     def direct(
         self,
         understood: _Understood,
-        client: tuple[str, int] | None,
+        peer: str,
         body: bytes,
-        answered: Callable[[Whole], None],
+        later: Callable[[], Callable[[Whole], None]],
     ) -> Whole | Later | None:
         """Return the answer to a call that needs no waiting, or hand it over; None: it comes as any other."""
-        method, codec, headers = understood
-        call = self._call(headers, client)
-        name = self._name(headers)
-        media = headers[b"content-type"]
-
-        def whole(content: bytes | RpcFailure) -> Whole:
-            if isinstance(content, RpcFailure):
-                return _failed(name, content)
-            return Whole(200, _headers(media, content, name), content)
-
         dispatcher = self._dispatcher
+        method, codec, media, headers, name, timeout_seconds = understood
+        clock = dispatcher.clock
+        deadline_at = None if timeout_seconds is None else clock.monotonic() + timeout_seconds
+        call = RpcCall(headers, peer, clock, deadline_at)
+        if name is None:
+            name = dispatcher.correlation(None)
         if method.is_taken_in:
             is_taken = dispatcher.hand_over(
-                API, method, body, codec, call, name, lambda content: answered(whole(content))
+                API, method, body, codec, call, name, partial(_passed_on, later, media, name)
             )
             return LATER if is_taken else None
         try:
             content = dispatcher.at_once(API, method, body, codec, call, name)
         except RpcFailure as exc:
-            return whole(exc)
-        return None if content is None else whole(content)
+            return _failed(name, exc).whole()
+        return None if content is None else Whole(200, _head(media, content, name), content)
 
     def _name(self, headers: dict[bytes, bytes]) -> str:
         given = headers.get(CORRELATION_HEADER)
@@ -159,7 +165,7 @@ class Connect:
         except RpcFailure as exc:
             await exchange.fail(exc)
         else:
-            await exchange.answer(Whole(200, _headers(media, answer, exchange.name), answer))
+            await exchange.answer(_Answer(200, _headers(media, answer, exchange.name), answer))
 
     async def _stream(self, method: Method, exchange: _Exchange, content: bytes, call: RpcCall) -> None:
         codec = _STREAMS[exchange.media]
@@ -187,20 +193,58 @@ class Connect:
 
     def _call(self, headers: dict[bytes, bytes], client: tuple[str, int] | None) -> RpcCall:
         """Return what the headers say. Raises `InvalidPayloadError`."""
-        clock = self._dispatcher.clock
-        if headers.get(b"connect-protocol-version", b"1") != b"1":
-            raise InvalidPayloadError("connect-protocol-version: 1 is the one that is spoken here")
-        timeout = headers.get(b"connect-timeout-ms")
-        deadline_at = None
-        if timeout is not None:
-            if not timeout.isdigit() or len(timeout) > _TIMEOUT_DIGITS_MAX:
-                raise InvalidPayloadError("connect-timeout-ms: write whole milliseconds, at most ten digits")
-            deadline_at = clock.monotonic() + int(timeout) / 1000
+        clock, timeout_seconds = self._dispatcher.clock, _timeout_seconds(headers)
+        deadline_at = None if timeout_seconds is None else clock.monotonic() + timeout_seconds
         peer = "" if client is None else f"{client[0]}:{client[1]}"
         return RpcCall(RawHeaders(headers), peer, clock, deadline_at)
 
 
-def _headers(media: bytes, content: bytes, name: str) -> list[tuple[bytes, bytes]]:
+def _timeout_seconds(headers: dict[bytes, bytes]) -> float | None:
+    """Return how long the caller waits, if it says so. Raises `InvalidPayloadError`."""
+    if headers.get(b"connect-protocol-version", b"1") != b"1":
+        raise InvalidPayloadError("connect-protocol-version: 1 is the one that is spoken here")
+    timeout = headers.get(b"connect-timeout-ms")
+    if timeout is None:
+        return None
+    if not timeout.isdigit() or len(timeout) > _TIMEOUT_DIGITS_MAX:
+        raise InvalidPayloadError("connect-timeout-ms: write whole milliseconds, at most ten digits")
+    return int(timeout) / 1000
+
+
+class _Answer(NamedTuple):
+    """A whole answer, before it is known over which way it goes."""
+
+    status: int
+    headers: RawPairs
+    content: bytes
+
+    def whole(self) -> Whole:
+        return Whole(self.status, head_of(self.headers), self.content)
+
+
+def _passed_on(
+    later: Callable[[], Callable[[Whole], None]], media: bytes, name: str
+) -> Callable[[bytes | RpcFailure], None]:
+    """Return what is to be called with the outcome of a call that was handed over."""
+    answered = later()
+
+    def told(outcome: bytes | RpcFailure) -> None:
+        if isinstance(outcome, RpcFailure):
+            answered(_failed(name, outcome).whole())
+        else:
+            answered(Whole(200, _head(media, outcome, name), outcome))
+
+    return told
+
+
+def _head(media: bytes, content: bytes, name: str) -> bytes:
+    """Return `_headers` as they are sent, made at once: this is what most calls are answered with."""
+    return b"content-type: %s\r\ncontent-length: %d\r\nx-correlation-id: %s\r\nx-content-type-options: nosniff\r\n" % (
+        media, len(content), name.encode("latin-1"),
+    )  # fmt: skip
+
+
+def _headers(media: bytes, content: bytes, name: str) -> RawPairs:
     return [
         (b"content-type", media),
         (b"content-length", b"%d" % len(content)),
@@ -209,14 +253,14 @@ def _headers(media: bytes, content: bytes, name: str) -> list[tuple[bytes, bytes
     ]
 
 
-def _failed(name: str, failed: RpcFailure) -> Whole:
+def _failed(name: str, failed: RpcFailure) -> _Answer:
     """Return the answer to a call that failed."""
     seconds = failed.retry_seconds
     more = {"headgate-code": failed.code, **({} if seconds is None else retry_after(seconds))}
     content = error_content(failed)
     headers = _headers(JSON, content, name)
     headers += [(field.encode("latin-1"), value.encode("latin-1")) for field, value in more.items()]
-    return Whole(STATUSES[failed.status][1], headers, content)
+    return _Answer(STATUSES[failed.status][1], headers, content)
 
 
 class _Exchange:
@@ -280,11 +324,11 @@ class _Exchange:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    async def answer(self, whole: Whole) -> None:
+    async def answer(self, answer: _Answer) -> None:
         """Send the whole answer."""
         self.has_begun = True
-        await self._send({"type": "http.response.start", "status": whole.status, "headers": whole.headers})
-        await self._send({"type": "http.response.body", "body": whole.content, "more_body": False})
+        await self._send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        await self._send({"type": "http.response.body", "body": answer.content, "more_body": False})
 
     async def fail(self, failed: RpcFailure) -> None:
         """Answer that the call failed."""

@@ -13,11 +13,16 @@ RawPairs: TypeAlias = list[tuple[bytes, bytes]]
 
 
 class Whole(NamedTuple):
-    """A whole answer. Its headers say how long it is, and are fit to be sent as they are."""
+    """A whole answer. Its headers are as they are sent, each line with its end, and say how long it is."""
 
     status: int
-    headers: RawPairs
+    head: bytes
     content: bytes
+
+
+def head_of(headers: RawPairs) -> bytes:
+    """Return headers as they are sent."""
+    return b"".join([b"%s: %s\r\n" % pair for pair in headers])
 
 
 class Later(enum.Enum):
@@ -45,11 +50,11 @@ class DirectApp(Protocol):
     def direct(
         self,
         understood: Any,  # noqa: ANN401 - what `understood` has returned
-        client: tuple[str, int] | None,
+        peer: str,
         body: bytes,
-        answered: Callable[[Whole], None],
+        later: Callable[[], Callable[[Whole], None]],
     ) -> Whole | Later | None:
-        """Return the answer, or `LATER`: then `answered` is called with it, once, on the event loop and after this.
+        """Return the answer, or `LATER` after `later` was asked whom to give it to, once and on the event loop.
 
-        None: the request is to be asked over ASGI. It neither blocks nor raises.
+        None: the request is to be asked over ASGI. It neither blocks nor raises. `peer` is `address:port`, or empty.
         """

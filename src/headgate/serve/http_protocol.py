@@ -7,15 +7,17 @@ bytes, and what comes with it is not parsed.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import sys
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from headgate.serve.direct import LATER, DirectApp, Whole
+from headgate.serve.direct import LATER, DirectApp, RawPairs, Whole, head_of
 from headgate.serve.problem import MEDIA_TYPE, Problem
 from headgate.telemetry import correlated
 
@@ -25,6 +27,7 @@ _SMALL_DIGITS: Final = 4
 HEADS_MAX: Final = 512
 HEAD_BYTES_MAX: Final = 2048
 _END: Final = b"\r\n\r\n"
+_CLOSE: Final = b"connection: close\r\n"
 _log = structlog.get_logger(__name__)
 
 
@@ -34,10 +37,21 @@ class _Head(NamedTuple):
 
 
 class Heads:
-    """The heads of requests that were understood, by their bytes, for all connections of a server."""
+    """The heads of requests that were understood, by their bytes, for all connections of a server.
+
+    And what is in the head of every answer, which uvicorn renews once a second.
+    """
 
     def __init__(self) -> None:
         self._known: dict[bytes, _Head] = {}
+        self._default_headers: RawPairs = []
+        self._default_head = b""
+
+    def default(self, headers: RawPairs) -> bytes:
+        """Return the headers of every answer as they are sent."""
+        if headers is not self._default_headers:
+            self._default_headers, self._default_head = headers, head_of(headers)
+        return self._default_head
 
     def find(self, data: bytes) -> tuple[Any, bytes] | None:
         """Return what is understood of a request, and its body, if `data` is a whole one whose head is known."""
@@ -90,12 +104,17 @@ class HttpProtocol(HttpToolsProtocol):
         # What was received last, if a request begins with it, and whether that was offered already.
         self._received = b""
         self._was_offered = False
+        self._peer = ""
+        self._idle_since = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._peer = "" if self.client is None else f"{self.client[0]}:{self.client[1]}"
 
     def data_received(self, data: bytes) -> None:
         if self._direct_app is not None and not self._is_in_message:
             found = self.heads.find(data) if self._is_free() else None
             if found is not None:
-                self._unset_keepalive_if_required()
                 if self._answer(*found):
                     return
                 self._was_offered = True
@@ -162,6 +181,15 @@ class HttpProtocol(HttpToolsProtocol):
     def _answer(self, understood: object, body: bytes) -> bool:
         """Have a request answered, now or in a moment. False if it has to take its usual way."""
         assert self._direct_app is not None, "only what such an application takes is offered to it"
+        answer = self._direct_app.direct(understood, self._peer, body, self._later)
+        if answer is None:
+            return False
+        if answer is not LATER:
+            self._send(answer, keep_alive=True)
+        return True
+
+    def _later(self) -> Callable[[Whole], None]:
+        """Let what comes next wait for an answer, and return what is to be called with it."""
         waiting = _Waiting()
 
         def answered(whole: Whole) -> None:
@@ -169,13 +197,9 @@ class HttpProtocol(HttpToolsProtocol):
             if not waiting.disconnected and not self.transport.is_closing():
                 self._send(whole, keep_alive=waiting.keep_alive)
 
-        answer = self._direct_app.direct(understood, self.client, body, answered)
-        if isinstance(answer, Whole):
-            self._send(answer, keep_alive=True)
-        elif answer is LATER:
-            # It is a request as far as uvicorn looks at it.
-            self.cycle = waiting
-        return answer is not None
+        # It is a request as far as uvicorn looks at it.
+        self.cycle = waiting  # type: ignore[assignment]
+        return answered
 
     def _go_on(self) -> None:
         """Let a request that was kept take its usual way."""
@@ -185,15 +209,36 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_body(kept)
 
     def _send(self, whole: Whole, *, keep_alive: bool) -> None:
-        parts = [STATUS_LINE[whole.status]]
-        for name, value in (*self.server_state.default_headers, *whole.headers):
-            parts += [name, b": ", value, b"\r\n"]
-        if not keep_alive:
-            parts.append(b"connection: close\r\n")
-        self.transport.write(b"".join([*parts, b"\r\n", whole.content]))
+        state = self.server_state
+        default, close = self.heads.default(state.default_headers), b"" if keep_alive else _CLOSE
+        self.transport.write(b"".join((STATUS_LINE[whole.status], default, whole.head, close, b"\r\n", whole.content)))
         if not keep_alive:
             self.transport.close()
-        self.on_response_complete()
+        if self.pipeline or not keep_alive:
+            self.on_response_complete()
+            return
+        state.total_requests += 1
+        self._idle_since = self.loop.time()
+        # One that was set before is left, and looks when it ends: setting one for each answer costs more than that.
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_response_complete(self) -> None:
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self.cycle is not None and not self.cycle.response_complete:
+            # A request is being answered. When it is, it is waited for the next.
+            return
+        left_seconds = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left_seconds > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(left_seconds, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
         identifier = f"req_{secrets.token_hex(13)}"

@@ -10,15 +10,13 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headgate.auth.authenticator import Authenticator
-from headgate.auth.principals import Principal
+from headgate.auth.principals import LOCAL, Principal
 from headgate.errors import HeadgateError, TransientError, UnauthenticatedError
 from headgate.serve.pool import WorkPool
 from headgate.serve.problem import CHALLENGE, Problem, retry_after, send_problem
 from headgate.settings import is_loopback
 
 _CREDENTIALS: Final = "authorization"
-# Asked for every call, of a few hosts again and again.
-_is_loopback = lru_cache(maxsize=256)(is_loopback)
 
 
 class Identity:
@@ -67,14 +65,11 @@ def caller(authenticator: Authenticator, headers: Mapping[str, str], peer: str, 
 
     `peer` is as gRPC writes it, such as `ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000` or `unix:...`, or without the kind.
     """
-    # Without credentials nothing else of what was sent matters, and most callers are local programs.
-    given = list(headers.items()) if _CREDENTIALS in headers else []
-    try:
-        return authenticator.principal(given, is_loopback_peer=_is_near(peer), is_tls=is_tls)
-    except UnauthenticatedError:
-        if given:
-            raise
-        return None
+    is_near = _is_near(peer)
+    if _CREDENTIALS in headers:
+        return authenticator.principal(headers.items(), is_loopback_peer=is_near, is_tls=is_tls)
+    # Nothing else of what was sent matters, and most callers are local programs.
+    return LOCAL if authenticator.admits_anonymous(is_loopback_peer=is_near) else None
 
 
 def known_caller(
@@ -84,19 +79,19 @@ def known_caller(
 
     Raises `UnauthenticatedError` for credentials that are not good.
     """
-    try:
-        return authenticator.remembered(headers.items(), is_loopback_peer=_is_near(peer), is_tls=is_tls)
-    except UnauthenticatedError:
-        if _CREDENTIALS in headers:
-            raise
-        return None
+    is_near = _is_near(peer)
+    if _CREDENTIALS in headers:
+        return authenticator.remembered(headers.items(), is_loopback_peer=is_near, is_tls=is_tls)
+    return LOCAL if authenticator.admits_anonymous(is_loopback_peer=is_near) else None
 
 
+@lru_cache(maxsize=1024)
 def _is_near(peer: str) -> bool:
+    # Asked for every call, of a few connections again and again.
     if peer.startswith("unix:"):
         return True
     address = peer.removeprefix("ipv4:").removeprefix("ipv6:").replace("%5B", "[").replace("%5D", "]")
-    return _is_loopback(address.rpartition(":")[0])
+    return is_loopback(address.rpartition(":")[0])
 
 
 def _headers(error: HeadgateError) -> dict[str, str]:

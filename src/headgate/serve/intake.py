@@ -15,7 +15,7 @@ import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -77,7 +77,7 @@ class Intake:
         self._mode = _possible(settings)
         self._pressure = Pressure()
         self._numbers = itertools.count()
-        self._pending: dict[int, asyncio.Future[bytes]] = {}
+        self._pending: dict[int, Callable[[bytes | Exception], None]] = {}
         self._child: _Child | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._again_at = 0.0
@@ -109,16 +109,31 @@ class Intake:
         return False
 
     def ask(
-        self, method: Method, content: bytes, codec: Codec, call: RpcCall, principal: Principal, name: str
-    ) -> asyncio.Future[bytes]:
-        """Hand a call over, and return what will be its answer.
+        self,
+        method: Method,
+        content: bytes,
+        codec: Codec,
+        call: RpcCall,
+        principal: Principal,
+        name: str,
+        told: Callable[[bytes | Exception], None],
+    ) -> None:
+        """Hand a call over, and have `told` called with its answer.
 
-        That raises `RpcFailure`, and `IntakeEndedError` if the process ends before.
+        Or with what it failed with: `RpcFailure`, or `IntakeEndedError` if the process ends before.
         """
         self.calls += 1
         remaining_seconds = call.remaining_seconds()
         number = next(self._numbers)
-        return self._asked(Ask(number, method.path, codec.name, content, name, call.peer, principal, remaining_seconds))
+        self._send(Ask(number, method.path, codec.name, content, name, call.peer, principal, remaining_seconds), told)
+
+    def asked(
+        self, method: Method, content: bytes, codec: Codec, call: RpcCall, principal: Principal, name: str
+    ) -> asyncio.Future[bytes]:
+        """Hand a call over, and return what will be its answer, or raise what it failed with."""
+        future, told = _awaited()
+        self.ask(method, content, codec, call, principal, name, told)
+        return future
 
     async def count(self) -> None:
         """Have what the process has counted added to the metrics. What it does not say in time is as it was."""
@@ -127,7 +142,9 @@ class Intake:
             return
         with suppress(TimeoutError, IntakeEndedError):
             async with asyncio.timeout(COUNT_SECONDS_MAX):
-                content = await self._asked(Count(next(self._numbers)))
+                counted, told = _awaited()
+                self._send(Count(next(self._numbers)), told)
+                content = await counted
                 self._registry.heard(child.process.pid, meters_elsewhere.unpacked(content))
 
     def shed_of(self, dataset_urn: str) -> int:
@@ -142,25 +159,18 @@ class Intake:
         if self._keeping is not None:
             await self._keeping
 
-    def _asked(self, frame: Ask | Count) -> asyncio.Future[bytes]:
+    def _send(self, frame: Ask | Count, told: Callable[[bytes | Exception], None]) -> None:
         assert self._child is not None, "who asks has seen that it is there"
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._pending[frame.number] = future
-        # Also when nobody waits for it any more.
-        future.add_done_callback(lambda _: self._pending.pop(frame.number, None))
+        self._pending[frame.number] = told
         self._child.line.send(frame)
-        return future
 
     def _take(self, frame: Frame) -> None:
         if isinstance(frame, Answer | Failed):
-            future = self._pending.get(frame.number)
-            # None: the caller's time was up.
-            if future is None or future.done():
-                return
+            told = self._pending.pop(frame.number)
             if isinstance(frame, Answer):
-                future.set_result(frame.content)
+                told(frame.content)
             else:
-                future.set_exception(RpcFailure.from_rich_status(frame.code, frame.status))
+                told(RpcFailure.from_rich_status(frame.code, frame.status))
         elif isinstance(frame, Beat):
             self._shed.update(frame.shed)
             if self._child is not None and not self._child.is_ready:
@@ -200,14 +210,14 @@ class Intake:
             _log.warning("the intake ended", action="intake.end", pid=process.pid, status=status)
 
     def _fail_pending(self) -> None:
-        for future in self._pending.values():
-            if not future.done():
-                future.set_exception(
-                    IntakeEndedError(
-                        "the process that was answering this call has ended; what it began may be done, and the same "
-                        "call again does nothing twice: send it again"
-                    )
+        pending, self._pending = self._pending, {}
+        for told in pending.values():
+            told(
+                IntakeEndedError(
+                    "the process that was answering this call has ended; what it began may be done, and the same "
+                    "call again does nothing twice: send it again"
                 )
+            )
 
 
 class _Child:
@@ -228,6 +238,21 @@ class _IntakeCollector(Collector):
         yield GaugeMetricFamily("headgate_intake_up", "1: calls that write go to a second process.", intake.is_ready)
         yield CounterMetricFamily("headgate_intake_starts", "Starts of the second process.", intake.starts)
         yield CounterMetricFamily("headgate_intake_calls", "Calls that were handed over to it.", intake.calls)
+
+
+def _awaited() -> tuple[asyncio.Future[bytes], Callable[[bytes | Exception], None]]:
+    """Return a future, and what settles it. Nobody may wait for it any more when it is."""
+    future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def told(outcome: bytes | Exception) -> None:
+        if future.done():
+            return
+        if isinstance(outcome, bytes):
+            future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
+
+    return future, told
 
 
 def _possible(settings: Settings) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import nullcontext
@@ -65,12 +66,14 @@ class Dispatcher:
         self._identify = identify
         self._remember = remember
         self._intake = intake
-        self._ids = IdMaker(clock)
+        # Of a call whose caller gives it no id: which process answers it, and how many before it.
+        self._stem = f"req_{IdMaker(clock).ulid()}"
+        self._numbers = itertools.count(1)
         self.meters = ApiMeters(registry)
 
     def correlation(self, given: str | None) -> str:
         """Return the caller's id for this call if it has a harmless one, else a new one."""
-        return given if given is not None and is_correlation_id(given) else f"req_{self._ids.ulid()}"
+        return given if given is not None and is_correlation_id(given) else f"{self._stem}-{next(self._numbers):x}"
 
     async def unary(self, api: str, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str) -> bytes:
         """Return the encoded answer to a call, correlated by `name`. Raises `RpcFailure`, and nothing else."""
@@ -101,7 +104,8 @@ class Dispatcher:
         started_at = self.clock.monotonic()
         with correlated(name):
             try:
-                call.check_deadline()
+                if call.deadline_at is not None:
+                    call.check_deadline()
                 request = codec.decode(method.request, content)
                 principal = self._known_caller(call)
                 if principal is None and CREDENTIALS in call.headers:
@@ -126,11 +130,12 @@ class Dispatcher:
         codec: Codec,
         call: RpcCall,
         name: str,
-        answered: Callable[[bytes | RpcFailure], None],
+        later: Callable[[], Callable[[bytes | RpcFailure], None]],
     ) -> bool:
         """Have the intake answer a call, if it takes calls now, and say whether it does.
 
-        `answered` is then told what `unary` would return or raise. It makes no span: who traces asks `unary`.
+        If so, `later` is asked whom to tell what `unary` would return or raise. It makes no span: who traces asks
+        `unary`.
         """
         started_at = self.clock.monotonic()
         intake = self._intake
@@ -144,22 +149,27 @@ class Dispatcher:
             return False
         if principal is None:
             return False
-        future = intake.ask(method, content, codec, call, principal, name)
-        limit = None
-        if call.deadline_at is not None:
-            limit = future.get_loop().call_later(call.deadline_at - started_at, _give_up, future)
+        answered: Callable[[bytes | RpcFailure], None] | None = later()
+        limit: asyncio.TimerHandle | None = None
 
-        def told(future: asyncio.Future[bytes]) -> None:
+        def told(outcome: bytes | Exception) -> None:
+            nonlocal answered
             if limit is not None:
                 limit.cancel()
-            error = future.exception()
+            # None: it was told already that the time was up.
+            if answered is None:
+                return
+            tell, answered = answered, None
             with correlated(name):
-                outcome = future.result() if error is None else self._failure(method, error)
-                status = outcome.status if isinstance(outcome, RpcFailure) else OK
+                known = outcome if isinstance(outcome, bytes) else self._failure(method, outcome)
+                status = OK if isinstance(known, bytes) else known.status
                 self.record(api, method, status, self.clock.monotonic() - started_at)
-            answered(outcome)
+            tell(known)
 
-        future.add_done_callback(told)
+        if call.deadline_at is not None:
+            seconds = call.deadline_at - started_at
+            limit = asyncio.get_running_loop().call_later(seconds, lambda: told(_late()))
+        intake.ask(method, content, codec, call, principal, name, told)
         return True
 
     async def stream(
@@ -204,7 +214,8 @@ class Dispatcher:
             principal = await self._caller(call)
             # Asked again: it may have ended while who calls was found out.
             if principal is not None and intake.is_ready:
-                return await self._in_time(call, intake.ask(method, content, codec, call, principal, name))
+                begun = intake.asked(method, content, codec, call, principal, name)
+                return await self._in_time(call, begun)
         request = codec.decode(method.request, content)
         call.principal = method.rule.admit(await self._caller(call), request)
         answer = _at_hand(method, request, call)
@@ -287,11 +298,6 @@ def _late() -> DeadlineExceededError:
     return DeadlineExceededError(
         "the caller's deadline passed before there was an answer; what was begun may still be finished"
     )
-
-
-def _give_up(future: asyncio.Future[bytes]) -> None:
-    if not future.done():
-        future.set_exception(_late())
 
 
 async def _close(answers: AsyncIterator[Message] | None) -> None:

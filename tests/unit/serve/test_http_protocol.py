@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from headgate.serve import http_protocol
 from headgate.serve.direct import LATER, Later, RawPairs, Whole
-from headgate.serve.http_protocol import HEADS_MAX, Heads
+from headgate.serve.http_protocol import HEADS_MAX, Heads, protocol_of
 from headgate.serve.http_server import HttpServer
 from headgate.settings import Address
 
@@ -51,13 +53,13 @@ class App:
         return dict(headers).get(b"x-kind", b"now")
 
     def direct(
-        self, understood: bytes, _client: tuple[str, int] | None, body: bytes, answered: Callable[[Whole], None]
+        self, understood: bytes, _peer: str, body: bytes, later: Callable[[], Callable[[Whole], None]]
     ) -> Whole | Later | None:
         self.seen.append((understood.decode(), body))
         if understood == b"usual":
             return None
         if understood == b"later":
-            self.waiting.append((body, answered))
+            self.waiting.append((body, later()))
             self.came.set()
             return LATER
         return _whole(body)
@@ -75,7 +77,7 @@ async def _lifespan(receive: Any, send: Any) -> None:
 
 
 def _whole(body: bytes) -> Whole:
-    return Whole(200, [(b"content-length", b"%d" % len(body))], body)
+    return Whole(200, b"content-length: %d\r\n" % len(body), body)
 
 
 def request(body: bytes, kind: str = "now") -> bytes:
@@ -232,3 +234,98 @@ def test_later__server_drains__is_answered_and_told_that_it_was_the_last() -> No
         await draining
 
     talk(ask)
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written, and whether it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.is_closed = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": ("127.0.0.1", 5000), "sockname": ("127.0.0.1", 8400)}.get(name, default)
+
+    def write(self, data: Any) -> None:
+        self.written.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Hours:
+    """A loop's time, and what is to be called when: as far as a connection asks for it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.set_up: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
+        timer = (self.now + seconds, call)
+        self.set_up.append(timer)
+        return Timer(self.set_up, timer)
+
+    def pass_to(self, now: float) -> None:
+        self.now = now
+        for timer in [each for each in self.set_up if each[0] <= now]:
+            self.set_up.remove(timer)
+            timer[1]()
+
+
+class Timer:
+    def __init__(self, set_up: list[tuple[float, Callable[[], None]]], timer: tuple[float, Callable[[], None]]) -> None:
+        self._set_up = set_up
+        self._timer = timer
+
+    def cancel(self) -> None:
+        if self._timer in self._set_up:
+            self._set_up.remove(self._timer)
+
+
+def connection(app: App) -> tuple[http_protocol.HttpProtocol, Wire, Hours]:
+    config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_keep_alive=5)
+    config.load()
+    # What uvicorn wraps around an application for its logs would hide what this one can do.
+    config.app = app
+    hours, wire = Hours(), Wire()
+    protocol = protocol_of(Heads())(config, ServerState(), {}, _loop=hours)
+    protocol.connection_made(wire)
+    return protocol, wire, hours
+
+
+def test_connection__idle_for_some_seconds__is_closed_and_not_before() -> None:
+    protocol, wire, hours = connection(App())
+    protocol.data_received(request(b"one"))
+    hours.pass_to(4.0)
+    protocol.data_received(request(b"two"))
+    assert len(wire.written) == 2
+    assert len(hours.set_up) == 1, "one timer, however many answers"
+    hours.pass_to(5.0)
+    assert not wire.is_closed
+    hours.pass_to(8.9)
+    assert not wire.is_closed
+    hours.pass_to(9.0)
+    assert wire.is_closed
+
+
+def test_connection__answer_takes_longer_than_it_may_be_idle__is_kept_and_waits_anew_after_it() -> None:
+    app = App()
+    protocol, wire, hours = connection(app)
+    protocol.data_received(request(b"one"))
+    hours.pass_to(1.0)
+    protocol.data_received(request(b"late", "later"))
+    hours.pass_to(60.0)
+    assert not wire.is_closed
+    app.answer_next()
+    assert wire.written[-1].endswith(b"late")
+    hours.pass_to(64.9)
+    assert not wire.is_closed
+    hours.pass_to(65.0)
+    assert wire.is_closed

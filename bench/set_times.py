@@ -1,0 +1,292 @@
+"""Load at set times: requests are due whether the server keeps up or not, and one counts from when it was due.
+
+Once a millisecond what is due is sent, and what has been answered is looked at. In between this process sleeps, and an
+answer does not wake it: clients are on other machines, and waking one must not cost the server what it would not there.
+"""
+
+from __future__ import annotations
+
+import gc
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter, process_time, sleep
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from headgate.settings import Address
+
+CONNECTIONS: Final = 16
+_TICK_SECONDS: Final = 0.001
+# How long what is still under way at the end may take to be answered.
+_PATIENCE_SECONDS: Final = 10.0
+# A batch of evidence goes in one call.
+_BUFFER_BYTES: Final = 1024 * 1024
+_LENGTH: Final = b"content-length: "
+_OK: Final = b"HTTP/1.1 200"
+_END: Final = b"\r\n\r\n"
+
+
+class Row(Struct):
+    """What is asked at a set rate: `make` returns the next request, `took` is given the body of each good answer."""
+
+    name: str
+    rate: float
+    goal_ms: float
+    make: Callable[[], bytes]
+    connections: int = CONNECTIONS
+    took: Callable[[bytes], None] = lambda _body: None
+    # How many operations a request is.
+    each: int = 1
+    # Whether requests are made before the first is sent: making one takes so long that others would be sent late.
+    is_ahead: bool = False
+
+
+class Told(NamedTuple):
+    """What became of a row."""
+
+    row: Row
+    asked: float
+    held: float
+    p50_ms: float
+    p99_ms: float
+    failed: int
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing failed, all was answered, and soon enough."""
+        return self.failed == 0 and self.held >= 0.99 * self.asked and self.p99_ms <= self.row.goal_ms
+
+
+class Loaded(NamedTuple):
+    """What became of all rows, and how much of this machine's cores making the load took."""
+
+    rows: list[Told]
+    seconds: float
+    own_cpu: float
+
+
+def at_set_times(address: Address, rows: Sequence[Row], seconds: float, warm_seconds: float = 1.0) -> Loaded:
+    """Ask at set times, whether the server keeps up or not, and measure from when each was to be sent.
+
+    What is to be sent in the first seconds only warms up, and is not counted.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        return _Load(address, rows, warm_seconds + seconds).run(seconds, warm_seconds)
+    finally:
+        gc.enable()
+
+
+class _Connection:
+    """A connection on which one request is under way at a time."""
+
+    __slots__ = ("_answer", "_missing", "_unsent", "intended_at", "sender", "socket")
+
+    def __init__(self, address: Address, sender: _Sender) -> None:
+        self.socket = socket.create_connection((address.host, address.port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        self.socket.settimeout(0.0)
+        self.sender = sender
+        self.intended_at = 0.0
+        self._unsent = memoryview(b"")
+        self._answer = b""
+        # How much of the answer has not come yet; None: its head has not.
+        self._missing: int | None = None
+
+    def send(self, content: bytes) -> None:
+        sent = self.socket.send(content)
+        self._unsent = memoryview(content)[sent:]
+
+    def go_on(self) -> bool:
+        """Send what there was no room for, and return whether all of it is sent now."""
+        if self._unsent:
+            try:
+                self._unsent = self._unsent[self.socket.send(self._unsent) :]
+            except BlockingIOError:
+                return False
+        return not self._unsent
+
+    @property
+    def is_sending(self) -> bool:
+        return bool(self._unsent)
+
+    def read(self) -> bytes | None:
+        """Return a whole answer, or None if it has not all come. Raises `ConnectionError` if the server has left."""
+        data = self.socket.recv(_BUFFER_BYTES)
+        if not data:
+            raise ConnectionResetError("the connection was closed")
+        self._answer = self._answer + data if self._answer else data
+        if self._missing is None:
+            end = self._answer.find(_END)
+            if end < 0:
+                return None
+            start = self._answer.find(_LENGTH) + len(_LENGTH)
+            whole = end + len(_END) + int(self._answer[start : self._answer.find(b"\r\n", start)])
+            self._missing = whole - len(self._answer)
+        else:
+            self._missing -= len(data)
+        if self._missing > 0:
+            return None
+        answer, self._answer, self._missing = self._answer, b"", None
+        return answer
+
+
+class _Load:
+    """The rows, and the sockets of all their connections."""
+
+    def __init__(self, address: Address, rows: Sequence[Row], seconds: float) -> None:
+        self._address = address
+        self._poll = select.epoll()
+        self._connections: dict[int, _Connection] = {}
+        self._sending: set[_Connection] = set()
+        self._senders = [_Sender(row, self) for row in rows]
+        for sender in self._senders:
+            sender.prepare(seconds)
+            for _ in range(sender.row.connections):
+                sender.idle.append(self._open(sender))
+
+    def run(self, seconds: float, warm_seconds: float) -> Loaded:
+        started_at = perf_counter()
+        counted_from, ends_at = started_at + warm_seconds, started_at + warm_seconds + seconds
+        for sender in self._senders:
+            sender.begin(started_at, counted_from)
+        cpu = process_time()
+        tick_at = started_at
+        while (now := perf_counter()) < ends_at:
+            if now < counted_from:
+                cpu = process_time()
+            for sender in self._senders:
+                sender.send_due(now)
+            self._look()
+            tick_at = max(tick_at + _TICK_SECONDS, now)
+            sleep(max(0.0, tick_at - perf_counter()))
+        own_cpu = (process_time() - cpu) / seconds
+        while any(sender.is_waiting for sender in self._senders) and perf_counter() < ends_at + _PATIENCE_SECONDS:
+            self._look()
+            sleep(_TICK_SECONDS)
+        for connection in self._connections.values():
+            connection.socket.close()
+        self._poll.close()
+        return Loaded([sender.told(seconds) for sender in self._senders], seconds, own_cpu)
+
+    def send(self, connection: _Connection, content: bytes) -> None:
+        connection.send(content)
+        if connection.is_sending:
+            self._sending.add(connection)
+
+    def _look(self) -> None:
+        """Go on with what is half sent, and take what was answered."""
+        if self._sending:
+            self._sending -= {each for each in self._sending if each.go_on()}
+        for number, _ in self._poll.poll(0):
+            connection = self._connections[number]
+            try:
+                answer = connection.read()
+            except ConnectionError as exc:
+                self._lose(connection, str(exc))
+                continue
+            if answer is not None:
+                connection.sender.answered(connection, answer)
+
+    def _open(self, sender: _Sender) -> _Connection:
+        connection = _Connection(self._address, sender)
+        self._connections[connection.socket.fileno()] = connection
+        self._poll.register(connection.socket, select.EPOLLIN)
+        return connection
+
+    def _lose(self, connection: _Connection, why: str) -> None:
+        """Open another: a server lets go of connections that were idle for some seconds."""
+        self._poll.unregister(connection.socket)
+        del self._connections[connection.socket.fileno()]
+        self._sending.discard(connection)
+        connection.socket.close()
+        connection.sender.lost(connection, why.encode())
+        connection.sender.idle.append(self._open(connection.sender))
+
+
+class _Sender:
+    """Sends the requests of one row."""
+
+    def __init__(self, row: Row, load: _Load) -> None:
+        self.row = row
+        self.idle: deque[_Connection] = deque()
+        self._load = load
+        self._late: deque[float] = deque()
+        self._made: deque[bytes] = deque()
+        self._under_way = 0
+        self._latencies: list[float] = []
+        self._failed = 0
+        self._asked = 0
+        self._next_at = self._counted_from = 0.0
+        self._first_failure = b""
+        self._last_at = 0.0
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._under_way or self._late)
+
+    def prepare(self, seconds: float) -> None:
+        """Make what will be sent, if it is to be made ahead."""
+        if self.row.is_ahead:
+            self._made.extend(self.row.make() for _ in range(int(seconds * self.row.rate / self.row.each) + 1))
+
+    def begin(self, started_at: float, counted_from: float) -> None:
+        self._next_at, self._counted_from = started_at, counted_from
+
+    def send_due(self, now: float) -> None:
+        """Send what is due, or let it wait for a connection: since when it was to be sent is remembered."""
+        step = self.row.each / self.row.rate
+        while self._next_at <= now:
+            self._late.append(self._next_at)
+            if self._next_at >= self._counted_from:
+                self._asked += 1
+            self._next_at += step
+        while self._late and self.idle:
+            self._send(self.idle.popleft(), self._late.popleft())
+
+    def answered(self, connection: _Connection, answer: bytes) -> None:
+        """Take an answer, and send on its connection what waits for one."""
+        self._under_way -= 1
+        is_good = answer.startswith(_OK)
+        body = answer[answer.find(_END) + len(_END) :]
+        if is_good:
+            self.row.took(body)
+        if connection.intended_at >= self._counted_from:
+            self._last_at = perf_counter()
+            if is_good:
+                self._latencies.append(self._last_at - connection.intended_at)
+            else:
+                self._failed += 1
+                self._first_failure = self._first_failure or body
+        if self._late:
+            self._send(connection, self._late.popleft())
+        else:
+            self.idle.append(connection)
+
+    def lost(self, connection: _Connection, why: bytes) -> None:
+        """Count what was under way on a connection that is gone."""
+        if connection in self.idle:
+            self.idle.remove(connection)
+        else:
+            self._under_way -= 1
+            self._failed += 1
+            self._first_failure = self._first_failure or why
+
+    def told(self, seconds: float) -> Told:
+        if self._first_failure:
+            print(f"{self.row.name}: refused, such as {self._first_failure[:300]!r}")
+        each, done = self.row.each, sorted(self._latencies)
+        p50, p99 = (1000 * done[int(share * (len(done) - 1))] if done else float("inf") for share in (0.5, 0.99))
+        # A server that cannot keep up answers some long after the last was to be sent.
+        took = max(seconds, self._last_at - self._counted_from)
+        return Told(self.row, each * self._asked / seconds, each * len(done) / took, p50, p99, self._failed)
+
+    def _send(self, connection: _Connection, intended_at: float) -> None:
+        connection.intended_at = intended_at
+        self._under_way += 1
+        self._load.send(connection, self._made.popleft() if self._made else self.row.make())
