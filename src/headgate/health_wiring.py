@@ -24,6 +24,7 @@ from headgate.durable.events import Event
 from headgate.durable.service import Service
 from headgate.errors import SettingsError, StoreBusyError, UserError
 from headgate.health.alerts import Alerts
+from headgate.health.evidence_limits import Limits
 from headgate.health.failover import Failover, FailoverState, Keeper
 from headgate.health.fenced import FencedStore
 from headgate.health.meters import HealthMeters
@@ -31,6 +32,7 @@ from headgate.health.observers import Observer
 from headgate.health.region_duty import RegionDuty
 from headgate.health.regions import Fence, Replica, WriterLease, known_epoch
 from headgate.health.restore import NAMED_MAX, Difference, Mended, compare, mend, swapped
+from headgate.health.sampling import Rates, ResultRates
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
 from headgate.settings import Settings
@@ -95,7 +97,7 @@ def open_health(
     Its calls to the store go through breakers and limiters. `meters` count what happens; failures that come too often
     are told on the bus. With a `fence`, only the region that is the writer writes.
     """
-    health = opened.settings.health
+    health, evidence = opened.settings.health, opened.settings.evidence
 
     def announce(event: Event, now_ms: int) -> list[Write]:
         return service.bus.event_writes(event, now_ms, deliveries_max=_NEWS_DELIVERIES_MAX)
@@ -125,6 +127,22 @@ def open_health(
         tracing=tracing,
         db_system=opened.settings.store.backend,
         is_writer=(lambda: True) if fence is None else fence.is_open,
+        evidence_limits=Limits(
+            hot_seconds=3600 * evidence.hot_hours,
+            per_signature_per_minute=evidence.per_signature_per_minute,
+            per_dataset_per_minute=evidence.per_dataset_per_minute,
+            total_per_minute=evidence.total_per_minute,
+            rows_max=evidence.rows_max,
+        ),
+        evidence_rates=Rates(
+            usual=ResultRates(
+                passed=evidence.pass_rate,
+                failed=evidence.fail_rate,
+                warned=evidence.warn_rate,
+                skipped=evidence.skip_rate,
+            )
+        ),
+        archive_seconds=86_400 * evidence.archive_days or None,
     )
 
 

@@ -119,6 +119,9 @@ Seconds = Annotated[float, Meta(ge=1, le=600, extra={"allowed": "a number from 1
 Processes = Annotated[int, Meta(ge=0, le=1000, extra={"allowed": "a whole number from 0 to 1,000"})]
 Threads = Annotated[int, Meta(ge=1, le=1000, extra={"allowed": "a whole number from 1 to 1,000"})]
 Days = Annotated[int, Meta(ge=0, le=36_500, extra={"allowed": "a whole number from 0 to 36,500"})]
+Hours = Annotated[int, Meta(ge=1, le=8_760, extra={"allowed": "a whole number from 1 to 8,760"})]
+Share = Annotated[float, Meta(ge=0, le=1, extra={"allowed": "a number from 0 to 1"})]
+Many = Annotated[int, Meta(ge=1, le=10**12, extra={"allowed": "a whole number of at least 1"})]
 Entries = Annotated[int, Meta(ge=0, le=10_000_000, extra={"allowed": "a whole number from 0 to 10,000,000"})]
 
 
@@ -287,6 +290,23 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "always", "never"],
         about("Whether a second process answers calls that write: once there are many, always or never."),
     ] = "auto"
+
+
+class EvidenceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much evidence is kept, and for how long. The limits are of one process."""
+
+    pass_rate: Annotated[Share, about("How much is kept of what passed; the last good of each dataset is besides.")] = (
+        0.01
+    )
+    fail_rate: Annotated[Share, about("How much is kept of what failed.")] = 1.0
+    warn_rate: Annotated[Share, about("How much is kept of what only warns.")] = 1.0
+    skip_rate: Annotated[Share, about("How much is kept of what was skipped.")] = 0.01
+    hot_hours: Annotated[Hours, about("How long it is in the table; after that it is in the archive alone.")] = 24
+    archive_days: Annotated[Days, about("How long it is in the archive; 0 keeps it for ever.")] = 400
+    per_signature_per_minute: Annotated[Many, about("At most so much a minute of one failure of one dataset.")] = 1_000
+    per_dataset_per_minute: Annotated[Many, about("At most so much a minute of one dataset.")] = 30_000
+    total_per_minute: Annotated[Many, about("At most so much a minute; what passed is left out first.")] = 120_000
+    rows_max: Annotated[Many, about("At most so many rows in the table.")] = 200_000_000
 
 
 class RegionSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,9 @@ from headgate.setting_sections import (
     CacheSettings as CacheSettings,
 )
 from headgate.setting_sections import (
+    EvidenceSettings as EvidenceSettings,
+)
+from headgate.setting_sections import (
     FanoutSettings as FanoutSettings,
 )
 from headgate.setting_sections import (
@@ -111,6 +114,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     health: HealthSettings = HealthSettings()
+    evidence: EvidenceSettings = EvidenceSettings()
     region: RegionSettings = RegionSettings()
 
     @classmethod
@@ -175,6 +179,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "tls": TlsSettings,
     "auth": AuthSettings,
     "health": HealthSettings,
+    "evidence": EvidenceSettings,
     "region": RegionSettings,
 }
 

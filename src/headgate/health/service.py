@@ -22,7 +22,8 @@ from headgate.health.baselines import Baselines
 from headgate.health.blast_radius import BlastRadii
 from headgate.health.contexts import Contexts
 from headgate.health.datasets import DatasetStatus
-from headgate.health.evidence import EvidenceCache
+from headgate.health.evidence import ARCHIVE_SECONDS, EvidenceCache
+from headgate.health.evidence_limits import Limits as EvidenceLimits
 from headgate.health.fields import Fields
 from headgate.health.flags import Flags
 from headgate.health.gatekeeper import Gatekeeper
@@ -42,6 +43,7 @@ from headgate.health.registry import Registry
 from headgate.health.resets import Resets
 from headgate.health.resolution import Resolver
 from headgate.health.retirement import Retirement
+from headgate.health.sampling import Rates as EvidenceRates
 from headgate.health.signal_coalescing import Coalescer
 from headgate.health.signal_decisions import Standing, Verdict
 from headgate.health.signal_results import Result
@@ -90,12 +92,16 @@ class HealthService:
         tracing: Tracing | None = None,
         db_system: str = "sqlite",
         is_writer: Callable[[], bool] = lambda: True,
+        evidence_limits: EvidenceLimits | None = None,
+        evidence_rates: EvidenceRates | None = None,
+        archive_seconds: float | None = ARCHIVE_SECONDS,
     ) -> None:
         """Take what everything is kept with.
 
         `announce` gives the writes that make an event known, `told` is called once some are durable. With
         `opens_incidents`, a signal that becomes CRITICAL opens an incident in the same transaction. `db_system` names
-        the backend in spans. While `is_writer` says no, another region does what is due.
+        the backend in spans. While `is_writer` says no, another region does what is due. Archived evidence is kept for
+        `archive_seconds`, or for ever.
         """
         self.store, self.clock, self.ids, self.keyring = store, clock, ids, keyring
         self._cache = cache
@@ -118,7 +124,8 @@ class HealthService:
             last_known_path=last_known_path,
         )
         self.resolver = Resolver(store, clock, ids, cache, self.audit, self.registry.get)
-        self.evidence = EvidenceCache(store, clock, ids, blobs)
+        self.evidence = EvidenceCache(store, clock, ids, blobs, limits=evidence_limits, rates=evidence_rates)
+        self._archive_seconds = archive_seconds
         self.lineage = Lineage(store, clock)
         graph = LineageGraph(store, clock)
         self.lineage.told = graph.note
@@ -245,7 +252,9 @@ class HealthService:
         """Delete what the archive keeps no longer, put secret fields under the active key; return how much that was."""
         if not self._is_writer():
             return 0
-        return self.evidence.purge_archive() + self._fields.reseal_all(self.store)
+        kept_seconds = self._archive_seconds
+        purged = 0 if kept_seconds is None else self.evidence.purge_archive(kept_seconds=kept_seconds)
+        return purged + self._fields.reseal_all(self.store)
 
     def close(self) -> None:
         """Finish what was submitted, and let go of what is kept in memory. The store stays open."""
