@@ -24,12 +24,10 @@ from headgate.health.signal_results import Result
 from headgate.health.signal_values import ANY_VERSION, SignalUpdate
 from headgate.health.signals import BATCH_MAX, Signals
 from headgate.health.vocabulary import VOLUME, SignalState
+from headgate.pace import Pace
 
 # A store that is away for a moment need not be noticed by those who wait.
 ATTEMPTS: Final = 2
-# So many values in a second are worth waiting for one another, for so long.
-BUSY_PER_SECOND: Final = 200
-PACE_SECONDS: Final = 0.008
 # Told what was made of a value, or what was raised.
 Done: TypeAlias = Callable[[Result | None, BaseException | None], None]
 
@@ -57,33 +55,6 @@ class _Waiting(Struct, eq=False):
             self.done(result, error)
         for other in self.others:
             other.answer(result, error)
-
-
-class Pace:
-    """Says when the next group is to begin: at once, or a moment after the one before it where many values come in."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        # In this second, and in the one before.
-        self._counts = (0, 0)
-        self._began_at = 0.0
-
-    def pause_seconds(self, now: float) -> float:
-        """Return how long to wait before the next group."""
-        self._turn(now)
-        return max(0.0, self._began_at + PACE_SECONDS - now) if max(self._counts) >= BUSY_PER_SECOND else 0.0
-
-    def began(self, now: float, count: int) -> None:
-        """Note that a group of so many began."""
-        self._turn(now)
-        self._began_at = now
-        self._counts = (self._counts[0] + count, self._counts[1])
-
-    def _turn(self, now: float) -> None:
-        second = int(now)
-        if second != self._second:
-            self._counts = (0, self._counts[0] if second == self._second + 1 else 0)
-            self._second = second
 
 
 class Coalescer:

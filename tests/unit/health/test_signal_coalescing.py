@@ -10,12 +10,13 @@ import pytest
 
 from headgate.durable.records import instant
 from headgate.errors import InvalidPayloadError, StoreBusyError, StoreClosedError
-from headgate.health.signal_coalescing import BUSY_PER_SECOND, PACE_SECONDS, Coalescer, Pace
+from headgate.health.signal_coalescing import Coalescer
 from headgate.health.signal_decisions import Verdict
 from headgate.health.signal_results import Result
 from headgate.health.signal_values import SignalUpdate
 from headgate.health.signals import Signals
 from headgate.health.volumes import Volumes
+from headgate.pace import BUSY_PER_SECOND, PACE_SECONDS, Pace
 from tests.health_rig import CRITICAL, OK, ORDERS, Rig
 from tests.unit.health.conftest import MakeRig
 
