@@ -11,7 +11,7 @@ from bench.health_rows import Sizes, evidence_id, evidence_like, incident_id, si
 from bench.health_signals import opened
 from bench.measure import Figure, seconds
 from headgate.health.evidence_archive import Archive, Line
-from headgate.health.evidence_rows import line_of, row_of
+from headgate.health.evidence_rows import line_of
 from headgate.health.gate_decisions import Question
 from headgate.health.incident_rows import Plain, incident_key, incident_of, incident_row
 from headgate.health.service import HealthService
@@ -57,7 +57,7 @@ def _with_archived(home: Path, health: HealthService, store: CountingStore, coun
     # Numbered from where no row is.
     numbers = range(10**9, 10**9 + ARCHIVED)
     lines = [
-        Line(evidence_id(number), line_of(row_of(evidence_like(number, urn(0)), evidence_id(number), now_ms)))
+        Line(evidence_id(number), line_of(evidence_like(number, urn(0)), evidence_id(number), now_ms))
         for number in numbers
     ]
     Archive(FolderBlobs(home / BLOBS)).write(lines, now_ms)

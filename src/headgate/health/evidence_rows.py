@@ -147,9 +147,9 @@ class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 T = TypeVar("T", bound=Struct)
 
-_ANSWERED: Final = frozenset({"pinned_by", "archived"})
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Evidence).decode
+_read: Final = msgspec.json.Decoder().decode
 
 
 def result(given: str) -> Result:
@@ -181,46 +181,46 @@ def row_of(evidence: Evidence, made_id: str, now_ms: int) -> Item:
 
     Raises `InvalidIdError` or `InvalidPayloadError` naming the field that is not as it must be.
     """
+    return row_of_line(line_of(evidence, made_id, now_ms))
+
+
+def line_of(evidence: Evidence, made_id: str, now_ms: int) -> bytes:
+    """Return the content of the row that `row_of` makes as one line of JSON. Raises as that does."""
     evidence_id(made_id)
     dataset_urn(evidence.dataset_urn)
+    given = evidence.created_at
     try:
-        # As it will be read again: with lists, and without what only Python knows.
-        row: Item = msgspec.json.decode(_encode(evidence))
-        for name in _ANSWERED:
-            row.pop(name, None)
-        created_at = evidence.created_at
-        row["evidence_id"] = made_id
-        row["created_at"] = moment(created_at, field="created_at") if created_at else instant(now_ms)
+        created_at = moment(given, field="created_at") if given else instant(now_ms)
+        line = _encode(
+            msgspec.structs.replace(evidence, evidence_id=made_id, created_at=created_at, pinned_by=(), archived=False)
+        )
         # What Python code builds is not checked as it is built, and may come from anywhere.
-        shapes.convert(row, Evidence)
-        size = len(_encode(row))
+        _decode(line)
     except (msgspec.ValidationError, UnicodeEncodeError, TypeError) as exc:
         raise InvalidPayloadError(f"evidence {made_id}: {exc}") from exc
+    size = len(line)
     if size > EVIDENCE_BYTES_MAX:
         raise InvalidPayloadError(
             f"evidence {made_id}: {size} bytes, at most {EVIDENCE_BYTES_MAX}; keep what is large behind payload_ref"
         )
-    return row
+    return line
 
 
 def evidence_of(row: Mapping[str, Any]) -> Evidence:
     """Return the evidence that a row holds. Raises `CorruptionError` if it holds none."""
-    pins = tuple(sorted(name.removeprefix(PIN) for name in row if name.startswith(PIN)))
     try:
         found = shapes.convert(row, Evidence)
     except msgspec.ValidationError as exc:
         raise CorruptionError(f"evidence {row.get('evidence_id')!r}: its row is not evidence: {exc}") from exc
-    return msgspec.structs.replace(found, pinned_by=pins) if pins else found
+    if PIN_MARK not in row:
+        return found
+    pins = tuple(sorted(name.removeprefix(PIN) for name in row if name.startswith(PIN)))
+    return msgspec.structs.replace(found, pinned_by=pins)
 
 
 def content_of(row: Mapping[str, Any]) -> Item:
     """Return what a row says, without how long it is kept and for whom."""
     return {name: value for name, value in row.items() if name not in (TTL, PIN_MARK) and not name.startswith(PIN)}
-
-
-def line_of(row: Item) -> bytes:
-    """Return the content of a row as one line of JSON."""
-    return _encode(row)
 
 
 def archived_evidence(line: bytes) -> Evidence:
@@ -230,7 +230,7 @@ def archived_evidence(line: bytes) -> Evidence:
 
 def row_of_line(line: bytes) -> Item:
     """Return the row that a line was made of."""
-    row: Item = msgspec.json.decode(line)
+    row: Item = _read(line)
     return row
 
 
@@ -246,22 +246,32 @@ def from_outside(given: Mapping[str, Any]) -> Evidence:
         "created_at": given.get("created_at") or given.get("timestamp") or "",
         "producer": _producer(_map(given, "producer")),
         "source": _part(_map(given, "source"), Source),
-        "validation": _validation(_map(given, "validation")),
+        "validation": validation_of(_map(given, "validation")),
         "fingerprints": _part(_map(given, "fingerprints"), Fingerprints),
         "otel": _otel(given),
         "correlation": _part(_map(given, "correlation"), Correlation),
         "payload_ref": given.get("payload_ref"),
         "payload_size_bytes": given.get("payload_size_bytes"),
     }
+    evidence = checked({name: value for name, value in shaped.items() if value is not None})
+    if not evidence.created_at:
+        return evidence
+    return msgspec.structs.replace(evidence, created_at=moment(evidence.created_at, field="created_at"))
+
+
+def checked(given: Mapping[str, Any]) -> Evidence:
+    """Return evidence of which each part is in this store's own form, and the moment in the one form.
+
+    Raises `InvalidPayloadError` or `InvalidIdError`.
+    """
     try:
-        evidence = shapes.convert({name: value for name, value in shaped.items() if value is not None}, Evidence)
+        evidence = shapes.convert(given, Evidence)
     except msgspec.ValidationError as exc:
-        raise InvalidPayloadError(f"evidence {str(shaped['evidence_id'])[:_SHOWN_MAX]!r}: {exc}") from exc
+        raise InvalidPayloadError(f"evidence {str(given.get('evidence_id', ''))[:_SHOWN_MAX]!r}: {exc}") from exc
     if evidence.evidence_id:
         evidence_id(evidence.evidence_id)
     dataset_urn(evidence.dataset_urn)
-    created_at = moment(evidence.created_at, field="created_at") if evidence.created_at else ""
-    return msgspec.structs.replace(evidence, created_at=created_at)
+    return evidence
 
 
 def _map(given: Mapping[str, Any], field: str) -> Mapping[str, Any] | None:
@@ -296,7 +306,8 @@ def _otel(given: Mapping[str, Any]) -> dict[str, Any] | None:
     return part or None
 
 
-def _validation(given: Mapping[str, Any] | None) -> dict[str, Any]:
+def validation_of(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a check said in this store's own form. Raises `InvalidPayloadError`."""
     if given is None:
         raise InvalidPayloadError("evidence: validation is missing; give at least its result")
     gates = [_gate(gate) for gate in _sequence(given, "gates")]

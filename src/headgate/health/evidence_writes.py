@@ -126,11 +126,12 @@ def _shaped(kept: Sequence[Kept], now_ms: int) -> Iterator[Kept]:
     """Give each its row, and go through those that are valid."""
     for each in kept:
         try:
-            each.row = evidence_rows.row_of(each.evidence, each.evidence_id, now_ms)
+            each.line = evidence_rows.line_of(each.evidence, each.evidence_id, now_ms)
         except UserError as exc:
             each.answer = Put(Decision.REFUSED, each.evidence_id, error=exc)
             continue
-        each.line = evidence_rows.line_of(each.row)
+        # As it will be read again: with lists, and without what only Python knows.
+        each.row = evidence_rows.row_of_line(each.line)
         yield each
 
 
