@@ -30,7 +30,7 @@ from headgate.health.evidence_rows import (
     is_evidence_id,
 )
 from headgate.health.evidence_writes import Decision, EvidenceWrites, Kept, Put
-from headgate.health.sampling import SAMPLED_OUT, Admission, Rates, Sampler
+from headgate.health.sampling import SAMPLED_OUT, Admission, Offers, Rates, Sampler
 from headgate.health.urns import dataset_urn
 from headgate.ids import IdMaker
 from headgate.store.blobs import Blobs
@@ -44,7 +44,7 @@ LIMIT_MAX: Final = 1000
 ARCHIVE_SECONDS: Final = 400 * 86_400
 
 __all__ = [
-    "Contrast", "Decision", "Evidence", "EvidenceCache", "EvidencePage", "Found", "Limits", "Offer", "Put", "Rates",
+    "Contrast", "Decision", "Evidence", "EvidenceCache", "EvidencePage", "Found", "Limits", "Offers", "Put", "Rates",
 ]  # fmt: skip
 
 
@@ -62,19 +62,6 @@ class EvidencePage(Struct, frozen=True):
     evidence: list[Evidence]
     cursor: str | None = None
     shed: int = 0
-
-
-class Offer(Struct, frozen=True, gc=False):
-    """What `EvidenceCache.admit` needs to know of a piece of evidence.
-
-    There are thousands at a time, and they are gone a moment later: the garbage collector need not count them.
-    """
-
-    evidence_id: str
-    result: str
-    dataset_urn: str
-    offered: Evidence | Callable[[], Evidence] | None = None
-    signature: str = ""
 
 
 class EvidenceCache:
@@ -122,34 +109,28 @@ class EvidenceCache:
 
         If the store fails, some may be stored: offer them again, and those are duplicates.
         """
+        evidence_ids = [each.evidence_id or self.new_id() for each in offered]
+        results = [each.validation.result for each in offered]
+        offers = Offers(
+            evidence_ids,
+            results,
+            [each.dataset_urn for each in offered],
+            offered,
+            {place: offered[place].signature for place, said in enumerate(results) if said is not _PASS},
+        )
         answers = [_SAMPLED_OUT] * len(offered)
         admitted: list[tuple[Kept, Admission]] = []
         places: list[int] = []
-        with self._lock:
-            ticks_ms = self._ticks_ms()
-            admit = self._sampler.admit
-            sampled_out = 0
-            for place, evidence in enumerate(offered):
-                said = evidence.validation.result
-                evidence_id = evidence.evidence_id or self.new_id()
-                signature = "" if said is _PASS else evidence.signature
-                try:
-                    admission = admit(evidence_id, said, evidence.dataset_urn, ticks_ms, evidence, signature)
-                except UserError as exc:
-                    answers[place] = Put(Decision.REFUSED, evidence_id, error=exc)
-                    self.stats.refused += 1
-                    continue
-                if admission is SAMPLED_OUT:
-                    sampled_out += 1
-                elif admission.is_shed:
-                    answers[place] = _SHED
-                else:
-                    admitted.append(
-                        (Kept(evidence_id, evidence, is_good_on_record=admission.is_good_on_record), admission)
-                    )
-                    places.append(place)
-            self.stats.offered += len(offered)
-            self.stats.sampled_out += sampled_out
+        for place, admission in self.admit_many(offers).items():
+            evidence_id = evidence_ids[place]
+            if isinstance(admission, UserError):
+                answers[place] = Put(Decision.REFUSED, evidence_id, error=admission)
+            elif admission.is_shed:
+                answers[place] = _SHED
+            else:
+                kept = Kept(evidence_id, offered[place], is_good_on_record=admission.is_good_on_record)
+                admitted.append((kept, admission))
+                places.append(place)
         self._take_in(admitted)
         for place, (kept, _) in zip(places, admitted, strict=True):
             answers[place] = kept.answered
@@ -168,32 +149,28 @@ class EvidenceCache:
 
         `evidence_id` is the one it will have (`new_id` makes one). `offered` is remembered of a PASS, and stored with
         the first FAIL after it: the evidence, or better what decodes it then, such as a partial with the bytes of the
-        message, that keeps nothing else alive. Raises `InvalidPayloadError` for an unknown result.
+        message, that keeps nothing else alive. Raises `InvalidIdError` without an id, and `InvalidPayloadError` for an
+        unknown result.
         """
-        [found] = self.admit_many([Offer(evidence_id, result, dataset_urn, offered, signature)])
+        offers = Offers((evidence_id,), (result,), (dataset_urn,), (offered,), {0: signature})
+        found = self.admit_many(offers).get(0, SAMPLED_OUT)
         if isinstance(found, UserError):
             raise found
         return found
 
-    def admit_many(self, offers: Sequence[Offer]) -> list[Admission | UserError]:
-        """Decide on many as `admit` does, in their order, and return for each what is decided or what it raises."""
-        found: list[Admission | UserError] = []
+    def admit_many(self, offers: Offers) -> dict[int, Admission | UserError]:
+        """Decide on many as `admit` does, in their order.
+
+        Return by their places what is decided on those that are not sampled out, or why they are refused. Raises
+        `InvalidIdError` if one has no id.
+        """
+        if "" in offers.evidence_ids:
+            raise InvalidIdError("evidence_id is empty; ask new_id() for one before asking whether it is kept")
         with self._lock:
-            ticks_ms = self._ticks_ms()
-            admit = self._sampler.admit
-            for each in offers:
-                try:
-                    if not each.evidence_id:
-                        raise InvalidIdError(
-                            "evidence_id is empty; ask new_id() for one before asking whether it is kept"
-                        )
-                    found.append(
-                        admit(each.evidence_id, each.result, each.dataset_urn, ticks_ms, each.offered, each.signature)
-                    )
-                except UserError as exc:
-                    found.append(exc)
-            self.stats.offered += len(offers)
-            self.stats.sampled_out += found.count(SAMPLED_OUT)
+            found = self._sampler.admit_many(offers, self._ticks_ms())
+            self.stats.offered += len(offers.evidence_ids)
+            self.stats.sampled_out += len(offers.evidence_ids) - len(found)
+            self.stats.refused += sum(isinstance(each, UserError) for each in found.values())
         return found
 
     def put_admitted(self, admitted: Sequence[tuple[Evidence, Admission]]) -> list[Put]:
@@ -204,6 +181,11 @@ class EvidenceCache:
         ]
         self._take_in(kept)
         return [each.answered for each, _ in kept]
+
+    def count_refused(self) -> None:
+        """Count a piece that was admitted and is not valid, so that `put_admitted` never sees it."""
+        with self._lock:
+            self.stats.refused += 1
 
     def new_id(self) -> str:
         """Return an id for evidence that has none."""

@@ -17,13 +17,14 @@ which differ in their last characters alone. It chooses a sample; it keeps no se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 from zlib import crc32
 
 from msgspec import Meta, Struct
 
-from headgate.errors import InvalidPayloadError
+from headgate.errors import InvalidPayloadError, UserError
 from headgate.health.evidence_limits import DatasetMeter, Limits, Meter, Stats
 from headgate.health.evidence_rows import Result, result
 
@@ -37,6 +38,8 @@ _NEVER_MS: Final = 2**63
 # How soon one that is due but finds no room is tried again.
 _AGAIN_MS: Final = 1_000
 DATASETS_MAX: Final = 50_000
+# How many batches are kept whole for what passed in them. By then most of their datasets have passed again.
+BATCHES_WHOLE: Final = 4
 
 Rate = Annotated[float, Meta(ge=0, le=1)]
 
@@ -82,6 +85,29 @@ SAMPLED_OUT: Final = Admission(is_kept=False)
 SHED: Final = Admission(is_kept=False, is_shed=True)
 
 
+class Offers(NamedTuple):
+    """What is to be known of many pieces of evidence to decide on them. The columns are of one length.
+
+    There are thousands at a time, and to make an object of each would take longer than to decide on it. `offered` is
+    what is remembered of a PASS. It may keep much else alive, such as the message of a whole batch, if `packed` says
+    how to make of one what does not. `signatures` are of those that did not pass, by their places.
+    """
+
+    evidence_ids: Sequence[str]
+    results: Sequence[str]
+    dataset_urns: Sequence[str]
+    offered: Sequence[Any]
+    signatures: Mapping[int, str] = {}
+    packed: Callable[[Any], object] | None = None
+
+
+class _Batch(NamedTuple):
+    """What passed last of each dataset of a batch, as it came, and how it is packed."""
+
+    passed: dict[_Dataset, Any]
+    packed: Callable[[Any], object]
+
+
 class _Dataset:
     """What is remembered of a dataset to decide on what comes next."""
 
@@ -118,27 +144,49 @@ class Sampler:
         self._below = _below(rates.usual)
         self._refresh_ms = round(1000 * rates.refresh_seconds)
         self._quiet_ms = round(1000 * rates.quiet_seconds)
+        self._whole: deque[_Batch] = deque()
+
+    def admit_many(self, offers: Offers, ticks_ms: int) -> dict[int, Admission | UserError]:
+        """Decide on many as `admit` does, in their order.
+
+        Return by their places what is decided on those that are not sampled out, or what `admit` raises of them.
+        """
+        found: dict[int, Admission | UserError] = {}
+        passed: dict[_Dataset, Any] = {}
+        if offers.packed is not None:
+            self._keep_whole(_Batch(passed, offers.packed))
+        datasets = self._datasets
+        # From 0 to 2^32, by the id alone. An id may be anything still: only what is kept is checked.
+        hashes = [crc32(each.encode("utf-8", "surrogatepass"), _SALT) * _MIX & _LAST for each in offers.evidence_ids]
+        columns = zip(hashes, offers.results, offers.dataset_urns, offers.offered, strict=True)
+        for place, (hashed, said, dataset_urn, offered) in enumerate(columns):
+            try:
+                if said == "PASS" or result(said) is Result.PASS:
+                    dataset = datasets.get(dataset_urn) or self._met(dataset_urn)
+                    passed[dataset] = dataset.last_good = offered
+                    # All but one in a hundred come this way, and no further.
+                    if hashed >= dataset.pass_below and ticks_ms < dataset.due_ms:
+                        continue
+                    admission = self._passed(dataset, ticks_ms)
+                else:
+                    signature = offers.signatures.get(place, "")
+                    admission = self._not_passed(hashed, result(said), dataset_urn, ticks_ms, signature)
+            except UserError as exc:
+                found[place] = exc
+                continue
+            if admission is not SAMPLED_OUT:
+                found[place] = admission
+        return found
 
     def admit(
         self, evidence_id: str, said: str, dataset_urn: str, ticks_ms: int, offered: object = None, signature: str = ""
     ) -> Admission:
         """Decide on one piece of evidence. `offered` is what is remembered of a PASS, and given back at a FAIL."""
-        dataset = self._datasets.get(dataset_urn) or self._met(dataset_urn)
-        # From 0 to 2^32, by the id alone. An id may be anything still: only what is kept is checked.
-        place = crc32(evidence_id.encode("utf-8", "surrogatepass"), _SALT) * _MIX & _LAST
-        if said == "PASS":
-            dataset.last_good = offered
-            # All but one in a hundred come this way, and no further.
-            if place >= dataset.pass_below and ticks_ms < dataset.due_ms:
-                return SAMPLED_OUT
-            return self._passed(dataset, ticks_ms)
-        found = result(said)
-        if found is Result.PASS:
-            return self.admit(evidence_id, "PASS", dataset_urn, ticks_ms, offered)
-        is_sampled = place < dataset.below[found]
-        if found is Result.FAIL:
-            return self._failed(dataset, signature, ticks_ms, is_sampled=is_sampled)
-        return self._neutral(dataset, signature, ticks_ms) if is_sampled else SAMPLED_OUT
+        offers = Offers((evidence_id,), (said,), (dataset_urn,), (offered,), {0: signature})
+        admission = self.admit_many(offers, ticks_ms).get(0, SAMPLED_OUT)
+        if isinstance(admission, UserError):
+            raise admission
+        return admission
 
     def give_back(self, dataset_urn: str) -> None:
         """Take back what was to be on record and could not be stored: the next PASS is due, the next FAIL first."""
@@ -175,6 +223,13 @@ class Sampler:
         self._set_due(dataset)
         return GOOD_ON_RECORD if is_refresh else KEPT
 
+    def _not_passed(self, hashed: int, said: Result, dataset_urn: str, ticks_ms: int, signature: str) -> Admission:
+        dataset = self._datasets.get(dataset_urn) or self._met(dataset_urn)
+        is_sampled = hashed < dataset.below[said]
+        if said is Result.FAIL:
+            return self._failed(dataset, signature, ticks_ms, is_sampled=is_sampled)
+        return self._neutral(dataset, signature, ticks_ms) if is_sampled else SAMPLED_OUT
+
     def _failed(self, dataset: _Dataset, signature: str, ticks_ms: int, *, is_sampled: bool) -> Admission:
         is_first = ticks_ms >= dataset.failed_ms + self._quiet_ms
         if not (is_sampled or is_first):
@@ -191,7 +246,7 @@ class Sampler:
         last_good = None
         if is_first:
             dataset.recovered_left = self._rates.recovered
-            last_good, dataset.last_good = dataset.last_good, None
+            last_good, dataset.last_good = self._last_good(dataset), None
             dataset.given_out = last_good
         self._set_due(dataset)
         if last_good is None:
@@ -205,6 +260,23 @@ class Sampler:
             return KEPT
         self._stats.shed_fail += 1
         return SHED
+
+    def _last_good(self, dataset: _Dataset) -> Any:  # noqa: ANN401 - as it was offered, or as it is packed
+        """Return what passed last, such that it keeps no batch alive."""
+        for batch in self._whole:
+            if dataset in batch.passed and batch.passed[dataset] is dataset.last_good:
+                return batch.packed(dataset.last_good)
+        return dataset.last_good
+
+    def _keep_whole(self, batch: _Batch) -> None:
+        """Keep a batch as it came, and of the one that has been kept longest only what is still the last good."""
+        # To pack each piece as it comes would take longer than to decide on it, and nearly all for nothing.
+        self._whole.append(batch)
+        if len(self._whole) > BATCHES_WHOLE:
+            passed, packed = self._whole.popleft()
+            for dataset, offered in passed.items():
+                if dataset.last_good is offered:
+                    dataset.last_good = packed(offered)
 
     def _set_due(self, dataset: _Dataset) -> None:
         recovered_ms = dataset.failed_ms + self._quiet_ms if dataset.recovered_left else _NEVER_MS

@@ -122,6 +122,53 @@ def test_last_good__given_a_first_failure__then_the_pass_before_it_is_given_back
     assert offers.stats.kept_last_good == 2
 
 
+def _passed(urns: list[str], name: str) -> sampling.Offers:
+    """Return a batch of one PASS of each dataset, as what can be packed."""
+    ids = [f"evd-{name}-{urn}" for urn in urns]
+    return sampling.Offers(ids, ["PASS"] * len(urns), urns, ids, packed=lambda offered: f"packed {offered}")
+
+
+def test_last_good__given_batches__then_only_what_outlasts_a_few_of_them_is_packed() -> None:
+    packed: list[str] = []
+    sampler = Sampler(Rates(usual=ResultRates(passed=0.0)), Limits(), Stats())
+
+    def pack(offered: str) -> str:
+        packed.append(offered)
+        return f"packed {offered}"
+
+    sampler.admit_many(_passed(["urn:dp:a:rare", "urn:dp:a:often"], "first")._replace(packed=pack), 0)
+    for number in range(sampling.BATCHES_WHOLE + 2):
+        sampler.admit_many(_passed(["urn:dp:a:often"], f"{number}")._replace(packed=pack), 1)
+
+    assert packed == ["evd-first-urn:dp:a:rare"]
+    assert sampler.admit("evd-1", "FAIL", "urn:dp:a:rare", 2).last_good == "packed evd-first-urn:dp:a:rare"
+    newest = f"evd-{sampling.BATCHES_WHOLE + 1}-urn:dp:a:often"
+    assert sampler.admit("evd-2", "FAIL", "urn:dp:a:often", 2).last_good == f"packed {newest}"
+
+
+def test_last_good__given_it_is_of_the_same_batch__then_the_failure_gets_what_passed_before_it() -> None:
+    sampler = Sampler(Rates(usual=ResultRates(passed=0.0)), Limits(), Stats())
+    sampler.admit_many(_passed([URN], "first"), 0)
+    ids = ["evd-a", "evd-b", "evd-c", "evd-d"]
+    batch = _passed([URN] * 4, "second")._replace(offered=ids, results=["PASS", "ok", "FAIL", "PASS"])
+
+    found = sampler.admit_many(batch, 1)
+
+    assert found == {2: Admission(is_kept=True, last_good="packed evd-b")}
+    # What could not be stored is remembered again, and keeps no batch alive either.
+    sampler.give_back(URN)
+    assert sampler.admit("evd-3", "FAIL", URN, 2).last_good == "packed evd-d"
+
+
+def test_batch__given_one_says_what_nobody_knows__then_the_others_are_decided_on_all_the_same() -> None:
+    sampler = Sampler(QUIET, Limits(), Stats())
+
+    found = sampler.admit_many(_passed([URN] * 3, "a")._replace(results=["FAIL", "MAYBE", "FAIL"]), 0)
+
+    assert isinstance(found[1], InvalidPayloadError)
+    assert [place for place, each in found.items() if isinstance(each, Admission) and each.is_kept] == [0, 2]
+
+
 def test_last_good__given_failures_that_never_pause__then_it_is_not_given_back_again() -> None:
     offers = Offers(Rates(usual=ResultRates(passed=0.0), refresh_seconds=1e9))
     offers.offer("PASS")

@@ -409,6 +409,9 @@ def test_evidence__in_a_batch__is_each_answered_in_its_order(rpcs: HealthRpcs) -
     assert all(each.error_message for each in done.results[200:203])
     assert done.sampled_out > 150
     assert (done.failed, done.stored + done.sampled_out) == (3, 201)
+    assert len({each.evidence_id for each in done.results}) == 204
+    stats = rpcs.health.evidence.stats
+    assert (stats.offered, stats.refused, stats.sampled_out) == (204, 3, done.sampled_out)
 
 
 def test_evidence__good_but_not_valid__does_not_keep_a_failure_from_being_stored(rpcs: HealthRpcs) -> None:
