@@ -6,6 +6,7 @@ all are counted as "other". Counting is cheap: the child of each set of labels i
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
@@ -58,11 +59,11 @@ class HealthMeters:
             return _Children(Histogram(name, help_text, labels, buckets=buckets, registry=registry))
 
         self._registry = registry
-        self._updates = counter("signal_state_updates", "Signal updates taken.", "signal_type", "state")
-        self._transitions = counter(
-            "signal_state_state_transitions", "Signals that changed state.", "from_state", "to_state", "tier"
-        )
-        self._update_success = counter("signal_state_update_success", "Signal updates that were written.")
+        # Counted here and told when someone asks: hundreds a second come in, each for two or three counters.
+        self._signals_lock = threading.Lock()
+        self._updates: dict[tuple[str, SignalState], int] = {}
+        self._transitions: dict[tuple[SignalState, SignalState, Tier], int] = {}
+        registry.register(_OnDemand(self._signal_metrics))
         self._update_conflicts = counter("signal_state_version_conflict", "Signal updates that lost a race.")
         self._update_errors = counter("signal_state_update_error", "Signal updates that failed.")
         self._created = counter("incident_created", "Incidents opened.", "severity", "owner_team")
@@ -93,12 +94,34 @@ class HealthMeters:
 
     # Signals.
 
-    def signal_updated(self, signal_type: str, state: SignalState, previous: SignalState | None, tier: Tier) -> None:
-        """Count an update that was written, and the transition if it was one. `previous` None: it is the first."""
-        self._updates.of(self._signal_types.name(signal_type), state.value).inc()
-        self._update_success.of().inc()
-        if previous is not None and previous is not state:
-            self._transitions.of(previous.value, state.value, tier.value).inc()
+    def signals_updated(self, written: Iterable[tuple[str, SignalState, SignalState | None, Tier]]) -> None:
+        """Count updates that were written, and the transitions among them.
+
+        Each is a signal's type, the state it is in, the one that it was in, None if it is the first, and its tier.
+        """
+        with self._signals_lock:
+            for signal_type, state, previous, tier in written:
+                key = self._signal_types.name(signal_type), state
+                self._updates[key] = self._updates.get(key, 0) + 1
+                if previous is not None and previous is not state:
+                    moved = previous, state, tier
+                    self._transitions[moved] = self._transitions.get(moved, 0) + 1
+
+    def _signal_metrics(self) -> Iterator[Metric]:
+        with self._signals_lock:
+            updates, transitions = dict(self._updates), dict(self._transitions)
+        taken = CounterMetricFamily("signal_state_updates", "Signal updates taken.", labels=["signal_type", "state"])
+        for (signal_type, state), count in updates.items():
+            taken.add_metric([signal_type, state], count)
+        yield taken
+        moved = CounterMetricFamily(
+            "signal_state_state_transitions", "Signals that changed state.", labels=["from_state", "to_state", "tier"]
+        )
+        for labels, count in transitions.items():
+            moved.add_metric(labels, count)
+        yield moved
+        written = sum(updates.values())
+        yield CounterMetricFamily("signal_state_update_success", "Signal updates that were written.", value=written)
 
     def signal_conflicted(self) -> None:
         """Count an update that was refused because another came first."""

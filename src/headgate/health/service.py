@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -68,6 +68,14 @@ _LOGGER: Final = "statestore.service"
 _log = structlog.get_logger(_LOGGER)
 # Asked before a line is made: there are two for each of hundreds of updates a second.
 _levels = logging.getLogger(_LOGGER)
+
+
+def _as_it_is(result: Result) -> Result:
+    return result
+
+
+# For when nobody looks, which is nearly always. It holds nothing, so that one will do.
+_UNWATCHED: Final = nullcontext(_as_it_is)
 
 
 class HealthService:
@@ -184,7 +192,7 @@ class HealthService:
         self.registry.flipped = self.retirement.flipped
         self.incidents.told = self._incident_told
         self.signals.told = self._signals_told
-        self.signals.counted = partial(_report_update, meters, alerts)
+        self.signals.counted = partial(_report_updates, meters, alerts)
         self._tracing = tracing if tracing is not None else Tracing()
         self._fields = sealer
 
@@ -193,9 +201,13 @@ class HealthService:
         with self.updating_signal(update) as noted:
             return noted(self.coalescer.update(update))
 
-    @contextmanager
-    def updating_signal(self, update: SignalUpdate) -> Iterator[Callable[[Result], Result]]:
+    def updating_signal(self, update: SignalUpdate) -> AbstractContextManager[Callable[[Result], Result]]:
         """Have a value taken over inside, as one span; the function given notes what was made of it, and returns it."""
+        is_told = _levels.isEnabledFor(logging.DEBUG)
+        return self._watched_update(update, is_told=is_told) if is_told or self._tracing.is_on else _UNWATCHED
+
+    @contextmanager
+    def _watched_update(self, update: SignalUpdate, *, is_told: bool) -> Iterator[Callable[[Result], Result]]:
         about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
         with self._tracing.span(
             "SignalStateRepository.updateSignalState",
@@ -205,7 +217,7 @@ class HealthService:
         ) as span:
             span.set_attribute("db.system", self._db_system)
             span.set_attribute("db.operation", "UpdateItem")
-            if is_told := _levels.isEnabledFor(logging.DEBUG):
+            if is_told:
                 _log.debug("signal_state_update_started", **about, expected_version=update.expected_version)
 
             def noted(result: Result) -> Result:
@@ -305,37 +317,43 @@ class _CountedIncidents(Incidents):
             raise
 
 
-def _report_update(meters: HealthMeters | None, alerts: Alerts | None, update: SignalUpdate, result: Result) -> None:
-    """Log and count what was made of an update, under the names that others look for."""
-    signal = result.signal
+def _report_updates(
+    meters: HealthMeters | None, alerts: Alerts | None, made: Sequence[tuple[SignalUpdate, Result]]
+) -> None:
+    """Log and count what was made of updates, under the names that others look for."""
+    for update, result in made:
+        if not result.is_success:
+            _report_refusal(meters, alerts, update, result)
+    if meters is not None:
+        written = [(each.signal, each.is_transition) for _, each in made if each.verdict is Verdict.APPLIED]
+        meters.signals_updated(
+            (signal.signal_type, signal.state, signal.previous_state if is_transition else signal.state, signal.tier)
+            for signal, is_transition in written
+            if signal is not None
+        )
+
+
+def _report_refusal(meters: HealthMeters | None, alerts: Alerts | None, update: SignalUpdate, result: Result) -> None:
+    signal, verdict = result.signal, result.verdict
     about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
-    if result.verdict in (Verdict.VERSION_CONFLICT, Verdict.STALE_WINDOW):
+    if verdict in (Verdict.VERSION_CONFLICT, Verdict.STALE_WINDOW):
         current = None if signal is None else signal.version
         _log.warning(
             "signal_state_update_conflict",
             **about,
             expected_version=update.expected_version,
             current_version=current,
-            error_type=result.verdict.value,
+            error_type=verdict.value,
         )
-    elif not result.is_success:
-        _log.error("signal_state_update_failed", **about, error=result.message, error_type=result.verdict.value)
-    if alerts is not None and result.verdict is Verdict.DATASET_NOT_FOUND:
+        if meters is not None:
+            meters.signal_conflicted()
+        return
+    _log.error("signal_state_update_failed", **about, error=result.message, error_type=verdict.value)
+    if alerts is not None and verdict is Verdict.DATASET_NOT_FOUND:
         alerts.record(DatasetNotFoundError(result.message))
     if meters is not None:
-        _count_update(meters, update, result)
-
-
-def _count_update(meters: HealthMeters, update: SignalUpdate, result: Result) -> None:
-    signal = result.signal
-    if result.verdict is Verdict.APPLIED and signal is not None:
-        previous = signal.previous_state if result.is_transition else signal.state
-        meters.signal_updated(signal.signal_type, signal.state, previous, signal.tier)
-    elif result.verdict in (Verdict.VERSION_CONFLICT, Verdict.STALE_WINDOW):
-        meters.signal_conflicted()
-    elif not result.is_success:
         meters.signal_failed()
-        if result.verdict is Verdict.UNAVAILABLE and update.value.state is SignalState.CRITICAL:
+        if verdict is Verdict.UNAVAILABLE and update.value.state is SignalState.CRITICAL:
             # Its incident would have been opened in the transaction that failed.
             meters.incident_creation_failed()
 

@@ -193,7 +193,7 @@ class Coalescer:
     def _take_over(self, batch: Sequence[_Waiting]) -> None:
         for attempt in range(ATTEMPTS):
             try:
-                results = self._signals.update_many([each.update for each in batch])
+                results = self._signals.take_over([each.update for each in batch])
             except TransientError as exc:
                 if attempt + 1 == ATTEMPTS:
                     self._fail(batch, exc)

@@ -24,6 +24,8 @@ LISTED: Final = (SignalState.CRITICAL, SignalState.WARNING, SignalState.UNKNOWN)
 _LATE: Final = 0
 # Looked up rather than asked for: the value of a member is worked out each time.
 _WORDS: Final[Mapping[SignalState | Tier, str]] = {each: each.value for each in (*SignalState, *Tier)}
+_STATES: Final[Mapping[str, SignalState]] = {each.value: each for each in SignalState}
+_TIERS: Final[Mapping[str, Tier]] = {each.value: each for each in Tier}
 # Up to here every whole float is exactly that whole number.
 _EXACT_MAX: Final = 2.0**53
 
@@ -129,13 +131,13 @@ def signal_of(row: Mapping[str, Any]) -> Signal:
         dataset_urn=row["PK"],
         signal_type=row["SK"],
         value=_value(row),
-        tier=Tier(row["tier"]),
+        tier=_TIERS[row["tier"]],
         owner_team=row["owner_team"],
         version=row["version"],
         digest=row["digest"],
         last_updated=row["last_updated"],
         state_changed_at=row["state_changed_at"],
-        previous_state=None if previous is None else SignalState(previous),
+        previous_state=None if previous is None else _STATES[previous],
         ok_until=row.get("ok_until"),
         volume=None if volume is None else hour_of(volume),
     )
@@ -143,7 +145,7 @@ def signal_of(row: Mapping[str, Any]) -> Signal:
 
 def _value(row: Mapping[str, Any]) -> SignalValue:
     return SignalValue(
-        state=SignalState(row["state"]),
+        state=_STATES[row["state"]],
         # A whole number comes back as one, whatever it was stored as.
         score=float(row["score"]),
         slo_threshold=float(row["slo_threshold"]),

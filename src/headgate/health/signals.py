@@ -101,7 +101,7 @@ class Signals:
         self._incidents = incidents
         # Told, once they are durable, of signals that changed their state; and of what was made of each update.
         self.told: Callable[[Sequence[Signal]], None] = lambda _signals: None
-        self.counted: Callable[[SignalUpdate, Result], None] = lambda _update, _result: None
+        self.counted: Callable[[Sequence[tuple[SignalUpdate, Result]]], None] = lambda _made: None
 
     # Looking.
 
@@ -193,7 +193,7 @@ class Signals:
 
         Raises `InvalidPayloadError` or `InvalidIdError` for what cannot be said, and what the store raises.
         """
-        (result,) = self._updated([checked(update, self._now_ms())])
+        (result,) = self.take_over([checked(update, self._now_ms())])
         return result
 
     def update_many(self, updates: Sequence[SignalUpdate]) -> list[Result]:
@@ -204,53 +204,63 @@ class Signals:
         if len(updates) > BATCH_MAX:
             raise InvalidPayloadError(f"updates: {len(updates)} at once; send at most {BATCH_MAX}")
         now_ms = self._now_ms()
-        results: list[Result | None] = [None] * len(updates)
-        sound: list[tuple[int, SignalUpdate]] = []
+        refused: dict[int, Result] = {}
+        sound: list[SignalUpdate] = []
         seen: set[tuple[str, str]] = set()
         for index, update in enumerate(updates):
             try:
                 canonical = checked(update, now_ms)
             except UserError as exc:
-                results[index] = self._result(update, Result(Verdict.INVALID, message=exc.message))
+                refused[index] = Result(Verdict.INVALID, message=exc.message)
                 continue
             key = (canonical.dataset_urn, canonical.signal_type)
             if key in seen:
                 message = f"{key[0]} {key[1]}: a second update of one signal in one batch; send it in the next"
-                results[index] = self._result(update, Result(Verdict.REPEATED_KEY, message=message))
+                refused[index] = Result(Verdict.REPEATED_KEY, message=message)
                 continue
             seen.add(key)
-            sound.append((index, canonical))
-        for (index, _), result in zip(sound, self._updated([each for _, each in sound]), strict=True):
-            results[index] = result
-        return [each for each in results if each is not None]
+            sound.append(canonical)
+        if refused:
+            self.counted([(updates[index], result) for index, result in refused.items()])
+        taken = iter(self.take_over(sound))
+        return [refused[index] if index in refused else next(taken) for index in range(len(updates))]
 
-    def _updated(self, updates: Sequence[SignalUpdate]) -> list[Result]:
+    def take_over(self, updates: Sequence[SignalUpdate]) -> list[Result]:
+        """Take over values that `checked` returned, each of another signal, as `update_many` does."""
         results: dict[int, Result] = {}
         pending = self._known(updates, results)
         late: dict[int, list[Put]] = {}
         changed: list[Signal] = []
-        for _ in range(ROUNDS_MAX):
+        rounds = 0
+        while pending and rounds < ROUNDS_MAX:
+            rounds += 1
             now_ms = self._now_ms()
             ready = [each for each in pending if self._decide(each, now_ms, results, late)]
-            if not ready:
-                pending = []
-                break
-            incidents, drafts = self._incidents_of(ready), Drafts()
-            changes = any(each.decision is not None and each.decision.is_transition for each in ready)
-            with prioritised(Priority.TRANSITION if changes else Priority.REFRESH):
-                outcomes = self._applied([self._writes(each, now_ms, incidents, drafts) for each in ready])
-            changed += self._noted(
-                [each for each, error in zip(ready, outcomes, strict=True) if error is None], results
-            )
-            refused = [(each, error) for each, error in zip(ready, outcomes, strict=True) if error is not None]
-            pending = [each for each, error in refused if not self._is_settled(each, error, results)]
+            pending = self._written(ready, now_ms, results, changed) if ready else []
         for each in pending:
             message = f"{each.update.dataset_urn}: others were faster {ROUNDS_MAX} times; send it again"
             results[each.index] = Result(Verdict.UNAVAILABLE, each.current, message)
         self._note_late(late, results)
         if changed:
             self.told(changed)
-        return [self._result(update, results[index]) for index, update in enumerate(updates)]
+        made = [results[index] for index in range(len(updates))]
+        self.counted([*zip(updates, made, strict=True)])
+        return made
+
+    def _written(
+        self, ready: Sequence[_Pending], now_ms: int, results: dict[int, Result], changed: list[Signal]
+    ) -> list[_Pending]:
+        """Write what was decided, note it and which signals changed, and return what is to be decided anew."""
+        incidents, drafts = self._incidents_of(ready), Drafts()
+        changes = [each for each in ready if each.decision is not None and each.decision.is_transition]
+        with prioritised(Priority.TRANSITION if changes else Priority.REFRESH):
+            outcomes = self._applied([self._writes(each, now_ms, incidents, drafts) for each in ready])
+        if not any(outcomes):
+            changed += self._noted(ready, results)
+            return []
+        outcome_of = list(zip(ready, outcomes, strict=True))
+        changed += self._noted([each for each, error in outcome_of if error is None], results)
+        return [each for each, error in outcome_of if error is not None and not self._is_settled(each, error, results)]
 
     def _applied(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
         """Apply transactions, and return the error of each that was refused.
@@ -288,20 +298,23 @@ class Signals:
         Each is under the name that its dataset is registered by. Memory will do: a signal that someone else has
         changed since refuses the write, and says how it stands.
         """
-        standings = {urn: self._standing(urn) for urn in dict.fromkeys(each.dataset_urn for each in updates)}
-        standing_of = [standings[each.dataset_urn] for each in updates]
-        updates = [_registered(each, standing) for each, standing in zip(updates, standing_of, strict=True)]
-        keys = [cache_keys.signal_state(each.dataset_urn, each.signal_type) for each in updates]
-        known = []
-        for index, (update, key, held) in enumerate(
-            zip(updates, keys, self._cache.peek_many(keys, Signal), strict=True)
-        ):
-            standing = standing_of[index]
+        standings: dict[str, Standing | None] = {}
+        known: list[_Pending] = []
+        for index, update in enumerate(updates):
+            urn = update.dataset_urn
+            if urn not in standings:
+                standings[urn] = self._standing(urn)
+            standing = standings[urn]
             if standing is None:
-                message = f"{update.dataset_urn}: no such dataset is registered; register it first"
+                message = f"{urn}: no such dataset is registered; register it first"
                 results[index] = Result(Verdict.DATASET_NOT_FOUND, message=message)
-            else:
-                known.append(_Pending(index, update, standing, held, key, is_remembered=held is not None))
+                continue
+            if standing.dataset_urn is not None:
+                update = replace(update, dataset_urn=standing.dataset_urn)
+            key = cache_keys.signal_state(update.dataset_urn, update.signal_type)
+            known.append(_Pending(index, update, standing, None, key))
+        for each, held in zip(known, self._cache.peek_many([each.cache_key for each in known], Signal), strict=True):
+            each.current, each.is_remembered = held, held is not None
         self._read([each for each in known if not each.is_remembered])
         return known
 
@@ -433,16 +446,5 @@ class Signals:
             return True
         raise error
 
-    def _result(self, update: SignalUpdate, result: Result) -> Result:
-        self.counted(update, result)
-        return result
-
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
-
-
-def _registered(update: SignalUpdate, standing: Standing | None) -> SignalUpdate:
-    """Return an update under the name that its dataset is registered by."""
-    if standing is None or standing.dataset_urn is None:
-        return update
-    return replace(update, dataset_urn=standing.dataset_urn)

@@ -112,7 +112,7 @@ def _value_of(message: pb.SignalStateValue) -> SignalValue:
         ),
         breach_start=moment_of(message, "breach_start"),
         failure_signature=message.failure_signature or None,
-        top_producer=producer_of(message.top_producer),
+        top_producer=producer_of(message.top_producer) if message.HasField("top_producer") else None,
         evidence_sample=tuple(message.evidence_sample),
         incident_id=message.incident_id or None,
     )

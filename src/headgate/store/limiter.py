@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
@@ -56,14 +54,19 @@ _SHARES: Final = {Priority.TRANSITION: 1.0, Priority.REFRESH: 0.5, Priority.EVID
 _priority: ContextVar[Priority] = ContextVar("store_priority", default=Priority.REFRESH)
 
 
-@contextmanager
-def prioritised(priority: Priority) -> Iterator[None]:
-    """Let the store calls made inside matter so much."""
-    token = _priority.set(priority)
-    try:
-        yield
-    finally:
-        _priority.reset(token)
+class prioritised:
+    """Let the store calls made inside matter so much. Enter it once."""
+
+    __slots__ = ("_priority", "_token")
+
+    def __init__(self, priority: Priority) -> None:
+        self._priority = priority
+
+    def __enter__(self) -> None:
+        self._token = _priority.set(self._priority)
+
+    def __exit__(self, kind: object, error: object, trace: object, /) -> None:
+        _priority.reset(self._token)
 
 
 def current_priority() -> Priority:

@@ -64,9 +64,10 @@ def rig() -> Rig:
 
 
 def test_signals__updates_and_transitions__are_counted_apart(rig: Rig) -> None:
-    rig.meters.signal_updated("FRESHNESS", SignalState.OK, None, Tier.TIER_1)
-    rig.meters.signal_updated("FRESHNESS", SignalState.OK, SignalState.OK, Tier.TIER_1)
-    rig.meters.signal_updated("FRESHNESS", SignalState.CRITICAL, SignalState.OK, Tier.TIER_1)
+    first = ("FRESHNESS", SignalState.OK, None, Tier.TIER_1)
+    refreshed = ("FRESHNESS", SignalState.OK, SignalState.OK, Tier.TIER_1)
+    rig.meters.signals_updated([first, refreshed])
+    rig.meters.signals_updated([("FRESHNESS", SignalState.CRITICAL, SignalState.OK, Tier.TIER_1)])
     rig.meters.signal_conflicted()
     rig.meters.signal_failed()
 
@@ -96,7 +97,7 @@ def test_incidents__resolved__by_how_long_it_took(rig: Rig, seconds: float, buck
 def test_labels__that_users_choose__are_bounded(rig: Rig) -> None:
     for number in range(3 * TEAMS_MAX):
         rig.meters.incident_created(Severity.SEV_1, f"team-{number}")
-        rig.meters.signal_updated(f"TYPE_{number}", SignalState.OK, None, Tier.TIER_3)
+        rig.meters.signals_updated([(f"TYPE_{number}", SignalState.OK, None, Tier.TIER_3)])
     rig.meters.incident_created(Severity.SEV_1, "team-0")
 
     assert rig.value("incident_created_total", severity="SEV_1", owner_team="team-0") == 2
@@ -231,7 +232,7 @@ def test_counting__is_cheap(rig: Rig) -> None:
     def seconds() -> float:
         began_at = time.perf_counter()
         for _ in range(1000):
-            rig.meters.signal_updated("FRESHNESS", SignalState.OK, SignalState.OK, Tier.TIER_1)
+            rig.meters.signals_updated([("FRESHNESS", SignalState.OK, SignalState.OK, Tier.TIER_1)])
         return (time.perf_counter() - began_at) / 1000
 
     best = min(seconds() for _ in range(5))

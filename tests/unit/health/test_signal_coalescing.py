@@ -29,14 +29,14 @@ class Held(Signals):
     entered: threading.Event
     failures: int
 
-    def update_many(self, updates: Any) -> list[Result]:
+    def take_over(self, updates: Any) -> list[Result]:
         self.entered.set()
         assert self.gate.wait(20)
         if self.failures:
             self.failures -= 1
             raise StoreBusyError("away for a moment")
         self.batches.append(len(updates))
-        return super().update_many(updates)
+        return super().take_over(updates)
 
 
 @pytest.fixture

@@ -420,7 +420,7 @@ def test_update_many__told_and_counted__once_for_each(rig: Rig) -> None:
     told: list[Signal] = []
     counted: list[tuple[SignalUpdate, Result]] = []
     rig.signals.told = told.extend
-    rig.signals.counted = lambda update, result: counted.append((update, result))
+    rig.signals.counted = counted.extend
     rig.signals.update_many([rig.update(OK, kind="A"), rig.update(OK, kind="B"), rig.update(OK, urn="bad")])
     assert [each.signal_type for each in told] == ["A", "B"]
     assert len(counted) == 3
