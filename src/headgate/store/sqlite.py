@@ -62,8 +62,7 @@ __all__ = ["SqliteStore", "Synchronous"]
 BATCH_ROWS_MAX: Final = 500
 # Text of this length fits into an item whatever its characters are.
 _CHARS_SURELY_FIT: Final = BODY_SURELY_FITS // 4
-# More keys than a few are read with one statement, and so many at a time.
-_FEW: Final = 4
+# So many keys are read with one statement.
 _MANY: Final = 100
 
 
@@ -132,7 +131,7 @@ class SqliteStore:
         return None if body is None else decoded(self._rows[table.name], body)
 
     def get_many(self, table: Table, keys: Sequence[Key], *, consistent: bool = False) -> list[Item | None]:
-        if len(keys) <= _FEW:
+        if len(keys) <= 1:
             return [self.get(table, key, consistent=consistent) for key in keys]
         rows, now = self._rows[table.name], self._clock.seconds()
         found: dict[Key, Item] = {}

@@ -15,7 +15,7 @@ from headgate.store.checks import check_size, update_condition
 from headgate.store.conditions import VERSION, Compare, Comparison, Condition, holds
 from headgate.store.conflicts import refused
 from headgate.store.sqlite_file import CHANGES
-from headgate.store.sqlite_recent import Parameters
+from headgate.store.sqlite_recent import FEW, Parameters
 from headgate.store.sqlite_rows import TableRows, parameters
 from headgate.store.values import Item, add_numbers, dump, is_plain, load, stored_bytes
 from headgate.store.writes import ChangeKind, Update
@@ -255,7 +255,8 @@ def carry_out_each(
     """Apply transactions one after the other, and return for each what refused it, if anything did."""
     cursor = connection.cursor()
     outcomes: list[HeadgateError | None] = []
-    seen_ahead = 0
+    # A few rows are not read ahead anyway, and to find out which ones takes as long as to read one.
+    seen_ahead = len(transactions) if len(transactions) < FEW else 0
     for place, operations in enumerate(transactions):
         if place == seen_ahead:
             seen_ahead = _look_ahead(cursor, transactions, place)

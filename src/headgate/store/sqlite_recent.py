@@ -21,7 +21,8 @@ Content = tuple[str | None, Vouched | None]
 
 ROWS_MAX: Final = 512
 _HALF: Final = ROWS_MAX // 2
-_FEW: Final = 4
+# Fewer rows than these are read one by one.
+FEW: Final = 4
 # Larger ones are rare, and reading one again costs little beside decoding it.
 _BODY_CHARS_MAX: Final = 4_000
 _NOTHING: Final[Content] = (None, None)
@@ -58,7 +59,7 @@ class RecentRows:
     def read_ahead(self, cursor: sqlite3.Cursor, keys: Sequence[Parameters], select_many: Callable[[int], str]) -> None:
         """Read the rows that are not known yet with one statement: other threads get in between at each one."""
         missing = [key for key in dict.fromkeys(keys) if key not in self._contents and key not in self._older]
-        if len(missing) < _FEW:
+        if len(missing) < FEW:
             return
         given = [value for key in missing for value in key]
         found = {tuple(place): body for *place, body in cursor.execute(select_many(len(missing)), given)}

@@ -45,6 +45,7 @@ class TableRows:
         self._columns |= {attribute: _quoted(f"i_{attribute}") for attribute in self._copies}
         self._statements: dict[tuple[str | None, str | None, bool, bool], str] = {}
         self._upserts: dict[int, str] = {}
+        self._selects: dict[int, str] = {}
         # Bound once: building a row is on the path of every write.
         self._copied = (*self._copies, *([table.ttl_attribute] if table.ttl_attribute else []))
         self._row_attributes = (*table.key_names, *self._copied)
@@ -144,6 +145,12 @@ class TableRows:
 
     def select_many(self, count: int) -> str:
         """Return the statement that reads the rows of several keys, with the keys before each body."""
+        statement = self._selects.get(count)
+        if statement is None:
+            statement = self._selects[count] = self._select_many(count)
+        return statement
+
+    def _select_many(self, count: int) -> str:
         places = ", ".join([f"({', '.join('?' for _ in self._keys)})"] * count)
         # Looked up one by one from the list: with IN over several columns SQLite would go through the whole table.
         same = " AND ".join(f"{key} = wanted.column{number}" for number, key in enumerate(self._keys, 1))
