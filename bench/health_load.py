@@ -66,7 +66,10 @@ def _loaded(home: Path, how: str, rows: Sequence[Row], seconds: float) -> list[F
         loaded = at_set_times(server.http, rows, seconds, WARM_SECONDS)
         cpu = (server.cpu_seconds() - before) / (time() - began)
     cores = os.cpu_count() or 1
-    shares = f"server {cpu / cores:.0%} of the machine, load generator {loaded.own_cpu / cores:.0%}"
+    shares = (
+        f"server {cpu / cores:.0%} of the machine, load generator {loaded.own_cpu / cores:.0%}; "
+        f"quiet: the {loaded.quiet_seconds} of {seconds:g} s in which the host took next to nothing"
+    )
     return [_figure(how, told, shares) for told in loaded.rows]
 
 
@@ -74,7 +77,7 @@ def _figure(how: str, told: Told, shares: str) -> Figure:
     row = told.row
     return Figure(
         f"{row.name}, {how}: {row.rate:,.0f}/s asked",
-        f"{told.held:,.0f}/s, p99 {told.p99_ms:.1f} ms",
+        f"{told.held:,.0f}/s, p99 {told.quiet_p99_ms:.1f} ms quiet, {told.p99_ms:.1f} in all",
         f"all, <= {row.goal_ms:g} ms",
         told.is_held,
         f"p50 {told.p50_ms:.1f} ms, {told.failed} failed",

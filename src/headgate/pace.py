@@ -6,7 +6,7 @@ from typing import Final
 
 # So many in a second are worth waiting for one another, for so long.
 BUSY_PER_SECOND: Final = 200
-PACE_SECONDS: Final = 0.008
+PACE_SECONDS: Final = 0.012
 
 
 class Pace:

@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 from headgate.auth.principals import Principal
 from headgate.clock import Clock
 from headgate.errors import IntakeEndedError
+from headgate.pace import Pace
 from headgate.serve import meters_elsewhere
 from headgate.serve.intake_frames import Answer, Ask, Beat, Count, Failed, Frame
 from headgate.serve.intake_line import Line
@@ -186,7 +187,7 @@ class Intake:
         """Start a process, and stay with it until it has ended."""
         ours, theirs = socket.socketpair()
         lost = asyncio.Event()
-        line = Line(self._cache, self._clock, take=self._take, lost=lost.set)
+        line = Line(self._cache, self._clock, take=self._take, lost=lost.set, pace=Pace())
         with theirs:
             process = await asyncio.to_thread(_spawned, theirs.fileno(), self._settings)
         await asyncio.get_running_loop().create_unix_connection(lambda: line, sock=ours)

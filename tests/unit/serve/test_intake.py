@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -15,9 +18,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from headgate.auth.principals import LOCAL
 from headgate.clock import VirtualClock
+from headgate.pace import Pace
 from headgate.serve import meters_elsewhere
 from headgate.serve.intake import BYTES_MANY, CALLS_MANY, Pressure
 from headgate.serve.intake_frames import Answer, Ask, Beat, Count, Failed, Forget, Frame, Incoming, forgotten, packed
+from headgate.serve.intake_line import Line
 from headgate.serve.meters_elsewhere import Summed, unpacked
 from headgate.serve.rpc_failures import RpcFailure
 from headgate.store import cache_keys
@@ -130,3 +135,90 @@ def test_summed__counted_elsewhere_alone__is_shown() -> None:
     summed = Summed()
     summed.heard(11, unpacked(meters_elsewhere.packed(_counted(2))))
     assert summed.get_sample_value("updates_total", {"state": "OK"}) == 2
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written, a list for each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[list[Frame]] = []
+        self.is_closed = False
+        self.came = asyncio.Event()
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.written.append(list(Incoming().frames(b"".join(list_of_data))))
+        self.came.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Waits(Pace):
+    """Lets the first group leave at once, and the next so many seconds later."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def pause_seconds(self, now: float) -> float:
+        return self._seconds if self._began_at else 0.0
+
+
+def on_a_line(pace: Pace | None, work: Callable[[Line, Wire], Awaitable[None]]) -> None:
+    async def run() -> None:
+        wire, clock = Wire(), VirtualClock()
+        clock.advance(100)
+        line = Line(Cache(clock=clock), clock, take=lambda _frame: None, pace=pace)
+        line.connection_made(wire)
+        await work(line, wire)
+
+    asyncio.run(run())
+
+
+def test_line__without_a_pace__every_frame_leaves_at_once() -> None:
+    async def send(line: Line, wire: Wire) -> None:
+        line.send(Count(1))
+        line.send(Count(2))
+        assert wire.written == [[Count(1)], [Count(2)]]
+
+    on_a_line(None, send)
+
+
+def test_line__many_frames__leave_together_a_moment_after_those_before_them() -> None:
+    async def send(line: Line, wire: Wire) -> None:
+        line.send(Count(1))
+        assert wire.written == [[Count(1)]]
+        wire.came.clear()
+        line.send(Count(2))
+        line.send(Count(3))
+        assert len(wire.written) == 1
+        await asyncio.wait_for(wire.came.wait(), 10)
+        assert wire.written[1:] == [[Count(2), Count(3)]]
+
+    on_a_line(Waits(0.005), send)
+
+
+def test_line__something_to_forget_while_frames_wait__all_leaves_in_its_order() -> None:
+    async def send(line: Line, wire: Wire) -> None:
+        line.send(Count(1))
+        line.send(Count(2))
+        wire.came.clear()
+        line.told([Invalidation(KEY, 7)])
+        await asyncio.wait_for(wire.came.wait(), 10)
+        [waited, forget] = wire.written[1]
+        assert waited == Count(2)
+        assert isinstance(forget, Forget)
+
+    on_a_line(Waits(3600), send)
+
+
+def test_line__closed_while_frames_wait__they_leave_first() -> None:
+    async def send(line: Line, wire: Wire) -> None:
+        line.send(Count(1))
+        line.send(Count(2))
+        line.close()
+        assert wire.written == [[Count(1)], [Count(2)]]
+        assert wire.is_closed
+
+    on_a_line(Waits(3600), send)
