@@ -34,6 +34,8 @@ _SHOWN_MAX: Final = 40
 Word = Annotated[str, Meta(max_length=256)]
 Code = Annotated[str, Meta(min_length=1, max_length=512)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+# As Kafka counts them, and messages hold them.
+Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 # 32 and 16 hex digits by the standard. Others are taken too: an id that cannot be followed is no reason to lose proof.
 TraceId = Annotated[str, Meta(pattern=r"^[0-9A-Za-z._-]{1,64}\Z")]
 
@@ -70,7 +72,7 @@ class Source(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Where the record was found."""
 
     topic: Word | None = None
-    partition: Count | None = None
+    partition: Partition | None = None
     offset: Count | None = None
     timestamp_type: Word | None = None
 

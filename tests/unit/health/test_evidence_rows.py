@@ -119,6 +119,7 @@ def test_result__given_an_alias__then_it_is_understood(said: str, expected: Resu
         ({"producer": {"producer_id": "x", "confidence": "SURE"}}, "confidence"),
         ({"source": {"partition": -1}}, "partition"),
         ({"source": {"offset": 2**63}}, "offset"),
+        ({"source": {"partition": 2**31}}, "partition"),
         ({"otel": {"trace_id": "no spaces here"}}, "trace_id"),
         ({"payload_ref": "x" * 2049}, "payload_ref"),
         ({"payload_size_bytes": -1}, "payload_size_bytes"),
