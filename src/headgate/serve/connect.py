@@ -46,6 +46,8 @@ _TIMEOUT_DIGITS_MAX: Final = 10
 # Hosts that were let through and are known again; and what is certainly no length that the guard refuses.
 _HOSTS_MAX: Final = 64
 _LENGTH_DIGITS_MAX: Final = 6
+# A question is short. One that is not takes long to read, and is not for the event loop.
+_SMALL_DIGITS: Final = 4
 _CUT_OFF: Final = "the server stopped before the call was finished; find out what was done before you repeat it"
 
 
@@ -87,9 +89,13 @@ class Connect:
                 raise
             await exchange.fail(RpcFailure("UNAVAILABLE", "draining", _CUT_OFF, []))
 
-    def takes(self, url: bytes) -> bool:
-        """Whether a POST to this address may be answered by `direct`."""
-        return url in self._dispatcher.direct
+    def length_digits_max(self, url: bytes) -> int:
+        """Return how long a POST to this address may be to be answered by `direct`, in digits; 0: it never is."""
+        method = self._dispatcher.direct.get(url)
+        if method is None:
+            return 0
+        # What is handed over is not looked at here, and may be as long as the guard lets it.
+        return _LENGTH_DIGITS_MAX if method.is_taken_in else _SMALL_DIGITS
 
     def understood(self, url: bytes, headers: RawPairs) -> _Understood | None:
         """Return what the head of a call says that is like most, or None: then it comes as any other."""

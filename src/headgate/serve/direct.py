@@ -38,8 +38,8 @@ LATER: Final = Later.LATER
 class DirectApp(Protocol):
     """An application that can answer directly. What it leaves, and everything else, it is asked over ASGI."""
 
-    def takes(self, url: bytes) -> bool:
-        """Whether a POST to this address is worth asking `understood` about."""
+    def length_digits_max(self, url: bytes) -> int:
+        """Return how many digits the length of a POST to this address may have for `understood` to be asked, or 0."""
 
     def understood(self, url: bytes, headers: RawPairs) -> object | None:
         """Return what `direct` is to be given of a request with this head, or None if that is none for `direct`.

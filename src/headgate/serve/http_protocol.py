@@ -1,8 +1,8 @@
 """How requests are read from connections: uvicorn's way, and a shorter one for what the application answers directly.
 
-A small request is kept until all of it is there, and offered to the application. If that does not answer it, it goes on
-as if it had just begun. Clients send the same head again and again: one that was understood before is known by its
-bytes, and what comes with it is not parsed.
+A request that is not too long is kept until all of it is there, and offered to the application. If that does not answer
+it, it goes on as if it had just begun. Clients send the same head again and again: one that was understood before is
+known by its bytes, and what comes with it is not parsed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from headgate.serve.direct import LATER, DirectApp, RawPairs, Whole, head_of
 from headgate.serve.problem import MEDIA_TYPE, Problem
 from headgate.telemetry import correlated
 
-# A body whose length has more digits is not small.
-_SMALL_DIGITS: Final = 4
 # So many heads are known at a time, none longer than this.
 HEADS_MAX: Final = 512
 HEAD_BYTES_MAX: Final = 2048
@@ -98,7 +96,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, *arguments, **more)
         self._direct_app = config.app if isinstance(config.app, DirectApp) else None
         # The body so far of a request that may be answered directly.
-        self._kept: bytes | None = None
+        self._kept: list[bytes] | None = None
         self._understood: Any = None
         self._is_in_message = False
         # What was received last, if a request begins with it, and whether that was offered already.
@@ -129,7 +127,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self._may_be_direct():
-            self._kept = b""
+            self._kept = []
         else:
             super().on_headers_complete()
 
@@ -137,12 +135,12 @@ class HttpProtocol(HttpToolsProtocol):
         if self._kept is None:
             super().on_body(body)
         else:
-            self._kept += body
+            self._kept.append(body)
 
     def on_message_complete(self) -> None:
         self._is_in_message = False
         if self._kept is not None:
-            body = self._kept
+            body = b"".join(self._kept)
             if self._received:
                 self.heads.learn(self._received, self._understood, body)
             if self._answer(self._understood, body):
@@ -162,18 +160,13 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _may_be_direct(self) -> bool:
         app, parser = self._direct_app, self.parser
-        if (
-            app is None
-            or self._was_offered
-            or not app.takes(self.url)
-            or parser.get_method() != b"POST"
-            or not self._is_free()
-        ):
+        digits_max = 0 if app is None or self._was_offered else app.length_digits_max(self.url)
+        if app is None or digits_max == 0 or parser.get_method() != b"POST" or not self._is_free():
             return False
         is_plain = parser.should_keep_alive() and not parser.should_upgrade() and parser.get_http_version() == "1.1"
         lengths = [value for name, value in self.headers if name == b"content-length"]
-        is_small = len(lengths) == 1 and len(lengths[0]) <= _SMALL_DIGITS
-        if not (is_plain and is_small) or self.expect_100_continue:
+        is_short = len(lengths) == 1 and len(lengths[0]) <= digits_max
+        if not (is_plain and is_short) or self.expect_100_continue:
             return False
         self._understood = app.understood(self.url, self.headers)
         return self._understood is not None
@@ -206,7 +199,7 @@ class HttpProtocol(HttpToolsProtocol):
         kept, self._kept = self._kept, None
         if kept is not None:
             super().on_headers_complete()
-            super().on_body(kept)
+            super().on_body(b"".join(kept))
 
     def _send(self, whole: Whole, *, keep_alive: bool) -> None:
         state = self.server_state

@@ -44,8 +44,8 @@ class App:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    def takes(self, url: bytes) -> bool:
-        return url == URL
+    def length_digits_max(self, url: bytes) -> int:
+        return 6 if url == URL else 0
 
     def understood(self, url: bytes, headers: RawPairs) -> object | None:
         assert url == URL
@@ -156,6 +156,26 @@ def test_head__known_but_the_body_comes_later__is_answered_once() -> None:
             await asyncio.sleep(0.01)
         assert await talk.answer() == b"two"
         assert [body for _, body in app.seen] == [b"one", b"two"]
+
+    talk(ask)
+
+
+def test_body__longer_than_what_comes_at_once__is_put_together_and_answered_directly() -> None:
+    async def ask(app: App, talk: Talk) -> None:
+        for letter in (b"a", b"b"):
+            body = letter * 999_999
+            talk.writer.write(request(body))
+            assert await talk.answer() == body
+        assert [kind for kind, _ in app.seen] == ["now", "now"]
+
+    talk(ask)
+
+
+def test_body__longer_than_the_application_takes__goes_the_usual_way() -> None:
+    async def ask(app: App, talk: Talk) -> None:
+        talk.writer.write(request(b"a" * 1_000_000))
+        assert await talk.answer() == b"a" * 1_000_000
+        assert [kind for kind, _ in app.seen] == ["usual"]
 
     talk(ask)
 
