@@ -53,7 +53,8 @@ def never_ends_nor_its_child(path: str) -> None:
     child.wait()
 
 
-@app.activity(retry=once, isolate=True, timeout="2s")
+# Longer than a process takes to start beside many others.
+@app.activity(retry=once, isolate=True, timeout="6s")
 def too_slow_and_its_child(path: str) -> None:
     never_ends_nor_its_child.function(path)
 

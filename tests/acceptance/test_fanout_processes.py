@@ -242,11 +242,11 @@ def test_kill_9__a_worker_whose_children_hang__nothing_of_it_lives_on(site: Site
 def test_zombie__stopped_past_its_lease__its_late_result_is_dropped_and_it_works_on(site: Site) -> None:
     site.split([1, 2], "held")
     (site.folder / "go-chunk-0000001-1").touch()
-    zombie = site.worker(processes=1, lease_seconds=1.0)
+    zombie = site.worker(processes=1, lease_seconds=3.0)
     until(lambda: len(site.journal()) == 1, "the beginning of the first chunk")
     zombie.send_signal(signal.SIGSTOP)
     try:
-        heir = site.worker(processes=1, lease_seconds=1.0)
+        heir = site.worker(processes=1, lease_seconds=3.0)
         until(lambda: any(line.startswith("chunk-0000000 2") for line in site.journal()), "the second attempt")
         (site.folder / "go-chunk-0000000-1").touch()
         zombie.send_signal(signal.SIGCONT)

@@ -127,8 +127,13 @@ class Shell:
     def run(self, command: Command) -> None:
         """Type a command, and fail unless its output is as shown."""
         deadline = time.monotonic() + ANSWER_SECONDS_MAX
+        output = ""
         while True:
-            output = self._output(command, deadline)
+            try:
+                output = self._output(command, deadline)
+            except queue.Empty:
+                said = f"{output}\nis what it said before" if output else "nothing"
+                pytest.fail(f"$ {command.line}\nis not over in {ANSWER_SECONDS_MAX:g} s, and said {said}")
             if is_as_shown(output, command.shown):
                 return
             assert LOOKS.match(command.line), f"$ {command.line}\n{output}\nis not as shown:\n{command.shown}"
@@ -144,10 +149,7 @@ class Shell:
         is_over = False
         # What runs in the background says what it has to say after its command is over.
         while not is_over or (command.line.endswith("&") and len(lines) < len(command.shown.splitlines())):
-            try:
-                line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                pytest.fail(f"$ {command.line}\n{''.join(lines)}\nis all it says in {ANSWER_SECONDS_MAX:g} s")
+            line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
             if line.rstrip("\n") == mark:
                 is_over = True
             elif line.strip() and not KILLED.match(line):
