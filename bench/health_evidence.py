@@ -157,7 +157,8 @@ def _over_the_wire(home: Path, size: Sizes, seconds: float, trial_seconds: float
         f"{found.held:,.0f}/s",
         f"{RATE:,}/s, or the highest with p99 <= {P99_MS_MAX:g} ms",
         found.is_held,
-        f"p50 {found.p50_ms:.1f} ms, p99 {found.p99_ms:.1f} ms, {found.failed} failed",
+        f"p50 {found.p50_ms:.1f} ms, p99 {found.quiet_p99_ms:.1f} ms in the {told.quiet_seconds} s in which the host "
+        f"took next to nothing, {found.p99_ms:.1f} ms in all, {found.failed} failed",
         f"of {cores} cores the server took {server_cpu:.2f} and the load generator {told.own_cpu:.2f}; of that time "
         + ", ".join(f"{part} {cpu / whole:.0%}" for part, cpu in spent),
     )

@@ -6,7 +6,10 @@ from typing import Final
 
 # So many in a second are worth waiting for one another, for so long.
 BUSY_PER_SECOND: Final = 200
-PACE_SECONDS: Final = 0.012
+PACE_SECONDS: Final = 0.008
+# So many together are a group, and need not wait for more: who sends the next only once the last is answered would wait
+# for nobody.
+ENOUGH: Final = 8
 
 
 class Pace:
@@ -18,10 +21,12 @@ class Pace:
         self._counts = (0, 0)
         self._began_at = 0.0
 
-    def pause_seconds(self, now: float) -> float:
-        """Return how long to wait before the next group."""
+    def pause_seconds(self, now: float, waiting: int) -> float:
+        """Return how long to wait before the next group, if so many wait already. With `ENOUGH` it is over at once."""
         self._turn(now)
-        return max(0.0, self._began_at + PACE_SECONDS - now) if max(self._counts) >= BUSY_PER_SECOND else 0.0
+        if waiting >= ENOUGH or max(self._counts) < BUSY_PER_SECOND:
+            return 0.0
+        return max(0.0, self._began_at + PACE_SECONDS - now)
 
     def began(self, now: float, count: int) -> None:
         """Note that a group of so many began."""

@@ -24,7 +24,7 @@ from headgate.health.signal_results import Result
 from headgate.health.signal_values import ANY_VERSION, SignalUpdate
 from headgate.health.signals import BATCH_MAX, Signals
 from headgate.health.vocabulary import VOLUME, SignalState
-from headgate.pace import Pace
+from headgate.pace import ENOUGH, Pace
 
 # A store that is away for a moment need not be noticed by those who wait.
 ATTEMPTS: Final = 2
@@ -68,7 +68,8 @@ class Coalescer:
         self._is_closed = False
         self._thread: threading.Thread | None = None
         self._pace = Pace()
-        self._closing = threading.Event()
+        # Ends the wait for more: there is enough, or no more will come.
+        self._hurry = threading.Event()
         # What the thread is to do; None: see whether it is to end.
         self._bell: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
@@ -98,7 +99,7 @@ class Coalescer:
     def close(self) -> None:
         """Take no more that is not waited for, and return once what was taken is done. Closing twice is allowed."""
         self._is_closed = True
-        self._closing.set()
+        self._hurry.set()
         if self._thread is not None:
             self._bell.put(None)
             self._thread.join()
@@ -107,6 +108,8 @@ class Coalescer:
         """Stand in line, and return whether nobody leads and one is to do it."""
         with self._lock:
             self._queue.append(mine)
+            if len(self._queue) >= ENOUGH:
+                self._hurry.set()
             leads = not self._is_led
             self._is_led = True
         return leads
@@ -151,10 +154,13 @@ class Coalescer:
 
     def _lead_once(self) -> None:
         now = monotonic()
-        pause_seconds = self._pace.pause_seconds(now)
+        with self._lock:
+            pause_seconds = self._pace.pause_seconds(now, len(self._queue))
+            if not self._is_closed:
+                self._hurry.clear()
         if pause_seconds > 0:
-            self._closing.wait(pause_seconds)
-            now += pause_seconds
+            self._hurry.wait(pause_seconds)
+            now = monotonic()
         self._pace.began(now, self._work())
         self._pass_on()
 

@@ -69,14 +69,13 @@ class Line(asyncio.Protocol):
             return
         self._queue_forgets()
         self._leaving.append(packed(frame))
-        if self._leaves_later:
-            return
-        pause_seconds = 0.0 if self._pace is None else self._pace.pause_seconds(self._clock.monotonic())
-        if pause_seconds > 0:
+        pace, waiting = self._pace, len(self._leaving)
+        pause_seconds = 0.0 if pace is None else pace.pause_seconds(self._clock.monotonic(), waiting)
+        if pause_seconds == 0:
+            self._leave()
+        elif not self._leaves_later:
             self._leaves_later = True
             self._loop.call_later(pause_seconds, self._leave)
-        else:
-            self._leave()
 
     def told(self, invalidations: Sequence[Invalidation]) -> None:
         """Have the other end forget what was written here, before it is sent anything else. From any thread."""

@@ -30,6 +30,7 @@ from headgate.store.conditions import Condition
 from headgate.store.cursors import Cursors
 from headgate.store.fences import may_count
 from headgate.store.names import TableNames
+from headgate.store.news import are_quiet, concerns_workers
 from headgate.store.schema import Key, Table
 from headgate.store.spill import REFERENCE, Spill
 from headgate.store.sqlite_changes import Changes
@@ -193,12 +194,13 @@ class SqliteStore:
     def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
         operations = self._operations(writes, token)
         self.stats.transactions += 1
+        for_workers = concerns_workers(writes)
         if token is None:
-            self._commit_all(operations)
+            self._commit_all(operations, for_workers=for_workers)
             return
         row = token_row(token, writes, self._clock.seconds())
         try:
-            self._commit_all([*operations, self._put_row(row, self._clock.seconds())])
+            self._commit_all([*operations, self._put_row(row, self._clock.seconds())], for_workers=for_workers)
         except ConflictError as exc:
             settle(exc, row, len(operations))
 
@@ -207,8 +209,11 @@ class SqliteStore:
         self._refuse_if_closed()
         self.stats.transactions += len(pieces)
         self.stats.writes += sum(len(operations) for operations in pieces)
-        quiet = all(map(_are_quiet, transactions))
-        outcomes = self._commits.run(lambda connection: carry_out_each(connection, pieces), quiet=quiet)
+        outcomes = self._commits.run(
+            lambda connection: carry_out_each(connection, pieces),
+            quiet=all(map(are_quiet, transactions)),
+            for_workers=any(map(concerns_workers, transactions)),
+        )
         return [self._with_whole_items(o) if isinstance(o, ConflictError) else o for o in outcomes]
 
     def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
@@ -288,11 +293,11 @@ class SqliteStore:
             raise self._with_whole_items(exc) from None
         return None if item is None else self._spill.restore(item)
 
-    def _commit_all(self, operations: Sequence[Operation]) -> None:
+    def _commit_all(self, operations: Sequence[Operation], *, for_workers: bool = True) -> None:
         self._refuse_if_closed()
         self.stats.writes += len(operations)
         try:
-            self._commits.run(lambda connection: carry_out_all(connection, operations))
+            self._commits.run(lambda connection: carry_out_all(connection, operations), for_workers=for_workers)
         except ConflictError as exc:
             raise self._with_whole_items(exc) from None
 
@@ -410,11 +415,6 @@ class _LaggingReader:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
-
-
-def _are_quiet(writes: Sequence[Write]) -> bool:
-    """Whether nobody who waits for the store need be woken by these."""
-    return all(type(write) is Put and write.quiet for write in writes)
 
 
 _OPEN_STORES: weakref.WeakSet[SqliteStore] = weakref.WeakSet()

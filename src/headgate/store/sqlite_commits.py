@@ -37,12 +37,14 @@ class Request(Struct, Generic[T], eq=False):
     """One transaction on its way to the disk.
 
     Whoever waits for it is woken by `wake`; `leads` says whether that thread can take the lead. Without a thread
-    that waits, `settle` is told the outcome. One that is `quiet` is no news to anyone who waits for the store.
+    that waits, `settle` is told the outcome. One that is `quiet` is no news to anyone who waits for the store,
+    and one that is not `for_workers` none to the workers of other processes.
     """
 
     work: Callable[[sqlite3.Connection], T]
     settle: Callable[[BaseException | None], None] | None = None
     quiet: bool = False
+    for_workers: bool = True
     result: T | None = None
     error: BaseException | None = None
     done: bool = False
@@ -81,9 +83,9 @@ class Commits:
         self._committer: threading.Thread | None = None
         self._bell: SimpleQueue[None] = SimpleQueue()
 
-    def run(self, work: Callable[[sqlite3.Connection], T], *, quiet: bool = False) -> T:
+    def run(self, work: Callable[[sqlite3.Connection], T], *, quiet: bool = False, for_workers: bool = True) -> T:
         """Return what `work` returned, once it is durable, or raise what it raised."""
-        request = Request(work, quiet=quiet)
+        request = Request(work, quiet=quiet, for_workers=for_workers)
         if threading.get_ident() == _MAIN_THREAD:
             self._wait_without_leading(request)
         elif self._leading.acquire(blocking=False):
@@ -253,8 +255,9 @@ class Commits:
             self._retry_singly(group)
         finally:
             self._file.lock.release()
-        if not all(request.quiet for request in group):
-            self._wakeups.committed()
+        news = [request for request in group if not request.quiet]
+        if news:
+            self._wakeups.committed(for_workers=any(request.for_workers for request in news))
 
     def _commit_queue(self, group: list[Request[Any]]) -> None:
         try:

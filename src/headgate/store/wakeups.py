@@ -24,6 +24,11 @@ from typing import Final
 # The kernel keeps socket addresses in 108 bytes, the final NUL included.
 _ADDRESS_BYTES_MAX: Final = 107
 _POLL_SECONDS: Final = 1.0
+# What a poke says: that there may be work, or only that something has changed.
+_WORK: Final = b"\0"
+_NEWS: Final = b"\1"
+# The kernel keeps ten for who does not listen at once, unless it was told otherwise, and drops the rest.
+_POKES_SURELY_FIT: Final = 5
 _SETTLED_NS: Final = 100_000_000
 # For how long the sockets of others are taken to be the same ones, and how soon a newcomer looks for what was
 # committed without a poke at it.
@@ -34,7 +39,7 @@ _FIRST_LOOK_SECONDS: Final = 5 * _PEERS_SECONDS
 class Wakeups:
     """A generation number that grows with every commit, here or in another process.
 
-    A second one grows only with what others have committed, and at most once a second with our own.
+    A second one grows only with the work that others have committed, and at most once a second with anything else.
     """
 
     def __init__(self, database: Path, connect: Callable[[], sqlite3.Connection]) -> None:
@@ -62,16 +67,20 @@ class Wakeups:
                 self._start_listening()
         return self._others if others else self._generation
 
-    def committed(self) -> None:
-        """Wake everyone who waits, here and elsewhere. Called after a commit, by one thread at a time."""
+    def committed(self, *, for_workers: bool = True) -> None:
+        """Wake everyone who waits, here and elsewhere. Called after a commit, by one thread at a time.
+
+        If it is not `for_workers`, those who wait for the work of others are left alone.
+        """
         self._advance()
+        poke = _WORK if for_workers else _NEWS
         try:
             now = monotonic()
             if now >= self._peers_until:
                 self._peers = self._current_peers()
                 self._peers_until = now + _PEERS_SECONDS
             for peer in self._peers:
-                self._poke(peer)
+                self._poke(peer, poke)
         except OSError:
             # The write is durable, and its caller must hear that. Who was not poked finds out by looking.
             self._peers_as_of = -1
@@ -99,7 +108,7 @@ class Wakeups:
             self._others_changed.notify_all()
         if self._listener is not None:
             if self._address:
-                self._poke(self._address)
+                self._poke(self._address, _WORK)
             self._listener.join()
         self._outbox.close()
 
@@ -111,16 +120,17 @@ class Wakeups:
             with self._changed:
                 self._changed.notify_all()
 
-    def _others_committed(self) -> None:
+    def _others_committed(self, *, is_work: bool) -> None:
         with self._changed:
             self._generation += 1
-            self._others += 1
             self._changed.notify_all()
-            self._others_changed.notify_all()
+            if is_work:
+                self._others += 1
+                self._others_changed.notify_all()
 
-    def _poke(self, address: str) -> None:
+    def _poke(self, address: str, poke: bytes) -> None:
         try:
-            self._outbox.sendto(b"\0", address)
+            self._outbox.sendto(poke, address)
         except BlockingIOError:
             return  # Its queue is full, so it is about to wake anyway.
         except (ConnectionRefusedError, FileNotFoundError):
@@ -178,11 +188,11 @@ class Wakeups:
             while not self._closed:
                 is_poked = bool(poll.poll(wait_seconds * 1000))
                 wait_seconds = _POLL_SECONDS
-                if is_poked and inbox is not None:
-                    _drain(inbox)
+                # Unless all who poked have said that it is none.
+                is_work = not (is_poked and inbox is not None and _drained(inbox) == {_NEWS})
                 version = _data_version(connection)
                 if is_poked or version is None or version != seen:
-                    self._others_committed()
+                    self._others_committed(is_work=is_work)
                 seen = version
         finally:
             connection.close()
@@ -200,10 +210,13 @@ def _folder(database: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"headgate-{os.getuid()}-{digest}"
 
 
-def _drain(inbox: socket.socket) -> None:
+def _drained(inbox: socket.socket) -> set[bytes]:
+    """Return which pokes have come. If there may have been more of them than fit, one is that there is work."""
+    pokes: list[bytes] = []
     with contextlib.suppress(BlockingIOError):
-        while inbox.recv(16):
-            continue
+        while poke := inbox.recv(16):
+            pokes.append(poke)
+    return {*pokes, *([_WORK] if len(pokes) >= _POKES_SURELY_FIT else ())}
 
 
 def _data_version(connection: sqlite3.Connection) -> int | None:

@@ -16,7 +16,7 @@ from headgate.health.signal_results import Result
 from headgate.health.signal_values import SignalUpdate
 from headgate.health.signals import Signals
 from headgate.health.volumes import Volumes
-from headgate.pace import BUSY_PER_SECOND, PACE_SECONDS, Pace
+from headgate.pace import BUSY_PER_SECOND, ENOUGH, PACE_SECONDS, Pace
 from tests.health_rig import CRITICAL, OK, ORDERS, Rig
 from tests.unit.health.conftest import MakeRig
 
@@ -240,30 +240,37 @@ def test_pace__few_values__never_waits() -> None:
     pace = Pace()
     for place in range(BUSY_PER_SECOND - 1):
         now = 10.0 + place / BUSY_PER_SECOND
-        assert pace.pause_seconds(now) == 0
+        assert pace.pause_seconds(now, 1) == 0
         pace.began(now, 1)
 
 
 def test_pace__many_values_in_a_second__groups_begin_apart_until_there_are_few_again() -> None:
     pace = Pace()
     pace.began(10.0, BUSY_PER_SECOND)
-    assert pace.pause_seconds(10.002) == pytest.approx(PACE_SECONDS - 0.002)
-    assert pace.pause_seconds(10.002 + PACE_SECONDS) == 0
+    assert pace.pause_seconds(10.002, 1) == pytest.approx(PACE_SECONDS - 0.002)
+    assert pace.pause_seconds(10.002 + PACE_SECONDS, 1) == 0
     pace.began(10.999, 1)
-    assert pace.pause_seconds(11.0) == pytest.approx(PACE_SECONDS - 0.001), "there were many in the second before"
+    assert pace.pause_seconds(11.0, 1) == pytest.approx(PACE_SECONDS - 0.001), "there were many in the second before"
     pace.began(11.5, 1)
     pace.began(12.0, 1)
-    assert pace.pause_seconds(12.001) == 0
+    assert pace.pause_seconds(12.001, 1) == 0
     pace.began(12.5, BUSY_PER_SECOND)
     pace.began(14.0, 1)
-    assert pace.pause_seconds(14.001) == 0, "many, but long ago"
+    assert pace.pause_seconds(14.001, 1) == 0, "many, but long ago"
+
+
+def test_pace__enough_wait_already__they_need_not_wait_for_more() -> None:
+    pace = Pace()
+    pace.began(10.0, BUSY_PER_SECOND)
+    assert pace.pause_seconds(10.001, ENOUGH - 1) > 0
+    assert pace.pause_seconds(10.001, ENOUGH) == 0
 
 
 def test_submit__group_that_is_to_wait__takes_all_that_come_meanwhile_and_closing_ends_the_wait(
     rig: Rig, held: Held
 ) -> None:
     class Patient(Pace):
-        def pause_seconds(self, now: float) -> float:
+        def pause_seconds(self, now: float, waiting: int) -> float:
             return 60.0
 
     coalescer = Coalescer(held)
@@ -274,3 +281,20 @@ def test_submit__group_that_is_to_wait__takes_all_that_come_meanwhile_and_closin
     coalescer.close()
 
     assert (len(told), held.batches) == (5, [5])
+
+
+def test_submit__enough_come_while_a_group_waits__it_begins_at_once(rig: Rig, held: Held) -> None:
+    class Patient(Pace):
+        def pause_seconds(self, now: float, waiting: int) -> float:
+            return 60.0 if waiting < ENOUGH else 0.0
+
+    coalescer = Coalescer(held)
+    coalescer._pace = Patient()
+    done = threading.Semaphore(0)
+    for place in range(ENOUGH):
+        coalescer.submit(rig.update(OK, kind=f"K{place}"), lambda _result, _error: done.release())
+    for _ in range(ENOUGH):
+        assert done.acquire(timeout=30)
+    coalescer.close()
+
+    assert sum(held.batches) == ENOUGH

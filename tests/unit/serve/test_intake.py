@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from headgate.auth.principals import LOCAL
 from headgate.clock import VirtualClock
-from headgate.pace import Pace
+from headgate.pace import ENOUGH, Pace
 from headgate.serve import meters_elsewhere
 from headgate.serve.intake import BYTES_MANY, CALLS_MANY, Pressure
 from headgate.serve.intake_frames import Answer, Ask, Beat, Count, Failed, Forget, Frame, Incoming, forgotten, packed
@@ -161,8 +161,8 @@ class Waits(Pace):
         super().__init__()
         self._seconds = seconds
 
-    def pause_seconds(self, now: float) -> float:
-        return self._seconds if self._began_at else 0.0
+    def pause_seconds(self, now: float, waiting: int) -> float:
+        return self._seconds if self._began_at and waiting < ENOUGH else 0.0
 
 
 def on_a_line(pace: Pace | None, work: Callable[[Line, Wire], Awaitable[None]]) -> None:
@@ -197,6 +197,16 @@ def test_line__many_frames__leave_together_a_moment_after_those_before_them() ->
         assert wire.written[1:] == [[Count(2), Count(3)]]
 
     on_a_line(Waits(0.005), send)
+
+
+def test_line__enough_frames__leave_at_once() -> None:
+    async def send(line: Line, wire: Wire) -> None:
+        line.send(Count(0))
+        for number in range(1, ENOUGH + 2):
+            line.send(Count(number))
+        assert [len(frames) for frames in wire.written] == [1, ENOUGH]
+
+    on_a_line(Waits(3600), send)
 
 
 def test_line__something_to_forget_while_frames_wait__all_leaves_in_its_order() -> None:
