@@ -166,12 +166,11 @@ class Intake:
         self._child.line.send(frame)
 
     def _take(self, frame: Frame) -> None:
-        if isinstance(frame, Answer | Failed):
-            told = self._pending.pop(frame.number)
-            if isinstance(frame, Answer):
-                told(frame.content)
-            else:
-                told(RpcFailure.from_rich_status(frame.code, frame.status))
+        if isinstance(frame, Answer):
+            self._tell(self._pending.pop(frame.number), frame.content)
+        elif isinstance(frame, Failed):
+            failure = RpcFailure.from_rich_status(frame.code, frame.status)
+            self._tell(self._pending.pop(frame.number), failure)
         elif isinstance(frame, Beat):
             self._shed.update(frame.shed)
             if self._child is not None and not self._child.is_ready:
@@ -213,12 +212,17 @@ class Intake:
     def _fail_pending(self) -> None:
         pending, self._pending = self._pending, {}
         for told in pending.values():
-            told(
+            self._tell(
+                told,
                 IntakeEndedError(
                     "the process that was answering this call has ended; what it began may be done, and the same "
                     "call again does nothing twice: send it again"
-                )
+                ),
             )
+
+    def _tell(self, told: Callable[[bytes | Exception], None], outcome: bytes | Exception) -> None:
+        # By the loop: whatever goes wrong with one caller's answer must not end the line for all.
+        asyncio.get_running_loop().call_soon(told, outcome)
 
 
 class _Child:
