@@ -20,6 +20,7 @@ CONNECTIONS = 16
 PACKAGE = "/observability.statestore.v1."
 _LENGTH = b"content-length: "
 _OK = b"HTTP/1.1 200"
+_END = b"\r\n\r\n"
 
 T = TypeVar("T")
 
@@ -45,6 +46,39 @@ def request(path: str, content: bytes, media: str = "application/proto") -> byte
     return head.encode() + content
 
 
+class Incoming:
+    """Puts an answer together from the pieces in which it comes."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._missing = 0
+
+    def take(self, data: bytes) -> bytes | None:
+        """Return the answer if it is whole with this piece, else None."""
+        if self._missing > 0:
+            self._parts.append(data)
+            self._missing -= len(data)
+        else:
+            data = b"".join((*self._parts, data))
+            self._parts = [data]
+            end = data.find(_END)
+            if end < 0:
+                return None
+            start = data.find(_LENGTH) + len(_LENGTH)
+            length = int(data[start : data.find(b"\r\n", start)])
+            self._missing = end + len(_END) + length - len(data)
+        if self._missing > 0:
+            return None
+        whole = b"".join(self._parts)
+        self._parts, self._missing = [], 0
+        return whole
+
+
+def read(answer: bytes) -> tuple[bool, bytes]:
+    """Return whether an answer is a success, and its body."""
+    return answer.startswith(_OK), answer[answer.find(_END) + len(_END) :]
+
+
 class Connection(asyncio.Protocol):
     """A connection on which one request is under way at a time."""
 
@@ -53,8 +87,7 @@ class Connection(asyncio.Protocol):
         self._answered = answered
         self._lost = lost
         self._transport: asyncio.Transport | None = None
-        self._parts: list[bytes] = []
-        self._missing = 0
+        self._incoming = Incoming()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # One of uvloop's own, which says of itself only that it behaves like this.
@@ -65,23 +98,9 @@ class Connection(asyncio.Protocol):
         self._transport.write(content)
 
     def data_received(self, data: bytes) -> None:
-        if self._missing > 0:
-            self._parts.append(data)
-            self._missing -= len(data)
-        else:
-            data = b"".join((*self._parts, data))
-            end = data.find(b"\r\n\r\n")
-            if end < 0:
-                self._parts = [data]
-                return
-            start = data.find(_LENGTH) + len(_LENGTH)
-            length = int(data[start : data.find(b"\r\n", start)])
-            self._parts = [data]
-            self._missing = end + 4 + length - len(data)
-        if self._missing <= 0:
-            whole = b"".join(self._parts)
-            self._parts, self._missing = [], 0
-            self._answered(self, whole.startswith(_OK), whole[whole.find(b"\r\n\r\n") + 4 :])
+        answer = self._incoming.take(data)
+        if answer is not None:
+            self._answered(self, *read(answer))
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._lost(self)

@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from bench.health_client import CONNECTIONS, Incoming, read
 from headgate.settings import Address
 
-CONNECTIONS: Final = 16
 _TICK_SECONDS: Final = 0.001
 # How long what is still under way at the end may take to be answered.
 _PATIENCE_SECONDS: Final = 10.0
@@ -28,10 +28,8 @@ _PATIENCE_SECONDS: Final = 10.0
 _BUFFER_BYTES: Final = 1024 * 1024
 # How much of the machine the host may take in a second that counts as quiet.
 _TAKEN_SHARE_MAX: Final = 0.01
+_QUIET_SHARE_MIN: Final = 1 / 3
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_LENGTH: Final = b"content-length: "
-_OK: Final = b"HTTP/1.1 200"
-_END: Final = b"\r\n\r\n"
 
 
 class Row(Struct):
@@ -94,7 +92,7 @@ def at_set_times(address: Address, rows: Sequence[Row], seconds: float, warm_sec
 class _Connection:
     """A connection on which one request is under way at a time."""
 
-    __slots__ = ("_answer", "_missing", "_unsent", "intended_at", "sender", "socket")
+    __slots__ = ("_incoming", "_unsent", "intended_at", "sender", "socket")
 
     def __init__(self, address: Address, sender: _Sender) -> None:
         self.socket = socket.create_connection((address.host, address.port))
@@ -104,9 +102,7 @@ class _Connection:
         self.sender = sender
         self.intended_at = 0.0
         self._unsent = memoryview(b"")
-        self._answer = b""
-        # How much of the answer has not come yet; None: its head has not.
-        self._missing: int | None = None
+        self._incoming = Incoming()
 
     def send(self, content: bytes) -> None:
         sent = self.socket.send(content)
@@ -130,20 +126,7 @@ class _Connection:
         data = self.socket.recv(_BUFFER_BYTES)
         if not data:
             raise ConnectionResetError("the connection was closed")
-        self._answer = self._answer + data if self._answer else data
-        if self._missing is None:
-            end = self._answer.find(_END)
-            if end < 0:
-                return None
-            start = self._answer.find(_LENGTH) + len(_LENGTH)
-            whole = end + len(_END) + int(self._answer[start : self._answer.find(b"\r\n", start)])
-            self._missing = whole - len(self._answer)
-        else:
-            self._missing -= len(data)
-        if self._missing > 0:
-            return None
-        answer, self._answer, self._missing = self._answer, b"", None
-        return answer
+        return self._incoming.take(data)
 
 
 class _Taken:
@@ -166,10 +149,11 @@ class _Taken:
             self._second, self._before = second, taken
 
     def quiet(self, seconds: int) -> set[int]:
-        """Return the seconds in which little was taken, and in the one before."""
+        """Return the seconds in which little was taken, and in the one before. None, if they are too few to tell."""
         most = _TAKEN_SHARE_MAX * _TICKS * (os.cpu_count() or 1)
         little = {second for second in range(-1, seconds) if self._by_second.get(second, 0) <= most}
-        return {second for second in little if second - 1 in little}
+        quiet = {second for second in little if second >= 0 and second - 1 in little}
+        return quiet if len(quiet) >= _QUIET_SHARE_MIN * seconds else set()
 
 
 def _stolen_ticks() -> int:
@@ -301,8 +285,7 @@ class _Sender:
     def answered(self, connection: _Connection, answer: bytes) -> None:
         """Take an answer, and send on its connection what waits for one."""
         self._under_way -= 1
-        is_good = answer.startswith(_OK)
-        body = answer[answer.find(_END) + len(_END) :]
+        is_good, body = read(answer)
         if is_good:
             self.row.took(body)
         if connection.intended_at >= self._counted_from:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Final
-
 from msgspec.structs import replace
 
 from headgate.health.datasets import Dataset, DatasetStatus
@@ -76,7 +73,7 @@ class Finder:
             found = None if item is None else dataset_of(item)
             return None if found is None else Loaded(found, found.config_version)
 
-        answer = self._cache.get(_latest_cache_key(urn), load, Dataset)
+        answer = self._cache.get(cache_keys.dataset_config(urn), load, Dataset)
         if answer.value is None or not answer.stale:
             return answer.value
         return replace(answer.value, stale=True, age_seconds=answer.age_seconds)
@@ -97,8 +94,6 @@ class Finder:
 
 
 _REGISTERED = 2
-# Every signal that comes in asks for the dataset that it is of.
-_latest_cache_key: Final = lru_cache(maxsize=cache_keys.KEYS_MAX)(cache_keys.dataset_config)
 
 
 def _rank(dataset: Dataset | None) -> int:

@@ -3,7 +3,7 @@
 Whoever finds nobody at work takes over all that has queued up meanwhile, and each caller is answered once its value, or
 a later one that says the same, is durable. A caller either waits in a thread of its own, which may then be the one at
 work, or leaves its value and is told: a thread of ours works for those. Nothing waits for a timer, but where hundreds
-come in each second that thread begins groups a few milliseconds apart: three together cost hardly more than one alone.
+come in each second that thread begins groups a few milliseconds apart: three together cost less than one by one.
 Only what changes nothing is ever left out: a value that is OK after one that was, of an earlier window than another
 that is queued. Of a VOLUME each window counts.
 """

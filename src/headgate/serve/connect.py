@@ -138,7 +138,7 @@ class Connect:
             content = dispatcher.at_once(API, method, body, codec, call, name)
         except RpcFailure as exc:
             return _failed(name, exc).whole()
-        return None if content is None else Whole(200, _head(media, content, name), content)
+        return None if content is None else _succeeded(name, media, content).whole()
 
     def _name(self, headers: dict[bytes, bytes]) -> str:
         given = headers.get(CORRELATION_HEADER)
@@ -171,7 +171,7 @@ class Connect:
         except RpcFailure as exc:
             await exchange.fail(exc)
         else:
-            await exchange.answer(_Answer(200, _headers(media, answer, exchange.name), answer))
+            await exchange.answer(_succeeded(exchange.name, media, answer))
 
     async def _stream(self, method: Method, exchange: _Exchange, content: bytes, call: RpcCall) -> None:
         codec = _STREAMS[exchange.media]
@@ -235,19 +235,10 @@ def _passed_on(
     answered = later()
 
     def told(outcome: bytes | RpcFailure) -> None:
-        if isinstance(outcome, RpcFailure):
-            answered(_failed(name, outcome).whole())
-        else:
-            answered(Whole(200, _head(media, outcome, name), outcome))
+        answer = _failed(name, outcome) if isinstance(outcome, RpcFailure) else _succeeded(name, media, outcome)
+        answered(answer.whole())
 
     return told
-
-
-def _head(media: bytes, content: bytes, name: str) -> bytes:
-    """Return `_headers` as they are sent, made at once: this is what most calls are answered with."""
-    return b"content-type: %s\r\ncontent-length: %d\r\nx-correlation-id: %s\r\nx-content-type-options: nosniff\r\n" % (
-        media, len(content), name.encode("latin-1"),
-    )  # fmt: skip
 
 
 def _headers(media: bytes, content: bytes, name: str) -> RawPairs:
@@ -257,6 +248,10 @@ def _headers(media: bytes, content: bytes, name: str) -> RawPairs:
         (CORRELATION_HEADER, name.encode("latin-1")),
         _NO_SNIFFING,
     ]
+
+
+def _succeeded(name: str, media: bytes, content: bytes) -> _Answer:
+    return _Answer(200, _headers(media, content, name), content)
 
 
 def _failed(name: str, failed: RpcFailure) -> _Answer:

@@ -104,8 +104,7 @@ class Dispatcher:
         started_at = self.clock.monotonic()
         with correlated(name):
             try:
-                if call.deadline_at is not None:
-                    call.check_deadline()
+                call.check_deadline()
                 request = codec.decode(method.request, content)
                 principal = self._known_caller(call)
                 if principal is None and CREDENTIALS in call.headers:

@@ -21,7 +21,7 @@ Key = NewType("Key", str)
 Group = NewType("Group", str)
 
 LATEST: Final = "LATEST"
-# How many keys of signals are kept: whoever reads or writes a signal asks for its key, again and again.
+# How many keys are kept of signals, and of configs: whoever reads or writes a signal asks for both, again and again.
 KEYS_MAX: Final = 16_384
 
 
@@ -48,6 +48,7 @@ def signal_states_of(dataset_urn: str) -> Group:
     return _group(Kind.SIGNAL_STATE, dataset_urn)
 
 
+@lru_cache(maxsize=KEYS_MAX)
 def dataset_config(dataset_urn: str, version: int | None = None) -> Key:
     """Return the key of one version of a dataset's config, or of the latest one."""
     return _key(dataset_configs_of(dataset_urn), LATEST if version is None else str(version))

@@ -26,7 +26,7 @@ _KNOWN: Final = frozenset(
     )
 )  # fmt: skip
 # What is written along with it. An event for which someone has subscribed is work besides, in a table of its own.
-_BESIDE: Final = frozenset({EVENTS.name, CONTROL.name})
+_KNOWN_OR_BESIDE: Final = _KNOWN | {EVENTS.name, CONTROL.name}
 
 
 def are_quiet(writes: Sequence[Write]) -> bool:
@@ -37,4 +37,4 @@ def are_quiet(writes: Sequence[Write]) -> bool:
 def concerns_workers(writes: Sequence[Write]) -> bool:
     """Whether workers may find something to do in these: they change more than what is known of datasets."""
     names = {write.table.name for write in writes}
-    return names.isdisjoint(_KNOWN) or not names <= _KNOWN | _BESIDE
+    return names.isdisjoint(_KNOWN) or not names <= _KNOWN_OR_BESIDE

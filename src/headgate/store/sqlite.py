@@ -209,10 +209,10 @@ class SqliteStore:
         self._refuse_if_closed()
         self.stats.transactions += len(pieces)
         self.stats.writes += sum(len(operations) for operations in pieces)
+        quiet = all(map(are_quiet, transactions))
+        for_workers = not quiet and any(map(concerns_workers, transactions))
         outcomes = self._commits.run(
-            lambda connection: carry_out_each(connection, pieces),
-            quiet=all(map(are_quiet, transactions)),
-            for_workers=any(map(concerns_workers, transactions)),
+            lambda connection: carry_out_each(connection, pieces), quiet=quiet, for_workers=for_workers
         )
         return [self._with_whole_items(o) if isinstance(o, ConflictError) else o for o in outcomes]
 

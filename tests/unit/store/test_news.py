@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -23,8 +25,11 @@ from headgate.store.tables import (
     SIGNAL_HISTORY,
     SIGNAL_STATE,
 )
+from headgate.store.wakeups import _NEWS as NEWS
+from headgate.store.wakeups import _WORK as WORK
 from headgate.store.wakeups import Wakeups
 from headgate.store.writes import Delete, Put
+from tests.stores import FILE, open_sqlite
 
 
 @pytest.mark.parametrize(
@@ -85,3 +90,27 @@ def test_committed__by_another_for_workers_after_much_that_is_not__wakes_them(en
     other.committed()
 
     assert waiting.wait(seen, 30, others=True) > seen
+
+
+def test_store__transactions_of_either_kind__others_are_told_which() -> None:
+    known, control = {"PK": "urn:dp:a", "SK": "FRESHNESS"}, {"PK": "a", "SK": "b"}
+    # A path that is short enough for the address of a socket beside the database.
+    with (
+        TemporaryDirectory(prefix="hg-") as folder,
+        closing(open_sqlite(Path(folder))) as store,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox,
+    ):
+        beside = Path(folder) / f"{FILE}.wake"
+        beside.mkdir()
+        inbox.bind(str(beside / "listener"))
+        inbox.settimeout(30)
+
+        store.transact([Put(SIGNAL_STATE, known)])
+        assert inbox.recv(16) == NEWS
+        store.transact_many([[Put(SIGNAL_STATE, known)]])
+        assert inbox.recv(16) == NEWS
+        store.transact_many([[Put(SIGNAL_STATE, known, quiet=True)]])
+        store.transact([Put(SIGNAL_STATE, known), Put(CONTROL, control)])
+        assert inbox.recv(16) == NEWS, "and not of what is quiet"
+        store.transact([Put(CONTROL, control)])
+        assert inbox.recv(16) == WORK
