@@ -20,6 +20,7 @@ from headgate.durable.records import Activity
 from headgate.durable.turn_watch import TURN_SECONDS, each_turn, overdue
 from headgate.durable.worker import Worker
 from headgate.errors import NotFoundError, OutcomeUnknownError, TransientError
+from headgate.store.news import WORK
 from headgate.store.port import Store
 
 THREADS_MAX: Final = 64
@@ -144,10 +145,10 @@ class WorkerThreads:
 
     def _run_listener(self) -> None:
         """Ring the bell when another process has committed something."""
-        seen = self._store.generation(others=True)
+        seen = self._store.generation(WORK, others=True)
         while not self._stopping:
             try:
-                now = self._store.wait(seen, LISTEN_SECONDS, others=True)
+                now = self._store.wait(seen, LISTEN_SECONDS, WORK, others=True)
             except TransientError:
                 threading.Event().wait(_PAUSE_SECONDS)
                 continue

@@ -29,6 +29,7 @@ from headgate.fanout.states import Disposition, Status
 from headgate.fanout.tending import TEND_SECONDS, Tender, worker_name
 from headgate.fanout.tracking import Claim
 from headgate.ids import IdMaker
+from headgate.store.news import Topic
 from headgate.store.port import Store
 
 LEASE_SECONDS: Final = 30.0
@@ -299,10 +300,10 @@ class LocalWorker:
 
     def _listen(self) -> None:
         """Ring when something was committed elsewhere: there may be work."""
-        seen = self._store.generation(others=True)
+        seen = self._store.generation(Topic.CHUNKS, others=True)
         while not self._stopping.is_set():
             try:
-                now = self._store.wait(seen, IDLE_SECONDS, others=True)
+                now = self._store.wait(seen, IDLE_SECONDS, Topic.CHUNKS, others=True)
             except TransientError:
                 self._clock.sleep(PAUSE_SECONDS)
                 continue

@@ -9,6 +9,7 @@ from headgate.errors import ConflictError, HeadgateError
 from headgate.health.regions import Fence
 from headgate.store.conditions import Condition
 from headgate.store.guarded import AnyStore
+from headgate.store.news import ANYTHING, Topics
 from headgate.store.schema import Key, Table
 from headgate.store.stats import StoreStats
 from headgate.store.values import Item
@@ -98,11 +99,11 @@ class FencedStore:
     def checkpoint(self, table: Table, consumer: str, position: str) -> None:
         self.store.checkpoint(table, consumer, position)
 
-    def generation(self, *, others: bool = False) -> int:
-        return self.store.generation(others=others)
+    def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
+        return self.store.generation(topics, others=others)
 
-    def wait(self, generation: int, timeout_seconds: float, *, others: bool = False) -> int:
-        return self.store.wait(generation, timeout_seconds, others=others)
+    def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
+        return self.store.wait(generation, timeout_seconds, topics, others=others)
 
     def sweep(self, *, limit: int = 1000) -> int:
         return self.store.sweep(limit=limit)

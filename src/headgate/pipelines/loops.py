@@ -15,6 +15,7 @@ from headgate.pipelines.clockwork import Defined
 from headgate.pipelines.due_slots import timetables
 from headgate.pipelines.lookout import is_of_waiter
 from headgate.pipelines.service import PipelineService
+from headgate.store.news import Topic
 from headgate.store.schema import Key
 from headgate.store.tables import PIPELINES, STREAM_CHECKPOINTS
 from headgate.store.writes import Change, StreamStart
@@ -74,7 +75,7 @@ class PipelineLoops:
     def route(self) -> float:
         """Act on the next changes, and return for how many seconds nothing more needs to be looked at."""
         store = self._service.parts.store
-        seen = store.generation()
+        seen = store.generation(Topic.PIPELINES)
         try:
             batch = store.changes(PIPELINES, CONSUMER, limit=_BATCH, start=StreamStart.NEWEST)
         except StreamTrimmedError as exc:
@@ -86,12 +87,12 @@ class PipelineLoops:
         for change in news:
             self._hear(change)
         if not self._heard:
-            store.wait(seen, _WAIT_SECONDS)
+            store.wait(seen, _WAIT_SECONDS, Topic.PIPELINES)
         elif len(self._heard) >= _UNMARKED_MAX or self._service.parts.clock.monotonic() >= self._mark_at:
             store.checkpoint(PIPELINES, CONSUMER, batch.position)
             self._heard.clear()
         elif not news:
-            store.wait(seen, _UNMARKED_SECONDS_MAX)
+            store.wait(seen, _UNMARKED_SECONDS_MAX, Topic.PIPELINES)
         return _BURST_SECONDS if news else 0.0
 
     def _hear(self, change: Change) -> None:

@@ -41,6 +41,7 @@ from headgate.store.dynamodb_tables import Tables
 from headgate.store.dynamodb_writes import PreparedWrite, WriteRequests, applied_item, is_repeatable
 from headgate.store.fences import may_count
 from headgate.store.names import TableNames
+from headgate.store.news import ANYTHING, Topics
 from headgate.store.schema import Key, Table
 from headgate.store.spill import Spill
 from headgate.store.stats import StoreStats
@@ -304,13 +305,13 @@ class DynamoStore:
         load_position(table, position)
         self._checkpoints.set(table, consumer, position)
 
-    def generation(self, *, others: bool = False) -> int:
-        del others  # Nobody tells us what was committed, here or elsewhere.
+    def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
+        del topics, others  # Nobody tells us what was committed, here or elsewhere.
         self._refuse_if_closed()
         return 0
 
-    def wait(self, generation: int, timeout_seconds: float, *, others: bool = False) -> int:
-        del others
+    def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
+        del topics, others
         self._refuse_if_closed()
         self._clock.sleep(max(0.0, min(timeout_seconds, WAIT_SECONDS_MAX)))
         return generation + 1

@@ -17,6 +17,7 @@ from headgate.store.conditions import Condition
 from headgate.store.failures import policy_of
 from headgate.store.limiter import DEFAULT_LIMITS as LIMITER_LIMITS
 from headgate.store.limiter import Limiter, LimiterLimits
+from headgate.store.news import ANYTHING, Topics
 from headgate.store.port import Store
 from headgate.store.schema import Key, Table
 from headgate.store.spill import RawItems
@@ -254,11 +255,11 @@ class GuardedStore:
     def checkpoint(self, table: Table, consumer: str, position: str) -> None:
         self._guard("checkpoint", [table]).call(1, lambda: self.store.checkpoint(table, consumer, position))
 
-    def generation(self, *, others: bool = False) -> int:
-        return self.store.generation(others=others)
+    def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
+        return self.store.generation(topics, others=others)
 
-    def wait(self, generation: int, timeout_seconds: float, *, others: bool = False) -> int:
-        return self.store.wait(generation, timeout_seconds, others=others)
+    def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
+        return self.store.wait(generation, timeout_seconds, topics, others=others)
 
     def sweep(self, *, limit: int = 1000) -> int:
         return self.store.sweep(limit=limit)

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from headgate.errors import HeadgateError
 from headgate.store.conditions import Condition
+from headgate.store.news import ANYTHING, Topics
 from headgate.store.schema import Key, Table
 from headgate.store.values import Item
 from headgate.store.writes import ChangeBatch, Delete, Page, Put, Query, StreamStart, Write
@@ -94,13 +95,14 @@ class Store(Protocol):
     def checkpoint(self, table: Table, consumer: str, position: str) -> None:
         """Remember that the consumer has dealt with everything up to `position`."""
 
-    def generation(self, *, others: bool = False) -> int:
+    def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
         """Return a number to give to `wait`. Read it before looking for work, so that no commit is missed."""
 
-    def wait(self, generation: int, timeout_seconds: float, *, others: bool = False) -> int:
+    def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
         """Return once something was committed after `generation` was read, by any process, or at the time-out.
 
-        With `others`, what this process commits does not count, as far as the backend can tell. A return is a hint to
+        What is about none of `topics` does not count, and with `others` what this process commits, as far as the
+        backend can tell. `generation` was asked for with the same. A return is a hint to
         look, not a promise that there is something to find.
         """
 

@@ -8,6 +8,8 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
@@ -30,7 +32,7 @@ from headgate.store.conditions import Condition
 from headgate.store.cursors import Cursors
 from headgate.store.fences import may_count
 from headgate.store.names import TableNames
-from headgate.store.news import are_quiet, concerns_workers
+from headgate.store.news import ANYTHING, Topics, are_quiet, topics_of
 from headgate.store.schema import Key, Table
 from headgate.store.spill import REFERENCE, Spill
 from headgate.store.sqlite_changes import Changes
@@ -171,7 +173,8 @@ class SqliteStore:
         return [self.query(query) for query in queries]
 
     def put(self, table: Table, item: Mapping[str, Any], *, condition: Condition | None = None) -> None:
-        self._commit(self._put_row(Put(table, item, condition), self._clock.seconds()))
+        put = Put(table, item, condition)
+        self._commit(self._put_row(put, self._clock.seconds()), topics_of([put]))
 
     def update(
         self,
@@ -184,23 +187,24 @@ class SqliteStore:
         condition: Condition | None = None,
     ) -> Item:
         update = Update(table, key, set or {}, add or {}, tuple(remove), condition)
-        item = self._commit(self._update_row(update, self._clock.seconds(), cannot_repeat=False))
+        item = self._commit(self._update_row(update, self._clock.seconds(), cannot_repeat=False), topics_of([update]))
         assert item is not None, "an update that was not refused has a result"
         return item
 
     def delete(self, table: Table, key: Key, *, condition: Condition | None = None) -> Item | None:
-        return self._commit(self._operation(Delete(table, key, condition), self._clock.seconds()))
+        deletion = Delete(table, key, condition)
+        return self._commit(self._operation(deletion, self._clock.seconds()), topics_of([deletion]))
 
     def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
         operations = self._operations(writes, token)
         self.stats.transactions += 1
-        for_workers = concerns_workers(writes)
+        topics = topics_of(writes)
         if token is None:
-            self._commit_all(operations, for_workers=for_workers)
+            self._commit_all(operations, topics)
             return
         row = token_row(token, writes, self._clock.seconds())
         try:
-            self._commit_all([*operations, self._put_row(row, self._clock.seconds())], for_workers=for_workers)
+            self._commit_all([*operations, self._put_row(row, self._clock.seconds())], topics)
         except ConflictError as exc:
             settle(exc, row, len(operations))
 
@@ -210,10 +214,8 @@ class SqliteStore:
         self.stats.transactions += len(pieces)
         self.stats.writes += sum(len(operations) for operations in pieces)
         quiet = all(map(are_quiet, transactions))
-        for_workers = not quiet and any(map(concerns_workers, transactions))
-        outcomes = self._commits.run(
-            lambda connection: carry_out_each(connection, pieces), quiet=quiet, for_workers=for_workers
-        )
+        topics = reduce(or_, map(topics_of, transactions), 0)
+        outcomes = self._commits.run(lambda connection: carry_out_each(connection, pieces), quiet=quiet, topics=topics)
         return [self._with_whole_items(o) if isinstance(o, ConflictError) else o for o in outcomes]
 
     def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
@@ -230,7 +232,7 @@ class SqliteStore:
                 told = exc
             done(told)
 
-        self._commits.submit(work, settle)
+        self._commits.submit(work, settle, topics_of(writes))
 
     def batch_write(self, writes: Sequence[Put | Delete]) -> None:
         check_batch(writes)
@@ -238,7 +240,7 @@ class SqliteStore:
         now = self._clock.seconds()
         operations = [self._operation(write, now) for write in writes]
         for start in range(0, len(operations), BATCH_ROWS_MAX):
-            self._commit_all(operations[start : start + BATCH_ROWS_MAX])
+            self._commit_all(operations[start : start + BATCH_ROWS_MAX], topics_of(writes))
 
     def changes(
         self, table: Table, consumer: str, *, limit: int = 100, start: StreamStart = StreamStart.OLDEST
@@ -256,13 +258,13 @@ class SqliteStore:
         """Return all rows of a statement that reads, for the parts of this backend that keep tables of their own."""
         return self._read(statement, parameters)
 
-    def generation(self, *, others: bool = False) -> int:
+    def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
         self._refuse_if_closed()
-        return self._wakeups.generation(others=others)
+        return self._wakeups.generation(topics, others=others)
 
-    def wait(self, generation: int, timeout_seconds: float, *, others: bool = False) -> int:
+    def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
         self._refuse_if_closed()
-        return self._wakeups.wait(generation, timeout_seconds, others=others)
+        return self._wakeups.wait(generation, timeout_seconds, topics, others=others)
 
     def sweep(self, *, limit: int = 1000) -> int:
         self._refuse_if_closed()
@@ -284,20 +286,20 @@ class SqliteStore:
             self._index_reader.close()
         self._file.close()
 
-    def _commit(self, operation: Operation) -> Item | None:
+    def _commit(self, operation: Operation, topics: Topics) -> Item | None:
         self._refuse_if_closed()
         self.stats.writes += 1
         try:
-            item = self._commits.run(operation.carry_out)
+            item = self._commits.run(operation.carry_out, topics=topics)
         except ConflictError as exc:
             raise self._with_whole_items(exc) from None
         return None if item is None else self._spill.restore(item)
 
-    def _commit_all(self, operations: Sequence[Operation], *, for_workers: bool = True) -> None:
+    def _commit_all(self, operations: Sequence[Operation], topics: Topics) -> None:
         self._refuse_if_closed()
         self.stats.writes += len(operations)
         try:
-            self._commits.run(lambda connection: carry_out_all(connection, operations), for_workers=for_workers)
+            self._commits.run(lambda connection: carry_out_all(connection, operations), topics=topics)
         except ConflictError as exc:
             raise self._with_whole_items(exc) from None
 

@@ -11,6 +11,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import reduce
+from operator import or_
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
@@ -18,6 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import Struct
 
 from headgate.errors import HeadgateError, StoreClosedError
+from headgate.store.news import ANYTHING, Topics
 from headgate.store.sqlite_errors import translated
 from headgate.store.sqlite_file import DatabaseFile
 from headgate.store.sqlite_recent import RecentRows
@@ -38,13 +41,13 @@ class Request(Struct, Generic[T], eq=False):
 
     Whoever waits for it is woken by `wake`; `leads` says whether that thread can take the lead. Without a thread
     that waits, `settle` is told the outcome. One that is `quiet` is no news to anyone who waits for the store,
-    and one that is not `for_workers` none to the workers of other processes.
+    and others are to those who wait for one of its `topics`.
     """
 
     work: Callable[[sqlite3.Connection], T]
     settle: Callable[[BaseException | None], None] | None = None
     quiet: bool = False
-    for_workers: bool = True
+    topics: Topics = ANYTHING
     result: T | None = None
     error: BaseException | None = None
     done: bool = False
@@ -83,9 +86,9 @@ class Commits:
         self._committer: threading.Thread | None = None
         self._bell: SimpleQueue[None] = SimpleQueue()
 
-    def run(self, work: Callable[[sqlite3.Connection], T], *, quiet: bool = False, for_workers: bool = True) -> T:
+    def run(self, work: Callable[[sqlite3.Connection], T], *, quiet: bool = False, topics: Topics = ANYTHING) -> T:
         """Return what `work` returned, once it is durable, or raise what it raised."""
-        request = Request(work, quiet=quiet, for_workers=for_workers)
+        request = Request(work, quiet=quiet, topics=topics)
         if threading.get_ident() == _MAIN_THREAD:
             self._wait_without_leading(request)
         elif self._leading.acquire(blocking=False):
@@ -98,9 +101,14 @@ class Commits:
             raise request.error
         return request.result  # type: ignore[return-value]  # set whenever there is no error
 
-    def submit(self, work: Callable[[sqlite3.Connection], Any], settle: Callable[[BaseException | None], None]) -> None:
+    def submit(
+        self,
+        work: Callable[[sqlite3.Connection], Any],
+        settle: Callable[[BaseException | None], None],
+        topics: Topics = ANYTHING,
+    ) -> None:
         """Have `work` committed without waiting; `settle` is told how it went, from the thread that committed."""
-        self._call_committer(Request(work, settle))
+        self._call_committer(Request(work, settle, topics=topics))
 
     def close(self) -> None:
         """Finish what was accepted, then refuse everyone else."""
@@ -255,9 +263,9 @@ class Commits:
             self._retry_singly(group)
         finally:
             self._file.lock.release()
-        news = [request for request in group if not request.quiet]
-        if news:
-            self._wakeups.committed(for_workers=any(request.for_workers for request in news))
+        topics = reduce(or_, (request.topics for request in group if not request.quiet), 0)
+        if topics:
+            self._wakeups.committed(topics)
 
     def _commit_queue(self, group: list[Request[Any]]) -> None:
         try:

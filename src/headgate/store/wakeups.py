@@ -21,12 +21,11 @@ from pathlib import Path
 from time import monotonic, time_ns
 from typing import Final
 
+from headgate.store.news import ANYTHING, Topics
+
 # The kernel keeps socket addresses in 108 bytes, the final NUL included.
 _ADDRESS_BYTES_MAX: Final = 107
 _POLL_SECONDS: Final = 1.0
-# What a poke says: that there may be work, or only that something has changed.
-_WORK: Final = b"\0"
-_NEWS: Final = b"\1"
 # The kernel keeps ten for who does not listen at once, unless it was told otherwise, and drops the rest.
 _POKES_SURELY_FIT: Final = 5
 _SETTLED_NS: Final = 100_000_000
@@ -36,22 +35,50 @@ _PEERS_SECONDS: Final = 0.01
 _FIRST_LOOK_SECONDS: Final = 5 * _PEERS_SECONDS
 
 
-class Wakeups:
-    """A generation number that grows with every commit, here or in another process.
+class _Line:
+    """Those who wait for the same, and how often it has come.
 
-    A second one grows only with the work that others have committed, and at most once a second with anything else.
+    The number moves before the waiters are counted, and a waiter counts itself before it compares: whichever comes
+    first, no commit goes unnoticed, and a commit that nobody awaits takes no lock.
+    """
+
+    def __init__(self, topics: Topics, lock: threading.RLock, *, is_of_others: bool) -> None:
+        self.topics = topics
+        self.is_of_others = is_of_others
+        self.generation = 0
+        self._waiters = 0
+        self._moved = threading.Condition(lock)
+
+    def move(self) -> None:
+        self.generation += 1
+        if self._waiters:
+            self.wake()
+
+    def wake(self) -> None:
+        with self._moved:
+            self._moved.notify_all()
+
+    def wait(self, is_over: Callable[[], bool], timeout_seconds: float) -> None:
+        with self._moved:
+            self._waiters += 1
+            try:
+                self._moved.wait_for(is_over, timeout_seconds)
+            finally:
+                self._waiters -= 1
+
+
+class Wakeups:
+    """Numbers that grow with what is committed, here or in another process: one for each who waits for something else.
+
+    At most once a second all of them grow with what was committed elsewhere without a poke.
     """
 
     def __init__(self, database: Path, connect: Callable[[], sqlite3.Connection]) -> None:
         self._folder = _folder(database)
         self._connect = connect
-        lock = threading.RLock()
-        self._changed = threading.Condition(lock)
-        # Apart, so that what we commit does not wake those whom only the commits of others concern.
-        self._others_changed = threading.Condition(lock)
-        self._generation = 0
-        self._others = 0
-        self._waiters = 0
+        self._lock = threading.RLock()
+        # Never changed, but replaced: a commit goes through it without a lock.
+        self._lines: tuple[_Line, ...] = ()
         self._closed = False
         self._listener: threading.Thread | None = None
         self._address = ""
@@ -60,20 +87,19 @@ class Wakeups:
         self._peers_until = 0.0
         self._outbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 
-    def generation(self, *, others: bool = False) -> int:
-        """Return the present generation, and listen from now on for what takes it further."""
-        if self._listener is None:
-            with self._changed:
-                self._start_listening()
-        return self._others if others else self._generation
+    def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
+        """Return the present generation of what is about any of `topics`, and listen for it from now on.
 
-    def committed(self, *, for_workers: bool = True) -> None:
-        """Wake everyone who waits, here and elsewhere. Called after a commit, by one thread at a time.
-
-        If it is not `for_workers`, those who wait for the work of others are left alone.
+        With `others`, what this process commits does not count.
         """
-        self._advance()
-        poke = _WORK if for_workers else _NEWS
+        return self._line(topics, others=others).generation
+
+    def committed(self, topics: Topics = ANYTHING) -> None:
+        """Wake everyone who waits for this, here and elsewhere. Called after a commit, by one thread at a time."""
+        for line in self._lines:
+            if not line.is_of_others and line.topics & topics:
+                line.move()
+        poke = bytes((topics,))
         try:
             now = monotonic()
             if now >= self._peers_until:
@@ -86,47 +112,45 @@ class Wakeups:
             self._peers_as_of = -1
             self._peers_until = 0.0
 
-    def wait(self, generation: int, timeout_seconds: float, *, others: bool = False) -> int:
+    def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
         """Return the generation once it is past `generation`, or at the time-out."""
-        with self._changed:
-            self._start_listening()
-            if others:
-                self._others_changed.wait_for(lambda: self._others != generation or self._closed, timeout_seconds)
-                return self._others
-            self._waiters += 1
-            try:
-                self._changed.wait_for(lambda: self._generation != generation or self._closed, timeout_seconds)
-            finally:
-                self._waiters -= 1
-            return self._generation
+        line = self._line(topics, others=others)
+        line.wait(lambda: line.generation != generation or self._closed, timeout_seconds)
+        return line.generation
 
     def close(self) -> None:
         """Wake everyone for the last time and stop listening."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
-            self._others_changed.notify_all()
+            for line in self._lines:
+                line.wake()
         if self._listener is not None:
             if self._address:
-                self._poke(self._address, _WORK)
+                self._poke(self._address, bytes((ANYTHING,)))
             self._listener.join()
         self._outbox.close()
 
-    def _advance(self) -> None:
-        # The number moves before the waiters are counted, and a waiter counts itself before it compares:
-        # whichever comes first, no commit goes unnoticed, and a commit that nobody awaits takes no lock.
-        self._generation += 1
-        if self._waiters:
-            with self._changed:
-                self._changed.notify_all()
+    def _line(self, topics: Topics, *, others: bool) -> _Line:
+        line = self._found(topics, others=others)
+        if line is not None:
+            return line
+        with self._lock:
+            # Another thread may have been quicker.
+            line = self._found(topics, others=others)
+            if line is None:
+                line = _Line(topics, self._lock, is_of_others=others)
+                self._lines += (line,)
+                self._start_listening()
+        return line
 
-    def _others_committed(self, *, is_work: bool) -> None:
-        with self._changed:
-            self._generation += 1
-            self._changed.notify_all()
-            if is_work:
-                self._others += 1
-                self._others_changed.notify_all()
+    def _found(self, topics: Topics, *, others: bool) -> _Line | None:
+        return next((each for each in self._lines if each.topics == topics and each.is_of_others == others), None)
+
+    def _others_committed(self, topics: Topics) -> None:
+        with self._lock:
+            for line in self._lines:
+                if line.topics & topics:
+                    line.move()
 
     def _poke(self, address: str, poke: bytes) -> None:
         try:
@@ -188,11 +212,10 @@ class Wakeups:
             while not self._closed:
                 is_poked = bool(poll.poll(wait_seconds * 1000))
                 wait_seconds = _POLL_SECONDS
-                # Unless all who poked have said that it is none.
-                is_work = not (is_poked and inbox is not None and _drained(inbox) == {_NEWS})
+                topics = _drained(inbox) if is_poked and inbox is not None else ANYTHING
                 version = _data_version(connection)
                 if is_poked or version is None or version != seen:
-                    self._others_committed(is_work=is_work)
+                    self._others_committed(topics)
                 seen = version
         finally:
             connection.close()
@@ -210,13 +233,19 @@ def _folder(database: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"headgate-{os.getuid()}-{digest}"
 
 
-def _drained(inbox: socket.socket) -> set[bytes]:
-    """Return which pokes have come. If there may have been more of them than fit, one is that there is work."""
+def _drained(inbox: socket.socket) -> Topics:
+    """Return what the pokes that have come are about. If there may have been more of them than fit, of anything."""
     pokes: list[bytes] = []
     with contextlib.suppress(BlockingIOError):
         while poke := inbox.recv(16):
             pokes.append(poke)
-    return {*pokes, *([_WORK] if len(pokes) >= _POKES_SURELY_FIT else ())}
+    if len(pokes) >= _POKES_SURELY_FIT:
+        return ANYTHING
+    topics = 0
+    for poke in pokes:
+        # A process of an older build says 0 for whatever there may be work in.
+        topics |= poke[0] or ANYTHING
+    return topics
 
 
 def _data_version(connection: sqlite3.Connection) -> int | None:

@@ -1,4 +1,4 @@
-"""News: which transactions concern workers of other processes, and that those are woken by no others."""
+"""News: what transactions are about, and that who waits for something is woken by nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from headgate.store.news import are_quiet, concerns_workers
+from headgate.store.news import ANYTHING, WORK, Topic, Topics, are_quiet, topics_of
 from headgate.store.schema import Key, Table
 from headgate.store.tables import (
     ACTIVITIES,
@@ -22,32 +22,33 @@ from headgate.store.tables import (
     EXECUTIONS,
     FANOUT,
     INCIDENT_INDEX,
+    PIPELINES,
     SIGNAL_HISTORY,
     SIGNAL_STATE,
 )
-from headgate.store.wakeups import _NEWS as NEWS
-from headgate.store.wakeups import _WORK as WORK
 from headgate.store.wakeups import Wakeups
 from headgate.store.writes import Delete, Put
 from tests.stores import FILE, open_sqlite
 
 
 @pytest.mark.parametrize(
-    ("tables", "is_work"),
+    ("tables", "topics"),
     [
         # A signal that changes, an incident that is opened, and an event of either that someone has subscribed to.
-        ([SIGNAL_STATE, SIGNAL_HISTORY, EVENTS], False),
-        ([INCIDENT_INDEX, AUDIT, CONTROL, EVENTS], False),
-        ([SIGNAL_STATE, SIGNAL_HISTORY, EVENTS, ACTIVITIES], True),
-        ([EXECUTIONS], True),
-        ([FANOUT, SIGNAL_STATE], True),
+        ([SIGNAL_STATE, SIGNAL_HISTORY, EVENTS], Topic.DATASETS),
+        ([INCIDENT_INDEX, AUDIT, CONTROL, EVENTS], Topic.DATASETS),
+        ([SIGNAL_STATE, SIGNAL_HISTORY, EVENTS, ACTIVITIES], Topic.DATASETS | Topic.DURABLE),
+        ([EXECUTIONS], Topic.DURABLE),
+        ([FANOUT, SIGNAL_STATE], Topic.DATASETS | Topic.CHUNKS),
+        ([PIPELINES], Topic.PIPELINES),
+        ([PIPELINES, EVENTS], Topic.PIPELINES | Topic.DURABLE),
         # These may be anything.
-        ([CONTROL], True),
-        ([EVENTS, CONTROL], True),
+        ([CONTROL], Topic.DURABLE),
+        ([EVENTS, CONTROL], Topic.DURABLE),
     ],
 )
-def test_concerns_workers__what_is_known_of_datasets__does_not(tables: list[Table], is_work: bool) -> None:
-    assert concerns_workers([Put(table, {}) for table in tables]) is is_work
+def test_topics_of__a_transaction__are_those_of_its_tables(tables: list[Table], topics: Topics) -> None:
+    assert topics_of([Put(table, {}) for table in tables]) == topics
 
 
 def test_are_quiet__all_puts_that_are__and_nothing_else() -> None:
@@ -68,32 +69,62 @@ def ends(tmp_path: Path) -> Iterator[tuple[Wakeups, Wakeups]]:
         )
 
 
-def test_committed__by_another_and_not_for_workers__wakes_all_but_those_who_wait_for_work(
+@pytest.mark.parametrize("others", [False, True])
+def test_committed__by_another__wakes_all_who_wait_for_that_and_nobody_else(
+    ends: tuple[Wakeups, Wakeups], others: bool
+) -> None:
+    waiting, other = ends
+    topics = (ANYTHING, Topic.DATASETS, Topic.PIPELINES, WORK)
+    seen = {each: waiting.generation(each, others=others) for each in topics}
+
+    other.committed(Topic.DATASETS)
+
+    assert waiting.wait(seen[ANYTHING], 30, ANYTHING, others=others) > seen[ANYTHING]
+    assert waiting.generation(Topic.DATASETS, others=others) > seen[Topic.DATASETS]
+    assert waiting.generation(Topic.PIPELINES, others=others) == seen[Topic.PIPELINES]
+    assert waiting.generation(WORK, others=others) == seen[WORK]
+
+
+def test_committed__here__counts_for_who_waits_for_that_and_not_for_who_waits_for_others(
+    ends: tuple[Wakeups, Wakeups],
+) -> None:
+    waiting, _ = ends
+    own, of_others = waiting.generation(Topic.CHUNKS), waiting.generation(Topic.CHUNKS, others=True)
+    pipelines = waiting.generation(Topic.PIPELINES)
+
+    waiting.committed(Topic.CHUNKS)
+
+    assert waiting.wait(own, 30, Topic.CHUNKS) > own
+    assert waiting.generation(Topic.CHUNKS, others=True) == of_others
+    assert waiting.generation(Topic.PIPELINES) == pipelines
+
+
+def test_committed__by_another_after_more_than_the_kernel_keeps__wakes_whoever_waits(
     ends: tuple[Wakeups, Wakeups],
 ) -> None:
     waiting, other = ends
-    seen, work_seen = waiting.generation(), waiting.generation(others=True)
+    seen = waiting.generation(WORK, others=True)
 
-    other.committed(for_workers=False)
-
-    assert waiting.wait(seen, 30) > seen
-    assert waiting.generation(others=True) == work_seen
-
-
-def test_committed__by_another_for_workers_after_much_that_is_not__wakes_them(ends: tuple[Wakeups, Wakeups]) -> None:
-    waiting, other = ends
-    seen = waiting.generation(others=True)
-
-    # More than the kernel keeps: what says that there is work may be dropped, and is assumed then.
+    # What says that there is work may be dropped, and is assumed then.
     for _ in range(50):
-        other.committed(for_workers=False)
-    other.committed()
+        other.committed(Topic.DATASETS)
+    other.committed(Topic.DURABLE)
 
-    assert waiting.wait(seen, 30, others=True) > seen
+    assert waiting.wait(seen, 30, WORK, others=True) > seen
 
 
-def test_store__transactions_of_either_kind__others_are_told_which() -> None:
+def test_poke__of_a_build_that_knew_no_topics__wakes_whoever_waits(ends: tuple[Wakeups, Wakeups]) -> None:
+    waiting, other = ends
+    seen = waiting.generation(Topic.PIPELINES)
+
+    other.committed(0)
+
+    assert waiting.wait(seen, 30, Topic.PIPELINES) > seen
+
+
+def test_store__writes_of_any_kind__others_are_told_what_they_are_about() -> None:
     known, control = {"PK": "urn:dp:a", "SK": "FRESHNESS"}, {"PK": "a", "SK": "b"}
+    datasets, durable = bytes((Topic.DATASETS,)), bytes((Topic.DURABLE,))
     # A path that is short enough for the address of a socket beside the database.
     with (
         TemporaryDirectory(prefix="hg-") as folder,
@@ -106,11 +137,23 @@ def test_store__transactions_of_either_kind__others_are_told_which() -> None:
         inbox.settimeout(30)
 
         store.transact([Put(SIGNAL_STATE, known)])
-        assert inbox.recv(16) == NEWS
+        assert inbox.recv(16) == datasets
         store.transact_many([[Put(SIGNAL_STATE, known)]])
-        assert inbox.recv(16) == NEWS
+        assert inbox.recv(16) == datasets
         store.transact_many([[Put(SIGNAL_STATE, known, quiet=True)]])
         store.transact([Put(SIGNAL_STATE, known), Put(CONTROL, control)])
-        assert inbox.recv(16) == NEWS, "and not of what is quiet"
+        assert inbox.recv(16) == datasets, "and not of what is quiet"
         store.transact([Put(CONTROL, control)])
-        assert inbox.recv(16) == WORK
+        assert inbox.recv(16) == durable
+        store.transact_many([[Put(SIGNAL_STATE, known)], [Put(CONTROL, control)]])
+        assert inbox.recv(16) == bytes((Topic.DATASETS | Topic.DURABLE,))
+        store.put(SIGNAL_STATE, known)
+        assert inbox.recv(16) == datasets
+        store.update(SIGNAL_STATE, Key("urn:dp:a", "FRESHNESS"), set={"a": 1})
+        assert inbox.recv(16) == datasets
+        store.delete(SIGNAL_STATE, Key("urn:dp:a", "FRESHNESS"))
+        assert inbox.recv(16) == datasets
+        store.batch_write([Put(SIGNAL_STATE, known)])
+        assert inbox.recv(16) == datasets
+        store.submit([Put(SIGNAL_STATE, known)], lambda _error: None)
+        assert inbox.recv(16) == datasets
