@@ -2,6 +2,7 @@
 
 Once a millisecond what is due is sent, and what has been answered is looked at. In between this process sleeps, and an
 answer does not wake it: clients are on other machines, and waking one must not cost the server what it would not there.
+The kernel notes when an answer came in, so that it does not take longer for being looked at later.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import gc
 import os
 import select
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter, process_time, sleep
+from time import perf_counter, process_time, sleep, time
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -22,6 +24,10 @@ from bench.health_client import CONNECTIONS, Incoming, read
 from headgate.settings import Address
 
 _TICK_SECONDS: Final = 0.001
+# Have the kernel say when it received the last of what is read, as seconds and nanoseconds of the wall clock.
+_SO_TIMESTAMPNS: Final = 35
+_STAMP: Final = struct.Struct("@qq")
+_STAMP_BYTES: Final = socket.CMSG_SPACE(_STAMP.size)
 # How long what is still under way at the end may take to be answered.
 _PATIENCE_SECONDS: Final = 10.0
 # A batch of evidence goes in one call.
@@ -92,15 +98,18 @@ def at_set_times(address: Address, rows: Sequence[Row], seconds: float, warm_sec
 class _Connection:
     """A connection on which one request is under way at a time."""
 
-    __slots__ = ("_incoming", "_unsent", "intended_at", "sender", "socket")
+    __slots__ = ("_incoming", "_unsent", "answered_at", "intended_at", "sender", "socket")
 
     def __init__(self, address: Address, sender: _Sender) -> None:
         self.socket = socket.create_connection((address.host, address.port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        self.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         self.socket.settimeout(0.0)
         self.sender = sender
         self.intended_at = 0.0
+        # By the wall clock.
+        self.answered_at = 0.0
         self._unsent = memoryview(b"")
         self._incoming = Incoming()
 
@@ -123,9 +132,11 @@ class _Connection:
 
     def read(self) -> bytes | None:
         """Return a whole answer, or None if it has not all come. Raises `ConnectionError` if the server has left."""
-        data = self.socket.recv(_BUFFER_BYTES)
+        data, notes, _, _ = self.socket.recvmsg(_BUFFER_BYTES, _STAMP_BYTES)
         if not data:
             raise ConnectionResetError("the connection was closed")
+        seconds, nanoseconds = _STAMP.unpack(notes[0][2])
+        self.answered_at = seconds + nanoseconds / 1e9
         return self._incoming.take(data)
 
 
@@ -183,8 +194,9 @@ class _Load:
     def run(self, seconds: float, warm_seconds: float) -> Loaded:
         started_at = perf_counter()
         counted_from, ends_at = started_at + warm_seconds, started_at + warm_seconds + seconds
-        for sender in self._senders:
-            sender.begin(started_at, counted_from)
+        # Not all at the same moments: clients of different kinds do not wait for one another.
+        for place, sender in enumerate(self._senders):
+            sender.begin(started_at + sender.step_seconds * place / len(self._senders), counted_from)
         cpu = process_time()
         tick_at = started_at
         while (now := perf_counter()) < ends_at:
@@ -215,6 +227,7 @@ class _Load:
         """Go on with what is half sent, and take what was answered."""
         if self._sending:
             self._sending -= {each for each in self._sending if each.go_on()}
+        ahead_seconds = time() - perf_counter()
         for number, _ in self._poll.poll(0):
             connection = self._connections[number]
             try:
@@ -223,7 +236,7 @@ class _Load:
                 self._lose(connection, str(exc))
                 continue
             if answer is not None:
-                connection.sender.answered(connection, answer)
+                connection.sender.answered(connection, answer, connection.answered_at - ahead_seconds)
 
     def _open(self, sender: _Sender) -> _Connection:
         connection = _Connection(self._address, sender)
@@ -246,6 +259,7 @@ class _Sender:
 
     def __init__(self, row: Row, load: _Load) -> None:
         self.row = row
+        self.step_seconds = row.each / row.rate
         self.idle: deque[_Connection] = deque()
         self._load = load
         self._late: deque[float] = deque()
@@ -268,28 +282,27 @@ class _Sender:
         if self.row.is_ahead:
             self._made.extend(self.row.make() for _ in range(int(seconds * self.row.rate / self.row.each) + 1))
 
-    def begin(self, started_at: float, counted_from: float) -> None:
-        self._next_at, self._counted_from = started_at, counted_from
+    def begin(self, first_at: float, counted_from: float) -> None:
+        self._next_at, self._counted_from = first_at, counted_from
 
     def send_due(self, now: float) -> None:
         """Send what is due, or let it wait for a connection: since when it was to be sent is remembered."""
-        step = self.row.each / self.row.rate
         while self._next_at <= now:
             self._late.append(self._next_at)
             if self._next_at >= self._counted_from:
                 self._asked += 1
-            self._next_at += step
+            self._next_at += self.step_seconds
         while self._late and self.idle:
             self._send(self.idle.popleft(), self._late.popleft())
 
-    def answered(self, connection: _Connection, answer: bytes) -> None:
-        """Take an answer, and send on its connection what waits for one."""
+    def answered(self, connection: _Connection, answer: bytes, at: float) -> None:
+        """Take an answer that came in then, and send on its connection what waits for one."""
         self._under_way -= 1
         is_good, body = read(answer)
         if is_good:
             self.row.took(body)
         if connection.intended_at >= self._counted_from:
-            self._last_at = perf_counter()
+            self._last_at = at
             if is_good:
                 due_at = connection.intended_at
                 self._latencies.append((due_at - self._counted_from, self._last_at - due_at))
