@@ -7,15 +7,19 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from headgate.errors import ConflictError, StoreBusyError, StoreClosedError
 from headgate.store.conditions import absent
+from headgate.store.file_lock import FileLock
 from headgate.store.schema import Key
 from headgate.store.sqlite import SqliteStore
+from headgate.store.sqlite_commits import HOMING_ROWS
 from headgate.store.tables import CONTROL
 from headgate.store.writes import Put
 from tests.stores import create_sqlite
@@ -380,3 +384,58 @@ def test_generation__writes_that_are_no_news__wake_nobody(store: SqliteStore) ->
     assert store.generation() == before
     assert store.transact_many([quiet, news]) == [None, None]
     assert store.generation() > before
+
+
+def test_commits__many_rows__reach_the_file_itself_while_the_store_is_open(store: SqliteStore, tmp_path: Path) -> None:
+    rows = HOMING_ROWS
+    store.batch_write([Put(CONTROL, row(f"row-{number}")) for number in range(rows)])
+
+    # What does not look at the log sees what was brought home.
+    def in_file() -> int:
+        with closing(sqlite3.connect(f"file:{tmp_path / 'headgate.db'}?immutable=1", uri=True)) as connection:
+            try:
+                (count,) = connection.execute(f'SELECT count(*) FROM "{CONTROL.name}"').fetchone()
+            except sqlite3.DatabaseError:
+                return -1  # It is being copied.
+        return int(count)
+
+    give_up_at = time.monotonic() + 30
+    while (found := in_file()) != rows:
+        assert time.monotonic() < give_up_at, found
+        time.sleep(0.01)
+
+
+def test_commits__few_rows__stay_in_the_log(store: SqliteStore) -> None:
+    statements: list[str] = []
+    store._commits._connection.set_trace_callback(statements.append)
+
+    for number in range(3):
+        store.put(CONTROL, row(f"row-{number}"))
+
+    assert statements
+    assert not [each for each in statements if "wal_checkpoint" in each]
+
+
+def test_commits__log_is_brought_home__while_no_other_process_may_commit(store: SqliteStore, tmp_path: Path) -> None:
+    """SQLite up to 3.51.2 could lose what is committed at that moment."""
+    another = FileLock(tmp_path / "headgate.db.lock")
+    was_free: SimpleQueue[bool] = SimpleQueue()
+
+    def traced(statement: str) -> None:
+        if "wal_checkpoint" in statement:
+            was_free.put(another.try_acquire())
+
+    store._commits._connection.set_trace_callback(traced)
+    with closing(another):
+        store.batch_write([Put(CONTROL, row(f"row-{number}")) for number in range(HOMING_ROWS)])
+        assert was_free.get(timeout=30) is False
+
+
+def test_commits__who_commits_while_the_log_is_brought_home__is_served_after_it(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    for number in range(4):
+        store.batch_write([Put(CONTROL, row(f"row-{number}-{place}")) for place in range(HOMING_ROWS)])
+        store.put(CONTROL, row(f"after-{number}"))
+
+    assert all(store.get(CONTROL, key(f"after-{number}")) is not None for number in range(4))

@@ -2,6 +2,10 @@
 
 A lone caller pays for its own commit and no thread hop; under load one commit, and one wait for the
 disk, serves many. Between processes the file lock gives each its turn. See ADR-0003 for the figures.
+
+Now and then what was committed is brought from SQLite's log into the file itself, which takes as long as many commits.
+That is done between commits, so that nobody's own waits for it, and in turn like them: with all but the newest builds
+of SQLite, a commit that begins the log anew while others bring it home may lose what was committed before.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from headgate.errors import HeadgateError, StoreClosedError
+from headgate.errors import HeadgateError, StoreBusyError, StoreClosedError
 from headgate.store.news import ANYTHING, Topics
 from headgate.store.sqlite_errors import translated
 from headgate.store.sqlite_file import DatabaseFile
@@ -32,6 +36,9 @@ T = TypeVar("T")
 # A group takes this many requests, or half of a longer queue, and closes early when it grows old.
 GROUP_MIN: Final = 32
 GROUP_SECONDS_MAX: Final = 0.005
+# After so many rows, about a page of the log each, the log is brought home; what is left alone for longer is as before.
+HOMING_ROWS: Final = 500
+_LOG_PAGES_MAX: Final = 4_000
 
 _MAIN_THREAD: Final = threading.main_thread().ident
 
@@ -73,6 +80,10 @@ class Commits:
         self._stats = stats
         self._recent = recent
         self._connection = file.connect()
+        self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES_MAX}")
+        # Rows that had been changed when the log was last brought home, and whether that is to be done again.
+        self._home_rows = 0
+        self._is_log_long = False
         # One for all that is asked around a transaction: a connection makes a new one each time it is asked itself.
         self._cursor = self._connection.cursor()
         self._schema = self._schema_version()
@@ -144,13 +155,31 @@ class Commits:
                     self._committer = thread
 
     def _lead_when_called(self) -> None:
-        """Lead whenever the next in the queue has no thread of its own to do it."""
+        """Lead whenever the next in the queue has no thread of its own to do it, and bring the log home in between."""
         while not self._closed:
             self._bell.get()
             if self._queue and self._leading.acquire(blocking=False):
                 self._lead()
+            if self._is_log_long and self._leading.acquire(blocking=False):
+                self._bring_home()
         # An interrupt between starting a committer and noting it makes a second one, which must end as well.
         self._bell.put(None)
+
+    def _bring_home(self) -> None:
+        """Copy what is in the log to the file. The caller holds `_leading`, and it is let go here."""
+        try:
+            if not self._closed:
+                self._home_rows, self._is_log_long = self._connection.total_changes, False
+                self._file.lock.acquire()
+                try:
+                    self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                finally:
+                    self._file.lock.release()
+        except (sqlite3.Error, StoreBusyError):
+            # The log keeps it all, and what ails the disk is said by the next commit.
+            return
+        finally:
+            self._pass_on([])
 
     def _refuse_late_comers(self) -> None:
         """Answer those who queued up when the store was being closed."""
@@ -263,6 +292,10 @@ class Commits:
             self._retry_singly(group)
         finally:
             self._file.lock.release()
+        if self._connection.total_changes - self._home_rows >= HOMING_ROWS:
+            self._is_log_long = True
+            self._start_committer()
+            self._bell.put(None)
         topics = reduce(or_, (request.topics for request in group if not request.quiet), 0)
         if topics:
             self._wakeups.committed(topics)
