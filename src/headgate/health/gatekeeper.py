@@ -26,8 +26,8 @@ from headgate.health.incident_rows import Plain, Sealer, incident_key, incident_
 from headgate.health.incident_values import Incident
 from headgate.health.moments import instant
 from headgate.health.overrides import override_of, overrides_query
+from headgate.health.signal_lookups import SIGNALS_OF_A_DATASET_MAX
 from headgate.health.signal_rows import signal_of
-from headgate.health.signals import SIGNALS_OF_A_DATASET_MAX
 from headgate.store.port import Store
 from headgate.store.tables import INCIDENT_INDEX, SIGNAL_STATE
 from headgate.store.writes import Page, Query

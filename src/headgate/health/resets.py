@@ -14,8 +14,8 @@ from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, StoreBusyError
 from headgate.health.incident_rows import Due, due_put
 from headgate.health.retirement import Retirement
+from headgate.health.signal_lookups import SIGNALS_OF_A_DATASET_MAX
 from headgate.health.signal_rows import signal_key
-from headgate.health.signals import SIGNALS_OF_A_DATASET_MAX
 from headgate.store import cache_keys
 from headgate.store.cache import Cache
 from headgate.store.conditions import version_is

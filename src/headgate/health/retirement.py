@@ -19,8 +19,8 @@ from headgate.health.incident_rows import Due, due_put, open_query
 from headgate.health.incident_values import Changes, Resolution
 from headgate.health.incidents import Incidents
 from headgate.health.retirement_rows import DUE, retirement_key
+from headgate.health.signal_lookups import SIGNALS_OF_A_DATASET_MAX
 from headgate.health.signal_rows import QUIET_DAYS, signal_key, signal_of, signal_row
-from headgate.health.signals import SIGNALS_OF_A_DATASET_MAX
 from headgate.health.vocabulary import SignalState
 from headgate.store import cache_keys
 from headgate.store.cache import Cache

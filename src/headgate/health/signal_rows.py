@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from headgate import shapes
+from headgate.errors import CorruptionError
 from headgate.health.signal_values import Metrics, Producer, Signal, SignalValue, Snapshot
 from headgate.health.vocabulary import Confidence, SignalState, Tier
 from headgate.health.volume_counts import hour_of, stored_hour
@@ -125,7 +126,15 @@ def _trouble(value: SignalValue) -> Item:
 
 
 def signal_of(row: Mapping[str, Any]) -> Signal:
-    """Return the signal that a row stands for."""
+    """Return the signal that a row stands for. Raises `CorruptionError` if it stands for none."""
+    try:
+        return _signal(row)
+    except (KeyError, TypeError, ValueError) as exc:
+        name = f"{row.get('PK')} {row.get('SK')}"
+        raise CorruptionError(f"signal {name}: its row is not a signal ({exc!r}); stop and restore a backup") from exc
+
+
+def _signal(row: Mapping[str, Any]) -> Signal:
     previous, volume = row.get("previous_state"), row.get("volume_hour")
     return Signal(
         dataset_urn=row["PK"],

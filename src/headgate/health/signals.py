@@ -1,8 +1,8 @@
-"""Signals: taken over by version and window, kept with their history, made known, and looked up in one read."""
+"""Signals: taken over by version and window, kept with their history, and made known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -16,45 +16,37 @@ from headgate.health.incident_plans import Drafts, Plan
 from headgate.health.incident_rows import Due, due_put
 from headgate.health.incident_values import Incident, Link
 from headgate.health.incidents import Incidents
-from headgate.health.merged_pages import MergedPages, Partition, Place
 from headgate.health.signal_decisions import Decision, Standing, Verdict, decide
+from headgate.health.signal_lookups import SignalLookups
 from headgate.health.signal_results import (
-    BreachPage,
     Result,
     is_same_breach,
-    months,
     refusal,
     trouble_of,
     with_incident,
 )
 from headgate.health.signal_rows import (
-    breach_partition,
-    history_partition,
     history_row,
     late_row,
     signal_key,
     signal_of,
     signal_row,
-    snapshot_of,
 )
-from headgate.health.signal_values import Signal, SignalUpdate, Snapshot, checked
-from headgate.health.vocabulary import SignalState, Tier
+from headgate.health.signal_values import Signal, SignalUpdate, checked
+from headgate.health.vocabulary import SignalState
 from headgate.health.volumes import hour_put, late_put
 from headgate.ids import IdMaker
 from headgate.store import cache_keys
-from headgate.store.cache import Cache, Loaded
+from headgate.store.cache import Cache
 from headgate.store.conditions import absent, version_is
 from headgate.store.keyring import Keyring
 from headgate.store.limiter import Priority, prioritised
 from headgate.store.port import Store
-from headgate.store.tables import BREACH_SHARDS, SIGNAL_HISTORY, SIGNAL_STATE
-from headgate.store.values import Item
+from headgate.store.tables import SIGNAL_HISTORY, SIGNAL_STATE
 from headgate.store.writes import Put, Query, Range, Sort, Write
 
 BATCH_MAX: Final = 500
 ROUNDS_MAX: Final = 10
-SIGNALS_OF_A_DATASET_MAX: Final = 500
-HISTORY_MAX: Final = 10_000
 
 
 class _Pending(Struct):
@@ -71,7 +63,7 @@ class _Pending(Struct):
     is_remembered: bool = False
 
 
-class Signals:
+class Signals(SignalLookups):
     """Signals of one store. Safe to use from many threads."""
 
     def __init__(
@@ -91,98 +83,15 @@ class Signals:
         `standing` says what the registry knows of a dataset, None for one it does not. With `incidents`, a signal
         that becomes CRITICAL opens one or joins it, in the same transaction.
         """
-        self._store = store
+        super().__init__(store, cache, keyring)
         self._clock = clock
         self._ids = ids
-        self._cache = cache
-        self._pages = MergedPages(store, keyring)
         self._standing = standing
         self._announce = announce
         self._incidents = incidents
         # Told, once they are durable, of signals that changed their state; and of what was made of each update.
         self.told: Callable[[Sequence[Signal]], None] = lambda _signals: None
         self.counted: Callable[[Sequence[tuple[SignalUpdate, Result]]], None] = lambda _made: None
-
-    # Looking.
-
-    def get(self, dataset_urn: str, signal_type: str, *, consistent: bool = False) -> Signal | None:
-        """Return a signal, or None. What was read from memory while the store was away says so."""
-        key = signal_key(dataset_urn, signal_type)
-
-        def load() -> Loaded[Signal] | None:
-            row = self._store.get(SIGNAL_STATE, key, consistent=True)
-            return None if row is None else Loaded(signal_of(row), row["version"])
-
-        found = self._cache.get(cache_keys.signal_state(dataset_urn, signal_type), load, Signal, consistent=consistent)
-        if found.value is None or not found.stale:
-            return found.value
-        return replace(found.value, stale=True, age_seconds=found.age_seconds)
-
-    def remembered(self, dataset_urn: str, signal_type: str) -> Signal | None:
-        """Return a signal as this process last saw it, without asking anyone; None if it does not remember it."""
-        return self._cache.peek(cache_keys.signal_state(dataset_urn, signal_type), Signal)
-
-    def of_dataset(
-        self, dataset_urn: str, signal_types: Iterable[str] = (), *, consistent: bool = False
-    ) -> list[Signal]:
-        """Return the signals of a dataset, all of them or those of some types."""
-        wanted = frozenset(signal_types)
-        query = Query(table=SIGNAL_STATE, partition=dataset_urn, limit=SIGNALS_OF_A_DATASET_MAX, consistent=consistent)
-        found = [signal_of(row) for row in self._store.query(query).items]
-        return [each for each in found if not wanted or each.signal_type in wanted]
-
-    def of_datasets(self, dataset_urns: Sequence[str]) -> list[list[Signal]]:
-        """Return the signals of each of several datasets, in one call to the store."""
-        pages = self._store.query_many(
-            [Query(table=SIGNAL_STATE, partition=urn, limit=SIGNALS_OF_A_DATASET_MAX) for urn in dataset_urns]
-        )
-        return [[signal_of(row) for row in page.items] for page in pages]
-
-    def breaches(
-        self,
-        *,
-        states: Sequence[SignalState] = (SignalState.CRITICAL, SignalState.WARNING),
-        tier: Tier | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> BreachPage:
-        """Return signals that are in one of some states, of one tier or all, those that changed last first."""
-        tiers = tuple(Tier) if tier is None else (tier,)
-        partitions = [
-            Partition(SIGNAL_STATE, "breach-index", breach_partition(state, each, shard))
-            for state in dict.fromkeys(states)
-            for each in tiers
-            for shard in range(BREACH_SHARDS)
-        ]
-        page = self._pages.page(partitions, lambda row: Place(row["breach_sk"], ""), limit=limit, cursor=cursor)
-        return BreachPage([signal_of(row) for row in page.items], page.cursor)
-
-    def history(self, dataset_urn: str, signal_type: str, since: str, until: str) -> list[Snapshot]:
-        """Return the transitions of a signal whose windows ended in a span of time, oldest first.
-
-        Raises `InvalidPayloadError` for a span of more than ten years, or one that ends before it begins.
-        """
-        if since > until:
-            raise InvalidPayloadError(f"history of {dataset_urn} {signal_type}: from {since} is after to {until}")
-        span = Sort(Range.BETWEEN, since, f"{until}#~")
-        queries = [
-            Query(
-                table=SIGNAL_HISTORY,
-                partition=history_partition(dataset_urn, signal_type, month),
-                sort=span,
-                limit=1000,
-            )
-            for month in months(since, until)
-        ]
-        found: list[Item] = []
-        for query, page in zip(queries, self._store.query_many(queries) if queries else [], strict=True):
-            found += page.items
-            while page.cursor is not None and len(found) < HISTORY_MAX:
-                page = self._store.query(replace(query, cursor=page.cursor))
-                found += page.items
-        return [snapshot_of(row) for row in found[:HISTORY_MAX]]
-
-    # Taking over.
 
     def checked(self, update: SignalUpdate) -> SignalUpdate:
         """Return an update in canonical form. Raises `InvalidPayloadError` or `InvalidIdError`, naming every field."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from headgate.errors import CorruptionError
 from headgate.health.signal_rows import signal_of, signal_row
 from headgate.health.signal_values import Metrics, Producer, Signal, SignalValue
 from headgate.health.vocabulary import SignalState, Tier
@@ -80,3 +81,21 @@ def test_row__words_of_people_or_odd_numbers__is_left_for_the_store_to_look_at(s
     assert type(row) is dict
     item, special = checked_item(SIGNAL_STATE, row)
     assert signal_of(load(dump(item, special=special))) == signal
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"state": "MAYBE"}, {"tier": None}, {"score": "much"}, {"metrics": {"unheard": 1}}, {"previous_state": "WORSE"}],
+)
+def test_signal_of__a_row_that_is_no_signal__is_named(damage: dict[str, object]) -> None:
+    row = {**signal_row(SIGNAL, 0), **damage}
+
+    with pytest.raises(CorruptionError, match=r"urn:dp:orders:created:v1 FRESHNESS.*restore a backup"):
+        signal_of(row)
+
+
+def test_signal_of__a_row_that_lacks_something__is_named() -> None:
+    row = {name: value for name, value in signal_row(SIGNAL, 0).items() if name != "owner_team"}
+
+    with pytest.raises(CorruptionError, match="owner_team"):
+        signal_of(row)
