@@ -28,7 +28,7 @@ from headgate.serve import statestore as pb
 SCALE = 1.0
 SECONDS = 30.0
 # Until a second process has come up, and what has queued before it is done.
-WARM_SECONDS = 8.0
+WARM_SECONDS = 15.0
 # At once: a tenth of each rate, but for evidence.
 SHARE = 0.1
 EVIDENCE_AT_ONCE = 20_000
