@@ -36,8 +36,12 @@ T = TypeVar("T")
 # A group takes this many requests, or half of a longer queue, and closes early when it grows old.
 GROUP_MIN: Final = 32
 GROUP_SECONDS_MAX: Final = 0.005
-# After so many rows, about a page of the log each, the log is brought home; what is left alone for longer is as before.
+# The log is brought home when it has about so many pages, which keeps the disk for some 10 ms. How many rows that are
+# is only known afterwards: so many at first.
+HOMING_PAGES: Final = 500
 HOMING_ROWS: Final = 500
+_HOMING_ROWS_MIN: Final = 100
+# SQLite does it itself, at the end of a commit, if nobody has come to do it before.
 _LOG_PAGES_MAX: Final = 4_000
 
 _MAIN_THREAD: Final = threading.main_thread().ident
@@ -81,8 +85,10 @@ class Commits:
         self._recent = recent
         self._connection = file.connect()
         self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES_MAX}")
-        # Rows that had been changed when the log was last brought home, and whether that is to be done again.
+        # Rows that had been changed when the log was last brought home, after how many more that is to be done again,
+        # and whether they are there.
         self._home_rows = 0
+        self._homing_rows: float = HOMING_ROWS
         self._is_log_long = False
         # One for all that is asked around a transaction: a connection makes a new one each time it is asked itself.
         self._cursor = self._connection.cursor()
@@ -169,10 +175,13 @@ class Commits:
         """Copy what is in the log to the file. The caller holds `_leading`, and it is let go here."""
         try:
             if not self._closed:
-                self._home_rows, self._is_log_long = self._connection.total_changes, False
+                rows = self._connection.total_changes - self._home_rows
+                self._home_rows += rows
+                self._is_log_long = False
                 self._file.lock.acquire()
                 try:
-                    self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                    _, pages, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                    self._homing_rows = max(_HOMING_ROWS_MIN, rows * HOMING_PAGES / max(1, pages))
                 finally:
                     self._file.lock.release()
         except (sqlite3.Error, StoreBusyError):
@@ -292,7 +301,7 @@ class Commits:
             self._retry_singly(group)
         finally:
             self._file.lock.release()
-        if self._connection.total_changes - self._home_rows >= HOMING_ROWS:
+        if self._connection.total_changes - self._home_rows >= self._homing_rows:
             self._is_log_long = True
             self._start_committer()
             self._bell.put(None)
