@@ -19,7 +19,7 @@ from headgate.store.conditions import absent
 from headgate.store.file_lock import FileLock
 from headgate.store.schema import Key
 from headgate.store.sqlite import SqliteStore
-from headgate.store.sqlite_commits import HOMING_ROWS
+from headgate.store.sqlite_commits import HOMING_PAGES, HOMING_ROWS, homing_rows
 from headgate.store.tables import CONTROL
 from headgate.store.writes import Put
 from tests.stores import create_sqlite
@@ -439,3 +439,20 @@ def test_commits__who_commits_while_the_log_is_brought_home__is_served_after_it(
         store.put(CONTROL, row(f"after-{number}"))
 
     assert all(store.get(CONTROL, key(f"after-{number}")) is not None for number in range(4))
+
+
+@pytest.mark.parametrize(
+    ("rows", "pages", "after"),
+    [
+        (400, HOMING_PAGES, 400),
+        (400, 2 * HOMING_PAGES, 200),
+        # Neither after every few rows nor only when SQLite itself would do it.
+        (400, 100 * HOMING_PAGES, 100),
+        (400, 1, 2_000),
+        # It was not told how many there are.
+        (400, -1, 300),
+        (400, 0, 300),
+    ],
+)
+def test_homing_rows__by_what_the_last_ones_took(rows: int, pages: int, after: int) -> None:
+    assert homing_rows(rows, pages, before=300) == after

@@ -102,8 +102,8 @@ class Store(Protocol):
         """Return once something was committed after `generation` was read, by any process, or at the time-out.
 
         What is about none of `topics` does not count, and with `others` what this process commits, as far as the
-        backend can tell. `generation` was asked for with the same. A return is a hint to
-        look, not a promise that there is something to find.
+        backend can tell. `generation` was asked for with the same. A return is a hint to look, not a promise that
+        there is something to find.
         """
 
     def sweep(self, *, limit: int = 1000) -> int:

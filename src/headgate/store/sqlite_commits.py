@@ -41,10 +41,19 @@ GROUP_SECONDS_MAX: Final = 0.005
 HOMING_PAGES: Final = 500
 HOMING_ROWS: Final = 500
 _HOMING_ROWS_MIN: Final = 100
+_HOMING_ROWS_MAX: Final = 2_000
 # SQLite does it itself, at the end of a commit, if nobody has come to do it before.
 _LOG_PAGES_MAX: Final = 4_000
 
 _MAIN_THREAD: Final = threading.main_thread().ident
+
+
+def homing_rows(rows: int, pages: int, before: int) -> int:
+    """Return after how many rows to bring the log home if so many were so many pages; without pages, as `before`."""
+    if pages <= 0:
+        # SQLite could not look at it just now, or someone has begun it anew.
+        return before
+    return min(max(_HOMING_ROWS_MIN, rows * HOMING_PAGES // pages), _HOMING_ROWS_MAX)
 
 
 class Request(Struct, Generic[T], eq=False):
@@ -88,7 +97,7 @@ class Commits:
         # Rows that had been changed when the log was last brought home, after how many more that is to be done again,
         # and whether they are there.
         self._home_rows = 0
-        self._homing_rows: float = HOMING_ROWS
+        self._homing_rows = HOMING_ROWS
         self._is_log_long = False
         # One for all that is asked around a transaction: a connection makes a new one each time it is asked itself.
         self._cursor = self._connection.cursor()
@@ -181,7 +190,7 @@ class Commits:
                 self._file.lock.acquire()
                 try:
                     _, pages, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                    self._homing_rows = max(_HOMING_ROWS_MIN, rows * HOMING_PAGES / max(1, pages))
+                    self._homing_rows = homing_rows(rows, pages, self._homing_rows)
                 finally:
                     self._file.lock.release()
         except (sqlite3.Error, StoreBusyError):
