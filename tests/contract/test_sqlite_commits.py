@@ -431,9 +431,7 @@ def test_commits__log_is_brought_home__while_no_other_process_may_commit(store: 
         assert was_free.get(timeout=30) is False
 
 
-def test_commits__who_commits_while_the_log_is_brought_home__is_served_after_it(
-    store: SqliteStore, tmp_path: Path
-) -> None:
+def test_commits__who_commits_while_the_log_is_brought_home__is_served_after_it(store: SqliteStore) -> None:
     for number in range(4):
         store.batch_write([Put(CONTROL, row(f"row-{number}-{place}")) for place in range(HOMING_ROWS)])
         store.put(CONTROL, row(f"after-{number}"))

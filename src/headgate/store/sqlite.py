@@ -213,9 +213,8 @@ class SqliteStore:
         self._refuse_if_closed()
         self.stats.transactions += len(pieces)
         self.stats.writes += sum(len(operations) for operations in pieces)
-        quiet = all(map(are_quiet, transactions))
-        topics = reduce(or_, map(topics_of, transactions), 0)
-        outcomes = self._commits.run(lambda connection: carry_out_each(connection, pieces), quiet=quiet, topics=topics)
+        topics = 0 if all(map(are_quiet, transactions)) else reduce(or_, map(topics_of, transactions))
+        outcomes = self._commits.run(lambda connection: carry_out_each(connection, pieces), topics=topics)
         return [self._with_whole_items(o) if isinstance(o, ConflictError) else o for o in outcomes]
 
     def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:

@@ -4,8 +4,8 @@ A lone caller pays for its own commit and no thread hop; under load one commit, 
 disk, serves many. Between processes the file lock gives each its turn. See ADR-0003 for the figures.
 
 Now and then what was committed is brought from SQLite's log into the file itself, which takes as long as many commits.
-That is done between commits, so that nobody's own waits for it, and in turn like them: with all but the newest builds
-of SQLite, a commit that begins the log anew while others bring it home may lose what was committed before.
+That is done between commits, so that none does it while its callers wait, and in turn like them: with all but the
+newest builds of SQLite, a commit that begins the log anew while others bring it home may lose what was there before.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ T = TypeVar("T")
 # A group takes this many requests, or half of a longer queue, and closes early when it grows old.
 GROUP_MIN: Final = 32
 GROUP_SECONDS_MAX: Final = 0.005
-# The log is brought home when it has about so many pages, which keeps the disk for some 10 ms. How many rows that are
-# is only known afterwards: so many at first.
+# The log is brought home when it has about so many pages. How many rows that are is only known afterwards: so many at
+# first.
 HOMING_PAGES: Final = 500
 HOMING_ROWS: Final = 500
 _HOMING_ROWS_MIN: Final = 100
@@ -60,13 +60,12 @@ class Request(Struct, Generic[T], eq=False):
     """One transaction on its way to the disk.
 
     Whoever waits for it is woken by `wake`; `leads` says whether that thread can take the lead. Without a thread
-    that waits, `settle` is told the outcome. One that is `quiet` is no news to anyone who waits for the store,
-    and others are to those who wait for one of its `topics`.
+    that waits, `settle` is told the outcome. It is news to those who wait for one of its `topics`; without any, to
+    nobody.
     """
 
     work: Callable[[sqlite3.Connection], T]
     settle: Callable[[BaseException | None], None] | None = None
-    quiet: bool = False
     topics: Topics = ANYTHING
     result: T | None = None
     error: BaseException | None = None
@@ -112,9 +111,9 @@ class Commits:
         self._committer: threading.Thread | None = None
         self._bell: SimpleQueue[None] = SimpleQueue()
 
-    def run(self, work: Callable[[sqlite3.Connection], T], *, quiet: bool = False, topics: Topics = ANYTHING) -> T:
+    def run(self, work: Callable[[sqlite3.Connection], T], *, topics: Topics = ANYTHING) -> T:
         """Return what `work` returned, once it is durable, or raise what it raised."""
-        request = Request(work, quiet=quiet, topics=topics)
+        request = Request(work, topics=topics)
         if threading.get_ident() == _MAIN_THREAD:
             self._wait_without_leading(request)
         elif self._leading.acquire(blocking=False):
@@ -314,7 +313,7 @@ class Commits:
             self._is_log_long = True
             self._start_committer()
             self._bell.put(None)
-        topics = reduce(or_, (request.topics for request in group if not request.quiet), 0)
+        topics = reduce(or_, (request.topics for request in group), 0)
         if topics:
             self._wakeups.committed(topics)
 
