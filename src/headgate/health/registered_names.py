@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from headgate.clock import Clock
 from headgate.health.datasets import Dataset
@@ -13,30 +13,53 @@ from headgate.health.urns import dataset_urn
 TRUSTED_SECONDS: Final = 30.0
 NAMES_MAX: Final = 65_536
 
+V = TypeVar("V")
 
-class RegisteredNames:
-    """Names as callers give them, each with the one that is registered or None. Safe to use from many threads.
+
+class Remembered(Generic[V]):
+    """What was found out of datasets, by the names they were asked for. Safe to use from many threads.
 
     All of it is forgotten at once: after a while, when a dataset changed here, and when another process said so.
     """
+
+    def __init__(self, clock: Clock, changes: Callable[[], int]) -> None:
+        """Take `changes`, a number that grows when others change a dataset."""
+        self._clock = clock
+        self._changes = changes
+        self._seen = -1
+        self._until = 0.0
+        self._values: dict[str, V] = {}
+
+    def at_hand(self) -> dict[str, V]:
+        """Return what is remembered now.
+
+        Whoever finds something out adds it to what they were given before they asked: if anything has changed since,
+        that is not looked at any more.
+        """
+        changes, now = self._changes(), self._clock.monotonic()
+        if changes != self._seen or now >= self._until or len(self._values) >= NAMES_MAX:
+            self._seen, self._until, self._values = changes, now + TRUSTED_SECONDS, {}
+        return self._values
+
+    def forget(self) -> None:
+        """Remember nothing: a dataset was changed."""
+        self._values = {}
+
+
+class RegisteredNames:
+    """Names as callers give them, each with the one that is registered or None. Safe to use from many threads."""
 
     def __init__(
         self, find: Callable[[str], Dataset | None], clock: Clock, changes: Callable[[], int] = lambda: 0
     ) -> None:
         """Take `find`, which says what is registered, and `changes`, a number that grows when others change that."""
         self._find = find
-        self._clock = clock
-        self._changes = changes
-        self._seen = -1
-        self._until = 0.0
-        self._names: dict[str, str | None] = {}
+        self._remembered: Remembered[str | None] = Remembered(clock, changes)
+        self.forget = self._remembered.forget
 
     def at_hand(self) -> dict[str, str | None]:
         """Return what is remembered now, for those who look up many at once. What is missing is to be asked of `of`."""
-        changes, now = self._changes(), self._clock.monotonic()
-        if changes != self._seen or now >= self._until:
-            self._seen, self._until, self._names = changes, now + TRUSTED_SECONDS, {}
-        return self._names
+        return self._remembered.at_hand()
 
     def of(self, given: str) -> str | None:
         """Return the name that a dataset is registered under, or None. Raises `InvalidIdError` and `TransientError`."""
@@ -45,12 +68,5 @@ class RegisteredNames:
             return names[given]
         except KeyError:
             found = self._find(dataset_urn(given))
-        if len(names) >= NAMES_MAX:
-            names.clear()
-        # Into what was taken before the question: if something has changed since, that is not looked at any more.
         name = names[given] = None if found is None else found.dataset_urn
         return name
-
-    def forget(self) -> None:
-        """Remember nothing: a dataset was changed."""
-        self._names = {}

@@ -25,6 +25,7 @@ from headgate.errors import (
 )
 from headgate.health.datasets import Dataset, DatasetSpec, DatasetStatus, Source
 from headgate.health.registered_names import RegisteredNames
+from headgate.health.registered_tiers import RegisteredTiers
 from headgate.health.registry_changes import (
     EVENT_SOURCE,
     EVENT_TYPE,
@@ -137,8 +138,9 @@ class Registry:
         self._known = LastKnown(clock, last_known_path)
         self._lookups = Lookups(self._finder.find, self._known, clock)
         heard = cache.stats.of(cache_keys.Kind.DATASET_CONFIG)
-        # Which name each dataset is registered under.
+        # Which name each dataset is registered under, and which tiers those have that lie downstream of another.
         self.names = RegisteredNames(self._lookups.find, clock, lambda: heard.invalidations)
+        self.tiers = RegisteredTiers(self._finder.find_many, clock, lambda: heard.invalidations)
 
     # Changing.
 
@@ -412,6 +414,7 @@ class Registry:
     def _wrote(self, dataset: Dataset, versions: Versions | None) -> None:
         self._finder.wrote(dataset, versions)
         self.names.forget()
+        self.tiers.forget()
 
 
 def _unless_same(current: Dataset, wanted: Wanted, expected_version: int) -> Wanted | None:

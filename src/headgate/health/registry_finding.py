@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from headgate.health.datasets import Dataset, DatasetStatus
@@ -36,6 +38,22 @@ class Finder:
         named = None if other is None else self._cached(other)
         best = named if _rank(named) > _rank(found) else found
         return best if _rank(best) else None
+
+    def find_many(self, urns: Sequence[str]) -> dict[str, Dataset]:
+        """Return those of some datasets that are in use, by the names given, chosen as `find` does.
+
+        Three calls to the store at most, whatever is in the cache. Raises `TransientError`.
+        """
+        found = self._latest(urns)
+        others = self._other_names([urn for urn in urns if _rank(found.get(urn)) < _REGISTERED])
+        named = self._latest(list(dict.fromkeys(others.values())))
+        best: dict[str, Dataset] = {}
+        for urn in urns:
+            own, other = found.get(urn), named.get(others.get(urn, ""))
+            chosen = other if _rank(other) > _rank(own) else own
+            if chosen is not None and _rank(chosen):
+                best[urn] = chosen
+        return best
 
     def now(self, urn: str) -> Dataset | None:
         """Return a dataset as it stands now: under this name if it is in use, else under the other form of it.
@@ -77,6 +95,21 @@ class Finder:
         if answer.value is None or not answer.stale:
             return answer.value
         return replace(answer.value, stale=True, age_seconds=answer.age_seconds)
+
+    def _latest(self, urns: Sequence[str]) -> dict[str, Dataset]:
+        rows = self._store.get_many(DATASET_REGISTRY, [latest_key(urn) for urn in urns]) if urns else []
+        return {urn: dataset_of(row) for urn, row in zip(urns, rows, strict=True) if row is not None}
+
+    def _other_names(self, urns: Sequence[str]) -> dict[str, str]:
+        """Return for datasets that are not registered under their names where to look for them, if anywhere."""
+        others = {urn: name for urn in urns if (name := alias_name(urn)) is not None}
+        short = [urn for urn in urns if urn not in others]
+        rows = self._store.get_many(DATASET_REGISTRY, [versions_key(urn) for urn in short]) if short else []
+        for urn, row in zip(short, rows, strict=True):
+            name = _version_name(urn, versions_of(row).highest())
+            if name is not None:
+                others[urn] = name
+        return others
 
     def _other_name(self, urn: str) -> str | None:
         """Return the name under which to look for a dataset that is not registered under this one."""

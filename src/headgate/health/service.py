@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -137,7 +137,7 @@ class HealthService:
         self.lineage = Lineage(store, clock)
         graph = LineageGraph(store, clock)
         self.lineage.told = graph.note
-        self.blast_radii = BlastRadii(graph, clock, self._tiers)
+        self.blast_radii = BlastRadii(graph, clock, self.registry.tiers.of)
         self.incidents = _CountedIncidents(
             store,
             clock,
@@ -276,10 +276,6 @@ class HealthService:
     def registered(self, dataset_urn: str) -> str:
         """Return the name that a dataset is registered under, which may have a version that the given one lacks."""
         return self.registry.names.of(dataset_urn) or dataset_urn
-
-    def _tiers(self, dataset_urns: Sequence[str]) -> Mapping[str, Tier]:
-        found = ((urn, self.registry.find(urn)) for urn in dataset_urns)
-        return {urn: dataset.tier for urn, dataset in found if dataset is not None}
 
     def _blast_radius(self, dataset_urn: str) -> incident_values.BlastRadius:
         reached = self.blast_radii.downstream(dataset_urn, edges_max=OPENING_EDGES_MAX)

@@ -190,7 +190,7 @@ class Board:
         told = Changes(oncall_user="bob@example.com", notification_state=Notification(jira_ticket="OPS-7"))
         self.health.incidents.change(incident.incident_id, told, actor="ann")
 
-    def lineage(self) -> None:
+    def lineage(self, writes: Sequence[str] = (SHIPPED,)) -> None:
         self.health.lineage.update(
             LineageSpec(
                 spec_id="lspec:orders-job:git:abc123",
@@ -210,7 +210,7 @@ class Board:
                 producer_type=EntityType.SERVICE,
                 updated_at=instant(int(self.clock.seconds() * 1000)),
                 dataset_reads=(ORDERS,),
-                dataset_writes=(SHIPPED,),
+                dataset_writes=tuple(writes),
                 column_reads=(COLUMN,),
             )
         )

@@ -322,6 +322,20 @@ def test_lineage__writers_and_readers_of_datasets_and_columns(board: Board) -> N
     assert found["blastRadius"]["downstreamCount"] == 1
 
 
+def test_blast_radius__a_hundred_datasets_downstream__are_not_looked_up_one_by_one(board: Board) -> None:
+    board.register(ORDERS)
+    board.lineage([f"urn:dp:reports:daily_{number}" for number in range(100)])
+    board.health = board.process()
+    board.health.blast_radii.warm()
+    board.store.calls.clear()
+
+    incident = board.incident_of(board.signal())
+
+    assert incident.blast_radius is not None
+    assert len(incident.blast_radius.downstream_datasets) == 100
+    assert sum(board.store.calls.values()) <= 12
+
+
 def test_evidence__some_ids__in_their_order_and_null_for_what_is_not_there(board: Board) -> None:
     board.register(ORDERS)
     proof = board.proof()

@@ -1,0 +1,111 @@
+"""Tiers of many datasets: found by either form of their names in a few calls, remembered, and anew after a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from msgspec.structs import replace
+
+from headgate.errors import StoreBusyError
+from headgate.health.registered_names import TRUSTED_SECONDS
+from headgate.health.registry import UNCHECKED
+from headgate.health.vocabulary import Tier
+from headgate.store import cache_keys
+from tests.unit.health.registry_world import SPEC, Rig
+
+CALLS_MAX: Final = 3
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path)
+    yield rig
+    rig.close()
+
+
+class Calls:
+    """Counts the calls to the store for many rows, and refuses those for a single one."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.many = 0
+        rig.store.before_many = self._count
+        monkeypatch.setattr(rig.store, "get", self._refuse)
+
+    def _count(self) -> None:
+        self.many += 1
+
+    def _refuse(self, *_args: object, **_options: object) -> None:
+        raise AssertionError("one row was asked for")
+
+
+def test_of__names_in_any_form_and_state__the_same_as_each_found_by_itself(rig: Rig) -> None:
+    registry = rig.registry
+    registry.create("urn:dp:a:plain", replace(SPEC, tier=Tier.TIER_2), actor="jane")
+    registry.create("urn:dp:a:versioned:v1", replace(SPEC, tier=Tier.TIER_3), actor="jane")
+    registry.create("urn:dp:a:versioned:v2", replace(SPEC, tier=Tier.TIER_2), actor="jane")
+    registry.discover("urn:dp:a:seen", None, "lineage")
+    registry.discover("urn:dp:a:both", None, "lineage")
+    registry.create("urn:dp:a:both:v1", replace(SPEC, tier=Tier.TIER_2), actor="jane")
+    registry.create("urn:dp:a:gone", SPEC, actor="jane")
+    registry.delete("urn:dp:a:gone", actor="jane")
+    asked = [
+        f"urn:dp:a:{name}{version}"
+        for name in ("plain", "versioned", "seen", "both", "gone", "unknown")
+        for version in ("", ":v1", ":v2", ":v7")
+    ]
+
+    tiers = rig.process().tiers.of(asked)
+
+    by_itself = {urn: registry.find(urn) for urn in asked}
+    assert tiers == {urn: found.tier for urn, found in by_itself.items() if found is not None}
+    assert tiers["urn:dp:a:versioned"] is Tier.TIER_2
+    assert tiers["urn:dp:a:both"] is Tier.TIER_2
+    assert "urn:dp:a:gone" not in tiers
+    assert registry.tiers.of([]) == {}
+
+
+def test_of__hundreds__a_few_calls_and_none_when_asked_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"urn:dp:a:set_{number}" for number in range(300)]
+    for name in names[:5]:
+        rig.registry.create(name, SPEC, actor="jane")
+    tiers = rig.process().tiers
+    calls = Calls(rig, monkeypatch)
+
+    assert tiers.of([*names, *names]) == dict.fromkeys(names[:5], Tier.TIER_2)
+
+    assert 0 < calls.many <= CALLS_MAX
+    before = calls.many
+    assert len(tiers.of(names)) == 5
+    assert calls.many == before, "also of those that there are none of"
+
+
+def test_of__changed_here_or_elsewhere_or_long_ago__is_looked_up_anew(rig: Rig) -> None:
+    name = "urn:dp:a:orders"
+    here, elsewhere = rig.registry, rig.process()
+    here.create(name, replace(SPEC, tier=Tier.TIER_3), actor="jane")
+    assert here.tiers.of([name]) == {name: Tier.TIER_3}
+
+    here.update(name, replace(SPEC, tier=Tier.TIER_2), actor="jane", expected_version=UNCHECKED)
+    assert here.tiers.of([name]) == {name: Tier.TIER_2}
+    elsewhere.update(name, replace(SPEC, tier=Tier.TIER_3), actor="jane", expected_version=UNCHECKED)
+    assert here.tiers.of([name]) == {name: Tier.TIER_2}, "nobody has said so yet"
+    rig.cache.invalidate(cache_keys.dataset_config(name))
+    assert here.tiers.of([name]) == {name: Tier.TIER_3}
+    elsewhere.delete(name, actor="jane")
+    rig.clock.advance(TRUSTED_SECONDS)
+    assert here.tiers.of([name]) == {}
+
+
+def test_of__store_down__raises_but_for_what_is_remembered(rig: Rig) -> None:
+    rig.registry.create("urn:dp:a:orders", SPEC, actor="jane")
+    assert rig.registry.tiers.of(["urn:dp:a:orders"]) == {"urn:dp:a:orders": Tier.TIER_2}
+    rig.store.is_down = True
+
+    assert rig.registry.tiers.of(["urn:dp:a:orders"]) == {"urn:dp:a:orders": Tier.TIER_2}
+    with pytest.raises(StoreBusyError):
+        rig.registry.tiers.of(["urn:dp:a:orders", "urn:dp:a:other"])
+    rig.store.is_down = False
+    assert rig.registry.tiers.of(["urn:dp:a:other"]) == {}
