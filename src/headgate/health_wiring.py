@@ -19,11 +19,13 @@ from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.clock import Clock
 from headgate.durable.app import App
+from headgate.durable.bus import Bus
 from headgate.durable.destinations import Destinations
 from headgate.durable.events import Event
 from headgate.durable.service import Service
 from headgate.errors import SettingsError, StoreBusyError, UserError
 from headgate.health.alerts import Alerts
+from headgate.health.announcements import Announce
 from headgate.health.evidence_limits import Limits
 from headgate.health.failover import Failover, FailoverState, Keeper
 from headgate.health.fenced import FencedStore
@@ -35,6 +37,7 @@ from headgate.health.restore import NAMED_MAX, Difference, Mended, compare, mend
 from headgate.health.sampling import Rates, ResultRates
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
+from headgate.loop import awaited
 from headgate.settings import Settings
 from headgate.store.cache import Cache
 from headgate.store.guarded import AnyStore, GuardedStore
@@ -82,6 +85,16 @@ LAST_KNOWN: Final = "last-known-datasets.json"
 _NEWS_DELIVERIES_MAX: Final = 8
 
 
+def announcing(store: Store, bus: Bus) -> Announce:
+    """Return what makes news of health known on a bus: to pipelines only of datasets that one of them depends on."""
+
+    def announce(event: Event, now_ms: int) -> list[Write]:
+        unwanted = (awaited.SUBSCRIPTION,) if awaited.is_in_vain(store, event) else ()
+        return bus.event_writes(event, now_ms, deliveries_max=_NEWS_DELIVERIES_MAX, unwanted=unwanted)
+
+    return announce
+
+
 def open_health(
     opened: OpenedStore,
     cache: Cache,
@@ -99,9 +112,6 @@ def open_health(
     """
     health, evidence = opened.settings.health, opened.settings.evidence
 
-    def announce(event: Event, now_ms: int) -> list[Write]:
-        return service.bus.event_writes(event, now_ms, deliveries_max=_NEWS_DELIVERIES_MAX)
-
     alerts = Alerts(clock, service.ids, service.bus.emit, meters)
     if meters is not None:
         meters.watch_store(opened.store.stats)
@@ -117,7 +127,7 @@ def open_health(
         cache,
         opened.keyring,
         opened.blobs,
-        announce=announce,
+        announce=announcing(guarded, service.bus),
         told=lambda: service.bus.told(),
         tier_1_needs_ticket=health.tier_1_needs_ticket,
         opens_incidents=health.opens_incidents,

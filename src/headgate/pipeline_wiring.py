@@ -20,7 +20,7 @@ from headgate.errors import NotFoundError, SettingsError, TransientError
 from headgate.fanout.service import FanoutService
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
-from headgate.loop import definition_lineage, health_news, outcomes
+from headgate.loop import awaited, definition_lineage, health_news, outcomes
 from headgate.loop.dataset_gate import DatasetGate
 from headgate.notify.alerts import Alerts
 from headgate.notify.channels import Surroundings, open_channels
@@ -285,7 +285,7 @@ def close_loop(app: App, pipelines: PipelineService, health: HealthService) -> N
     woken = health_news.HealthNews(pipelines)
     app.on_event(*outcomes.TYPES, name="headgate.loop.outcomes", retry=_LOOP_RETRY)(told.handle)
     app.on_event(*definition_lineage.TYPES, name="headgate.loop.lineage", retry=_LOOP_RETRY)(lineage.handle)
-    app.on_event(*health_news.TYPES, name="headgate.loop.news", retry=_LOOP_RETRY)(woken.handle)
+    app.on_event(*awaited.TYPES, name=awaited.SUBSCRIPTION, retry=_LOOP_RETRY)(woken.handle)
 
 
 # Alerts.

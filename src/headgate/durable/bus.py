@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -146,15 +146,17 @@ class Bus:
         *,
         deliveries_max: int = SHARED_DELIVERIES_MAX,
         bytes_max: int = SHARED_BYTES_MAX,
+        unwanted: Collection[str] = (),
     ) -> list[Write]:
         """Return the writes that emit an event with an id of its own, for a transaction of the caller's.
 
-        There are at most two more than `deliveries_max`; what does not fit follows by `sweep`. The first write is
-        refused if the same event was emitted with the same `now_ms` before. Raises as `emit` does.
+        There are at most two more than `deliveries_max`; what does not fit follows by `sweep`. Subscriptions that the
+        caller knows to be told in vain are `unwanted`. The first write is refused if the same event was emitted with
+        the same `now_ms` before. Raises as `emit` does.
         """
         complete = self._complete(event, event.id, datetime.fromtimestamp(now_ms / 1000, UTC))
         event_id = event_id_of(complete.source, complete.id, now_ms)
-        return self._writes(complete, event_id, now_ms, deliveries_max, bytes_max)
+        return self._writes(complete, event_id, now_ms, deliveries_max, bytes_max, unwanted)
 
     def told(self) -> None:
         """Have deliveries performed now that were made with `event_writes` and have just been committed, if any were.
@@ -283,9 +285,17 @@ class Bus:
         time = now if event.time == UNTIMED else event.time
         return replace(event, id=id, source=event.source or self._source, time=time)
 
-    def _writes(self, event: Event, event_id: str, now_ms: int, deliveries_max: int, bytes_max: int) -> list[Write]:
+    def _writes(
+        self,
+        event: Event,
+        event_id: str,
+        now_ms: int,
+        deliveries_max: int,
+        bytes_max: int,
+        unwanted: Collection[str] = (),
+    ) -> list[Write]:
         body = events.dump(event)
-        wanted = matching(self._registry.all(), event)
+        wanted = [each for each in matching(self._registry.all(), event) if each.name not in unwanted]
         if wanted:
             self._wanted_at = self._clock.monotonic()
         room = _room(body, deliveries_max, bytes_max)

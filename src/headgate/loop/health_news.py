@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
 from headgate.durable.events import Event
-from headgate.health.urns import unversioned
-from headgate.pipelines.dependencies import dataset_source
+from headgate.loop.awaited import dataset_of, sources_of
 from headgate.pipelines.service import PipelineService
 from headgate.pipelines.waiting import WaitKind
-
-# A signal that changed, and an incident that people or time have ended: the gate may say something else now.
-TYPES: Final = ("headgate.signal.state_changed", "headgate.incident.resolved")
 
 
 class HealthNews:
@@ -22,9 +16,7 @@ class HealthNews:
 
     def handle(self, event: Event) -> None:
         """Wake whoever waits for the dataset that an event is about."""
-        data: Any = event.decoded().data
-        urn = str(data["dataset_urn"])
-        # Rules may name a dataset with its version or without.
-        for name in dict.fromkeys((urn, unversioned(urn))):
-            for pipeline_id in self._pipelines.known.dependents(dataset_source(name)):
+        urn = dataset_of(event)
+        for source in sources_of(urn):
+            for pipeline_id in self._pipelines.known.dependents(source):
                 self._pipelines.waiters.wake_all(pipeline_id, WaitKind.CHANGE, f"the health of {urn} has changed")

@@ -10,6 +10,7 @@ from msgspec import Struct
 from headgate.pipelines.definition import Pipeline, Rule, Upstream
 from headgate.pipelines.due_slots import schedule_id_of
 from headgate.pipelines.related_periods import PREVIOUS
+from headgate.pipelines.sources import dataset_source, event_source
 
 _JOB_LOG: Final = "builtin:upstream-job-log"
 
@@ -38,16 +39,6 @@ def upstreams_of(pipeline: Pipeline) -> list[Dependency]:
             known = schedule if isinstance(schedule, str) else None
             found.append(Dependency(upstream=Upstream(pipeline=named, schedule=known)))
     return list(dict.fromkeys(found))
-
-
-def dataset_source(dataset_urn: str) -> str:
-    """Return under what those are listed who wait for the health of a dataset. No pipeline has an id like it."""
-    return f"dataset:{dataset_urn}"
-
-
-def event_source(event_type: str) -> str:
-    """Return under what those are listed who are begun by a type of events. No pipeline has an id like it."""
-    return f"event:{event_type}"
 
 
 def datasets_of(pipeline: Pipeline) -> tuple[str, ...]:

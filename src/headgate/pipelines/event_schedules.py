@@ -17,10 +17,10 @@ from headgate.durable.bus import Bus
 from headgate.durable.events import Event
 from headgate.errors import NotFoundError, UserError
 from headgate.pipelines.definition import Pipeline, Schedule
-from headgate.pipelines.dependencies import event_source
 from headgate.pipelines.due_slots import schedule_id_of
 from headgate.pipelines.periods import own_period, periods_of
 from headgate.pipelines.run_rows import Slot
+from headgate.pipelines.sources import event_source
 from headgate.pipelines.starting import Starter
 from headgate.pipelines.vocabulary import Cause
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 
 from headgate.durable.duration import Seconds
-from headgate.durable.events import Event
 from headgate.health.incident_listing import IncidentFilter
 from headgate.health.incident_values import Incident
 from headgate.health.service import HealthService
 from headgate.health.signal_values import Signal
+from headgate.health_wiring import announcing
 from headgate.loop.dataset_gate import DatasetGate
 from headgate.loop.definition_lineage import DefinitionLineage
 from headgate.loop.outcomes import Outcomes
@@ -21,7 +21,6 @@ from headgate.store.blobs import FolderBlobs
 from headgate.store.cache import Cache
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
-from headgate.store.writes import Write
 from tests.pipeline_rig import Rig, pipeline
 
 ORDERS: Final = "urn:dp:shop:orders:v1"
@@ -59,10 +58,6 @@ class LoopRig(Rig):
 
     def open_health(self, store: object) -> HealthService:
         service = self.env.service
-
-        def announce(event: Event, now_ms: int) -> list[Write]:
-            return service.bus.event_writes(event, now_ms)
-
         return HealthService(
             cast("Store", store),
             service.clock,
@@ -70,7 +65,7 @@ class LoopRig(Rig):
             Cache(clock=service.clock),
             self.keyring,
             FolderBlobs(self._folder / "blobs"),
-            announce=announce,
+            announce=announcing(service.store, service.bus),
             told=service.bus.told,
         )
 
