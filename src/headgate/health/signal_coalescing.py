@@ -91,14 +91,13 @@ class Coalescer:
 
         It must neither block nor raise. Raises `InvalidPayloadError`, `InvalidIdError` and `StoreClosedError`.
         """
-        if self._is_closed:
-            raise StoreClosedError("signals: this process is stopping; send it to another, or again in a moment")
         if self._queue_up(_Waiting(self._signals.checked(update), done=done)):
-            self._call_thread()
+            self._bell.put(self._lead_once)
 
     def close(self) -> None:
         """Take no more that is not waited for, and return once what was taken is done. Closing twice is allowed."""
-        self._is_closed = True
+        with self._lock:
+            self._is_closed = True
         self._hurry.set()
         if self._thread is not None:
             self._bell.put(None)
@@ -107,6 +106,8 @@ class Coalescer:
     def _queue_up(self, mine: _Waiting) -> bool:
         """Stand in line, and return whether nobody leads and one is to do it."""
         with self._lock:
+            if mine.woken is None:
+                self._start()
             self._queue.append(mine)
             if len(self._queue) >= ENOUGH:
                 self._hurry.set()
@@ -136,14 +137,15 @@ class Coalescer:
         elif heir.woken is not None:
             heir.woken.set()
         else:
-            self._call_thread()
+            self._bell.put(self._lead_once)
 
-    def _call_thread(self) -> None:
-        # Only who leads calls it, so that there is never a second one.
+    def _start(self) -> None:
+        """Have a thread for those who do not wait in their own, of which `close` waits for the last."""
+        if self._is_closed:
+            raise StoreClosedError("signals: this process is stopping; send it to another, or again in a moment")
         if self._thread is None:
             self._thread = threading.Thread(target=self._lead_when_called, name="headgate-signals", daemon=True)
             self._thread.start()
-        self._bell.put(self._lead_once)
 
     def _lead_when_called(self) -> None:
         """Lead whenever whoever is next does not wait in a thread of its own."""

@@ -236,6 +236,27 @@ def test_submit__bad_or_store_away_or_closed__is_raised_or_told(rig: Rig, held: 
         coalescer.submit(rig.update(OK), lambda _result, error: told.append(error))
 
 
+def test_close__a_value_is_in_line_behind_one_that_waits__returns_once_it_is_told(rig: Rig, held: Held) -> None:
+    coalescer = Coalescer(held)
+    told: list[Result | None] = []
+    held.gate.clear()
+    held.entered.clear()
+    leader = threading.Thread(target=coalescer.update, args=(rig.update(OK),))
+    leader.start()
+    assert held.entered.wait(20)
+    coalescer.submit(rig.update(OK, kind="A"), lambda result, _error: told.append(result))
+    closing = threading.Thread(target=coalescer.close)
+    closing.start()
+    _until(lambda: coalescer._is_closed)
+
+    assert closing.is_alive()
+    held.gate.set()
+    closing.join(20)
+
+    assert len(told) == 1
+    leader.join(20)
+
+
 def test_pace__few_values__never_waits() -> None:
     pace = Pace()
     for place in range(BUSY_PER_SECOND - 1):
