@@ -140,13 +140,16 @@ class Rig:
             ids,
             Cache(clock=self.clock),
             self.keyring,
-            standing=self.standing,
+            standings=self.standings_of,
             announce=self.announce,
             incidents=self.incidents,
         )
         self.upkeep = Upkeep(self.store, self.clock, ids, self.incidents, announce=self.announce, unpin=self.pins.unpin)
         self.overrides = Overrides(self.store, self.clock, ids, self.audit, registered=self.registered)
         self.listing = IncidentListing(self.store, self.keyring)
+
+    def standings_of(self, urns: Sequence[str]) -> dict[str, Standing]:
+        return {urn: found for urn in urns if (found := self.standing(urn)) is not None}
 
     def standing(self, urn: str) -> Standing | None:
         if "unregistered" in urn:

@@ -25,7 +25,7 @@ from headgate.errors import (
 )
 from headgate.health.datasets import Dataset, DatasetSpec, DatasetStatus, Source
 from headgate.health.registered_names import RegisteredNames
-from headgate.health.registered_tiers import RegisteredTiers
+from headgate.health.registered_standings import RegisteredStandings
 from headgate.health.registry_changes import (
     EVENT_SOURCE,
     EVENT_TYPE,
@@ -136,11 +136,11 @@ class Registry:
         self._listing = Listing(store, keyring)
         self._names = Names(store, clock, cache, audit)
         self._known = LastKnown(clock, last_known_path)
-        self._lookups = Lookups(self._finder.find, self._known, clock)
+        self._lookups = Lookups(self._finder, self._known, clock)
         heard = cache.stats.of(cache_keys.Kind.DATASET_CONFIG)
-        # Which name each dataset is registered under, and which tiers those have that lie downstream of another.
+        # Which name each dataset is registered under, and what is said with its signals and downstream of others.
         self.names = RegisteredNames(self._lookups.find, clock, lambda: heard.invalidations)
-        self.tiers = RegisteredTiers(self._finder.find_many, clock, lambda: heard.invalidations)
+        self.standings = RegisteredStandings(self._lookups.find_many, clock, lambda: heard.invalidations)
 
     # Changing.
 
@@ -414,7 +414,7 @@ class Registry:
     def _wrote(self, dataset: Dataset, versions: Versions | None) -> None:
         self._finder.wrote(dataset, versions)
         self.names.forget()
-        self.tiers.forget()
+        self.standings.forget()
 
 
 def _unless_same(current: Dataset, wanted: Wanted, expected_version: int) -> Wanted | None:

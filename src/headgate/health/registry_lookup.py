@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.errors import DatasetNotFoundError, TransientError
 from headgate.health.datasets import ComplianceSlo, Dataset, FreshnessSlo, Slos
+from headgate.health.registry_finding import Finder
 from headgate.health.registry_known import LastKnown
 from headgate.health.urns import dataset_urn
 from headgate.health.vocabulary import Tier
@@ -55,21 +56,35 @@ class LookupStats:
 class Lookups:
     """Asks the registry, then what is stale, then what was last known, then defaults; and says which it was."""
 
-    def __init__(self, find: Callable[[str], Dataset | None], known: LastKnown, clock: Clock) -> None:
+    def __init__(self, finder: Finder, known: LastKnown, clock: Clock) -> None:
         self.stats = LookupStats()
         # Told of each dataset that is not there.
         self.missed: Callable[[DatasetNotFoundError], None] = lambda _error: None
-        self._find = find
+        self._finder = finder
         self._known = known
         self._clock = clock
 
     def find(self, urn: str) -> Dataset | None:
         """Return a dataset or None, and remember the answer. Raises `TransientError`."""
-        found = self._find(urn)
-        if found is None:
-            self._known.forget(urn)
-        elif not found.stale:
-            self._known.learn(urn, found)
+        found = self._finder.find(urn)
+        self._note(urn, found)
+        return found
+
+    def find_many(self, urns: Sequence[str]) -> dict[str, Dataset]:
+        """Return those of some datasets that are in use, by the names given, and remember the answers.
+
+        If the store cannot be asked, what was last known of all of them will do. Raises `TransientError` if it is not.
+        """
+        try:
+            found = self._finder.find_many(urns)
+        except TransientError:
+            known = {urn: each.dataset for urn in urns if (each := self._known.recall(urn)) is not None}
+            if len(known) < len(set(urns)):
+                raise
+            self.stats.last_known_used += len(known)
+            return known
+        for urn in urns:
+            self._note(urn, found.get(urn))
         return found
 
     def lookup(self, urn: str, fallback_on_miss: FallbackOnMiss) -> Lookup:
@@ -89,6 +104,12 @@ class Lookups:
             return Lookup(found)
         self.stats.stale_cache_used += 1
         return Lookup(found, f"dataset {urn}: the store cannot be asked; this is {found.age_seconds:.0f} s old")
+
+    def _note(self, urn: str, found: Dataset | None) -> None:
+        if found is None:
+            self._known.forget(urn)
+        elif not found.stale:
+            self._known.learn(urn, found)
 
     def _without_dataset(self, urn: str, fallback_on_miss: FallbackOnMiss) -> Lookup:
         self.stats.not_found += 1

@@ -21,7 +21,6 @@ from headgate.health.audit import Audit
 from headgate.health.baselines import Baselines
 from headgate.health.blast_radius import BlastRadii
 from headgate.health.contexts import Contexts
-from headgate.health.datasets import DatasetStatus
 from headgate.health.evidence import ARCHIVE_SECONDS, EvidenceCache
 from headgate.health.evidence_limits import Limits as EvidenceLimits
 from headgate.health.fields import Fields
@@ -137,7 +136,7 @@ class HealthService:
         self.lineage = Lineage(store, clock)
         graph = LineageGraph(store, clock)
         self.lineage.told = graph.note
-        self.blast_radii = BlastRadii(graph, clock, self.registry.tiers.of)
+        self.blast_radii = BlastRadii(graph, clock, self._tiers)
         self.incidents = _CountedIncidents(
             store,
             clock,
@@ -169,7 +168,7 @@ class HealthService:
             ids,
             cache,
             keyring,
-            standing=self.standing,
+            standings=self.registry.standings.of,
             announce=announce,
             incidents=self.incidents if opens_incidents else None,
         )
@@ -234,10 +233,7 @@ class HealthService:
 
     def standing(self, dataset_urn: str) -> Standing | None:
         """Return what the registry says of a dataset that signals carry, or None for one that is not in use."""
-        found = self.registry.find(dataset_urn)
-        if found is None or found.status is DatasetStatus.DELETED:
-            return None
-        return Standing(found.tier, found.owner_team, None if found.dataset_urn == dataset_urn else found.dataset_urn)
+        return self.registry.standings.of([dataset_urn]).get(dataset_urn)
 
     def sweep(self, *, limit: int = 100) -> int:
         """Do what is due as time goes by, and return how much that was."""
@@ -276,6 +272,9 @@ class HealthService:
     def registered(self, dataset_urn: str) -> str:
         """Return the name that a dataset is registered under, which may have a version that the given one lacks."""
         return self.registry.names.of(dataset_urn) or dataset_urn
+
+    def _tiers(self, dataset_urns: Sequence[str]) -> dict[str, Tier]:
+        return {urn: standing.tier for urn, standing in self.registry.standings.of(dataset_urns).items()}
 
     def _blast_radius(self, dataset_urn: str) -> incident_values.BlastRadius:
         reached = self.blast_radii.downstream(dataset_urn, edges_max=OPENING_EDGES_MAX)

@@ -74,19 +74,19 @@ class Signals(SignalLookups):
         cache: Cache,
         keyring: Keyring,
         *,
-        standing: Callable[[str], Standing | None],
+        standings: Callable[[Sequence[str]], Mapping[str, Standing]],
         announce: Announce = nobody,
         incidents: Incidents | None = None,
     ) -> None:
         """Take what signals are kept with.
 
-        `standing` says what the registry knows of a dataset, None for one it does not. With `incidents`, a signal
-        that becomes CRITICAL opens one or joins it, in the same transaction.
+        `standings` says what the registry knows of datasets, of those that it knows. With `incidents`, a signal that
+        becomes CRITICAL opens one or joins it, in the same transaction.
         """
         super().__init__(store, cache, keyring)
         self._clock = clock
         self._ids = ids
-        self._standing = standing
+        self._standings = standings
         self._announce = announce
         self._incidents = incidents
         # Told, once they are durable, of signals that changed their state; and of what was made of each update.
@@ -207,13 +207,11 @@ class Signals(SignalLookups):
         Each is under the name that its dataset is registered by. Memory will do: a signal that someone else has
         changed since refuses the write, and says how it stands.
         """
-        standings: dict[str, Standing | None] = {}
+        standings = self._standings([update.dataset_urn for update in updates])
         known: list[_Pending] = []
         for index, update in enumerate(updates):
             urn = update.dataset_urn
-            if urn not in standings:
-                standings[urn] = self._standing(urn)
-            standing = standings[urn]
+            standing = standings.get(urn)
             if standing is None:
                 message = f"{urn}: no such dataset is registered; register it first"
                 results[index] = Result(Verdict.DATASET_NOT_FOUND, message=message)

@@ -1,4 +1,4 @@
-"""Tiers of many datasets: found by either form of their names in a few calls, remembered, and anew after a change."""
+"""Standings of datasets: many found by either form of their names in a few calls, and anew after a change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headgate.errors import StoreBusyError
 from headgate.health.registered_names import TRUSTED_SECONDS
-from headgate.health.registry import UNCHECKED
+from headgate.health.registry import UNCHECKED, Registry
 from headgate.health.vocabulary import Tier
 from headgate.store import cache_keys
 from tests.unit.health.registry_world import SPEC, Rig
@@ -41,6 +41,10 @@ class Calls:
         raise AssertionError("one row was asked for")
 
 
+def tiers(registry: Registry, *urns: str) -> dict[str, Tier]:
+    return {urn: standing.tier for urn, standing in registry.standings.of(urns).items()}
+
+
 def test_of__names_in_any_form_and_state__the_same_as_each_found_by_itself(rig: Rig) -> None:
     registry = rig.registry
     registry.create("urn:dp:a:plain", replace(SPEC, tier=Tier.TIER_2), actor="jane")
@@ -57,28 +61,31 @@ def test_of__names_in_any_form_and_state__the_same_as_each_found_by_itself(rig: 
         for version in ("", ":v1", ":v2", ":v7")
     ]
 
-    tiers = rig.process().tiers.of(asked)
+    found = rig.process().standings.of(asked)
 
-    by_itself = {urn: registry.find(urn) for urn in asked}
-    assert tiers == {urn: found.tier for urn, found in by_itself.items() if found is not None}
-    assert tiers["urn:dp:a:versioned"] is Tier.TIER_2
-    assert tiers["urn:dp:a:both"] is Tier.TIER_2
-    assert "urn:dp:a:gone" not in tiers
-    assert registry.tiers.of([]) == {}
+    by_itself = {urn: dataset for urn in asked if (dataset := registry.find(urn)) is not None}
+    assert {urn: (each.tier, each.owner_team, each.dataset_urn or urn) for urn, each in found.items()} == {
+        urn: (each.tier, each.owner_team, each.dataset_urn) for urn, each in by_itself.items()
+    }
+    assert found["urn:dp:a:versioned"].dataset_urn == "urn:dp:a:versioned:v2"
+    assert found["urn:dp:a:both"].dataset_urn == "urn:dp:a:both:v1"
+    assert found["urn:dp:a:plain"].dataset_urn is None, "it is the one that was asked for"
+    assert "urn:dp:a:gone" not in found
+    assert registry.standings.of([]) == {}
 
 
 def test_of__hundreds__a_few_calls_and_none_when_asked_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"urn:dp:a:set_{number}" for number in range(300)]
     for name in names[:5]:
         rig.registry.create(name, SPEC, actor="jane")
-    tiers = rig.process().tiers
+    registry = rig.process()
     calls = Calls(rig, monkeypatch)
 
-    assert tiers.of([*names, *names]) == dict.fromkeys(names[:5], Tier.TIER_2)
+    assert tiers(registry, *names, *names) == dict.fromkeys(names[:5], Tier.TIER_2)
 
     assert 0 < calls.many <= CALLS_MAX
     before = calls.many
-    assert len(tiers.of(names)) == 5
+    assert len(tiers(registry, *names)) == 5
     assert calls.many == before, "also of those that there are none of"
 
 
@@ -86,26 +93,29 @@ def test_of__changed_here_or_elsewhere_or_long_ago__is_looked_up_anew(rig: Rig) 
     name = "urn:dp:a:orders"
     here, elsewhere = rig.registry, rig.process()
     here.create(name, replace(SPEC, tier=Tier.TIER_3), actor="jane")
-    assert here.tiers.of([name]) == {name: Tier.TIER_3}
+    assert tiers(here, name) == {name: Tier.TIER_3}
 
     here.update(name, replace(SPEC, tier=Tier.TIER_2), actor="jane", expected_version=UNCHECKED)
-    assert here.tiers.of([name]) == {name: Tier.TIER_2}
+    assert tiers(here, name) == {name: Tier.TIER_2}
     elsewhere.update(name, replace(SPEC, tier=Tier.TIER_3), actor="jane", expected_version=UNCHECKED)
-    assert here.tiers.of([name]) == {name: Tier.TIER_2}, "nobody has said so yet"
+    assert tiers(here, name) == {name: Tier.TIER_2}, "nobody has said so yet"
     rig.cache.invalidate(cache_keys.dataset_config(name))
-    assert here.tiers.of([name]) == {name: Tier.TIER_3}
+    assert tiers(here, name) == {name: Tier.TIER_3}
     elsewhere.delete(name, actor="jane")
     rig.clock.advance(TRUSTED_SECONDS)
-    assert here.tiers.of([name]) == {}
+    assert tiers(here, name) == {}
 
 
-def test_of__store_down__raises_but_for_what_is_remembered(rig: Rig) -> None:
-    rig.registry.create("urn:dp:a:orders", SPEC, actor="jane")
-    assert rig.registry.tiers.of(["urn:dp:a:orders"]) == {"urn:dp:a:orders": Tier.TIER_2}
+def test_of__store_down__what_was_last_known_will_do_and_raises_for_others(rig: Rig) -> None:
+    name = "urn:dp:a:orders"
+    rig.registry.create(name, SPEC, actor="jane")
+    assert tiers(rig.registry, name) == {name: Tier.TIER_2}
     rig.store.is_down = True
+    rig.clock.advance(10 * TRUSTED_SECONDS)
 
-    assert rig.registry.tiers.of(["urn:dp:a:orders"]) == {"urn:dp:a:orders": Tier.TIER_2}
+    assert tiers(rig.registry, name) == {name: Tier.TIER_2}
+    assert rig.registry.stats.last_known_used == 1
     with pytest.raises(StoreBusyError):
-        rig.registry.tiers.of(["urn:dp:a:orders", "urn:dp:a:other"])
+        tiers(rig.registry, name, "urn:dp:a:other")
     rig.store.is_down = False
-    assert rig.registry.tiers.of(["urn:dp:a:other"]) == {}
+    assert tiers(rig.registry, "urn:dp:a:other") == {}

@@ -1,0 +1,42 @@
+"""Standings of datasets by either form of their names, many at a time, and remembered for a moment.
+
+Whoever takes over signals asks for those of a whole group, and whoever goes down a lineage, as an incident does that
+opens, for those of all that lies there. To find each by itself would cost a call to the store for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from headgate.clock import Clock
+from headgate.health.datasets import Dataset
+from headgate.health.registered_names import Remembered
+from headgate.health.signal_decisions import Standing
+
+
+class RegisteredStandings:
+    """Standings of the datasets that are in use. Safe to use from many threads."""
+
+    def __init__(
+        self, find_many: Callable[[Sequence[str]], Mapping[str, Dataset]], clock: Clock, changes: Callable[[], int]
+    ) -> None:
+        """Take `find_many`, which returns those that are in use, and `changes`, which grows when others change them."""
+        self._find_many = find_many
+        self._remembered: Remembered[Standing | None] = Remembered(clock, changes)
+        self.forget = self._remembered.forget
+
+    def of(self, dataset_urns: Sequence[str]) -> dict[str, Standing]:
+        """Return the standing of each dataset that is in use. Raises `TransientError`."""
+        standings = self._remembered.at_hand()
+        unknown = [urn for urn in dict.fromkeys(dataset_urns) if urn not in standings]
+        if unknown:
+            found = self._find_many(unknown)
+            standings.update((urn, _standing(urn, found.get(urn))) for urn in unknown)
+        return {urn: standing for urn in dataset_urns if (standing := standings[urn]) is not None}
+
+
+def _standing(asked: str, dataset: Dataset | None) -> Standing | None:
+    if dataset is None:
+        return None
+    name = dataset.dataset_urn
+    return Standing(dataset.tier, dataset.owner_team, None if name == asked else name)
