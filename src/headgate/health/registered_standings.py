@@ -27,12 +27,20 @@ class RegisteredStandings:
 
     def of(self, dataset_urns: Sequence[str]) -> dict[str, Standing]:
         """Return the standing of each dataset that is in use. Raises `TransientError`."""
-        standings = self._remembered.at_hand()
-        unknown = [urn for urn in dict.fromkeys(dataset_urns) if urn not in standings]
+        at_hand = self._remembered.at_hand()
+        standings: dict[str, Standing | None] = {}
+        unknown: list[str] = []
+        for urn in dict.fromkeys(dataset_urns):
+            try:
+                standings[urn] = at_hand[urn]
+            except KeyError:
+                unknown.append(urn)
         if unknown:
-            found = self._find_many(unknown)
-            standings.update((urn, _standing(urn, found.get(urn))) for urn in unknown)
-        return {urn: standing for urn in dataset_urns if (standing := standings[urn]) is not None}
+            datasets = self._find_many(unknown)
+            found = {urn: _standing(urn, datasets.get(urn)) for urn in unknown}
+            self._remembered.keep(at_hand, found)
+            standings |= found
+        return {urn: standing for urn, standing in standings.items() if standing is not None}
 
 
 def _standing(asked: str, dataset: Dataset | None) -> Standing | None:

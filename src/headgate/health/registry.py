@@ -139,7 +139,7 @@ class Registry:
         self._lookups = Lookups(self._finder, self._known, clock)
         heard = cache.stats.of(cache_keys.Kind.DATASET_CONFIG)
         # Which name each dataset is registered under, and what is said with its signals and downstream of others.
-        self.names = RegisteredNames(self._lookups.find, clock, lambda: heard.invalidations)
+        self.names = RegisteredNames(self._lookups.find, self._lookups.find_many, clock, lambda: heard.invalidations)
         self.standings = RegisteredStandings(self._lookups.find_many, clock, lambda: heard.invalidations)
 
     # Changing.

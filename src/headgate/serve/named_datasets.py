@@ -72,8 +72,7 @@ class NamedDatasets:
         """
         if principal.is_unlimited:
             return
-        for name in dict.fromkeys(given):
-            if urns.is_dataset_urn(name):
-                self.one(name, principal)
-            else:
-                require(principal, self._permission, name)
+        named = list(dict.fromkeys(given))
+        registered = self._names.of_many(name for name in named if urns.is_dataset_urn(name))
+        for name in named:
+            require(principal, self._permission, registered.get(name) or name)

@@ -169,7 +169,7 @@ class EvidencePort:
             return [names[name] or name for name in given]
         except KeyError:
             # What is no name is left out, and to whoever reads it.
-            names = {name: self._names.of(name) for name in dict.fromkeys(given) if is_dataset_urn(name)}
+            names = self._names.of_many(name for name in dict.fromkeys(given) if is_dataset_urn(name))
         return [names.get(name) or name for name in given]
 
     def _identified(self, messages: Sequence[pb.Evidence]) -> list[str]:
