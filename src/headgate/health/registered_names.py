@@ -17,6 +17,8 @@ from headgate.health.urns import dataset_urn
 TRUSTED_SECONDS: Final = 30
 _LESS_SECONDS_MAX: Final = 15
 NAMES_MAX: Final = 65_536
+# No dataset is registered under it.
+_UNKNOWN: Final = "?"
 
 V = TypeVar("V")
 
@@ -115,7 +117,3 @@ class RegisteredNames:
         found = {name: datasets[urn].dataset_urn if urn in datasets else None for name, urn in asked.items()}
         self._remembered.keep(names, found)
         return known | found
-
-
-# No dataset is registered under it.
-_UNKNOWN: Final = "?"

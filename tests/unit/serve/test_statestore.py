@@ -27,8 +27,10 @@ from headgate.health.resolution import RuleSpec
 from headgate.health.vocabulary import Tier
 from headgate.serve import statestore as pb
 from headgate.serve.rpc import RpcCall
+from headgate.serve.statestore_evidence import EvidencePort
 from headgate.serve.statestore_messages import update_of
 from headgate.wiring import OpenedStore
+from tests.unit.serve.graphql_board import ORDERS, open_board
 from tests.unit.serve.health_rpcs import NOW, URN, HealthRpcs, health_rpcs, update
 from tests.unit.serve.rpc_ports import PACKAGE, Ports, talk
 
@@ -729,3 +731,16 @@ def test_message__of_any_content__is_never_the_servers_fault(rpcs: HealthRpcs, d
         asyncio.run(handled()).SerializeToString()
     except HeadgateError as exc:
         assert not isinstance(exc, FatalError), f"{method.label}: {exc!r}"
+
+
+def test_put_many__evidence_of_a_hundred_datasets__is_not_a_hundred_calls_to_the_registry(tmp_path: Path) -> None:
+    with open_board(tmp_path) as board:
+        board.register(ORDERS)
+        port = EvidencePort(board.health.evidence, board.process().registry.names)
+        board.store.calls.clear()
+        names = [ORDERS.removesuffix(":v1"), *(f"urn:dp:shop:set_{number}" for number in range(100))]
+
+        answer = port.put_many([pb.Evidence(dataset_urn=name, validation={"result": "PASS"}) for name in names])
+
+        assert (len(answer.results), answer.failed) == (101, 0)
+        assert sum(board.store.calls.values()) <= 6
