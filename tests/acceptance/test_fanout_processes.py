@@ -287,7 +287,7 @@ def test_sigterm__chunks_under_way__are_given_back_unharmed_and_it_exits_zero(si
 def test_children__that_die_hang_hog_and_talk_nonsense__cost_their_own_chunk_alone(site: Site) -> None:
     bad = ["abort", "exit", "leave", "kill", "hang", "company", "hang in C", "hog", "misname", "mistype", "surrogate"]
     items = [*["ok"] * 10, *bad, *["ok"] * 10, "speak", *["ok"] * 30]
-    site.split(items, "obedient", max_attempts=1, timeout_seconds=1.5, memory_mb=256)
+    site.split(items, "obedient", max_attempts=1, timeout_seconds=4.0, memory_mb=256)
 
     site.work_off()
 
