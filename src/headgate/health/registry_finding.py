@@ -36,8 +36,7 @@ class Finder:
             return found
         other = self._other_name(urn)
         named = None if other is None else self._cached(other)
-        best = named if _rank(named) > _rank(found) else found
-        return best if _rank(best) else None
+        return _better(found, named)
 
     def find_many(self, urns: Sequence[str]) -> dict[str, Dataset]:
         """Return those of some datasets that are in use, by the names given, chosen as `find` does.
@@ -49,9 +48,8 @@ class Finder:
         named = self._latest(list(dict.fromkeys(others.values())))
         best: dict[str, Dataset] = {}
         for urn in urns:
-            own, other = found.get(urn), named.get(others.get(urn, ""))
-            chosen = other if _rank(other) > _rank(own) else own
-            if chosen is not None and _rank(chosen):
+            chosen = _better(found.get(urn), named.get(others.get(urn, "")))
+            if chosen is not None:
                 best[urn] = chosen
         return best
 
@@ -133,6 +131,12 @@ def _rank(dataset: Dataset | None) -> int:
     if dataset is None or dataset.status is DatasetStatus.DELETED:
         return 0
     return 1 if dataset.status is DatasetStatus.DISCOVERED else _REGISTERED
+
+
+def _better(own: Dataset | None, other: Dataset | None) -> Dataset | None:
+    """Return which of the datasets under the two forms of a name is meant, or None if neither is in use."""
+    best = other if _rank(other) > _rank(own) else own
+    return best if _rank(best) else None
 
 
 def _version_name(name: str, version: int | None) -> str | None:

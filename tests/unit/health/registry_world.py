@@ -43,6 +43,7 @@ class Between:
     def __init__(self, store: Any) -> None:
         self._store = store
         self.is_down = False
+        self.before_get: Callable[[], None] = lambda: None
         self.before_many: Callable[[], None] = lambda: None
         self.before_write: Callable[[], None] = lambda: None
         self.after_write: Callable[[], None] = lambda: None
@@ -52,6 +53,7 @@ class Between:
 
     def get(self, *args: Any, **options: Any) -> Item | None:
         self._check()
+        self.before_get()
         found: Item | None = self._store.get(*args, **options)
         return found
 

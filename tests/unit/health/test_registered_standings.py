@@ -29,15 +29,15 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 class Calls:
     """Counts the calls to the store for many rows, and refuses those for a single one."""
 
-    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, rig: Rig) -> None:
         self.many = 0
         rig.store.before_many = self._count
-        monkeypatch.setattr(rig.store, "get", self._refuse)
+        rig.store.before_get = self._refuse
 
     def _count(self) -> None:
         self.many += 1
 
-    def _refuse(self, *_args: object, **_options: object) -> None:
+    def _refuse(self) -> None:
         raise AssertionError("one row was asked for")
 
 
@@ -74,12 +74,12 @@ def test_of__names_in_any_form_and_state__the_same_as_each_found_by_itself(rig: 
     assert registry.standings.of([]) == {}
 
 
-def test_of__hundreds__a_few_calls_and_none_when_asked_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of__hundreds__a_few_calls_and_none_when_asked_again(rig: Rig) -> None:
     names = [f"urn:dp:a:set_{number}" for number in range(300)]
     for name in names[:5]:
         rig.registry.create(name, SPEC, actor="jane")
     registry = rig.process()
-    calls = Calls(rig, monkeypatch)
+    calls = Calls(rig)
 
     assert tiers(registry, *names, *names) == dict.fromkeys(names[:5], Tier.TIER_2)
 
