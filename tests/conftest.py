@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the folder of temporary files, unless someone has chosen it or this is a worker of who does."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts what runs in the background deaf to it, and so would be the programs that tests interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     is_chosen = config.option.basetemp or {"PYTEST_DEBUG_TEMPROOT", "TMPDIR", "PYTEST_XDIST_WORKER"} & os.environ.keys()
     if is_chosen or not _has_room():
         return
