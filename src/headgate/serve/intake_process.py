@@ -41,9 +41,9 @@ from headgate.wiring import open_cache, open_service, open_store
 BEAT_SECONDS: Final = 1.0
 TENDED_EVERY_SECONDS: Final = 5.0
 NICER: Final = 10
-# Enough for one to compute while others wait for the disk. More would only take the interpreter from each other and
-# from the loop that has to send the answers.
-THREADS_MAX: Final = 3
+# Enough for one to compute while another waits for the disk. More would only take the interpreter from each other and
+# from the loop that has to send the answers. Batches have their own, so that an incident is not in line behind them.
+THREADS_MAX: Final = 2
 _API: Final = "intake"
 _CODECS: Final[dict[str, Codec]] = {each.name: each for each in (Binary(), Json())}
 
@@ -83,7 +83,7 @@ def run(settings: Settings, end: socket.socket, *, clock: Clock) -> None:
 async def _serve(
     end: socket.socket, health: HealthService, cache: Cache, registry: CollectorRegistry, clock: Clock
 ) -> None:
-    pool = WorkPool(threads_max=THREADS_MAX)
+    pool, bulk = WorkPool(threads_max=THREADS_MAX), WorkPool(threads_max=THREADS_MAX)
     dispatcher = Dispatcher(
         taken_in_methods(health, pool),
         pool,
@@ -92,6 +92,7 @@ async def _serve(
         # The server counts the calls that it hands over.
         registry=CollectorRegistry(),
         identify=lambda call: call.principal,
+        bulk=bulk,
     )
     answering = _Answering(dispatcher, health, registry)
     hung_up = asyncio.Event()
@@ -106,6 +107,7 @@ async def _serve(
     beating.cancel()
     await answering.finished()
     pool.close()
+    bulk.close()
 
 
 class _Answering:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from google.protobuf import message_factory
@@ -65,7 +66,8 @@ class Method:
 
     One that `is_awaited` is a coroutine function: it needs no thread while it waits. `quick` may answer on the event
     loop what is at hand, and returns None for what is not: then the handler is asked. `rule` is what the caller must
-    be allowed. One that `is_taken_in` may be answered by another process on the same store.
+    be allowed. One that `is_taken_in` may be answered by another process on the same store. One that `is_bulk` carries
+    hundreds of values, and must not be in the way of those that carry one.
     """
 
     service: str
@@ -80,6 +82,7 @@ class Method:
     is_awaited: bool = False
     quick: Quick | None = None
     is_taken_in: bool = False
+    is_bulk: bool = False
     # What metrics and spans call it.
     label: str = field(init=False)
     path: str = field(init=False)
@@ -111,54 +114,43 @@ class Declarations:
         inline: bool = False,
         quick: Quick | None = None,
         taken_in: bool = False,
+        bulk: bool = False,
     ) -> None:
         """Declare a method with one answer. Raises `DefinitionError` if the file has none of that name and kind."""
-        self._add(service, name, handler, is_stream=False, rule=rule, inline=inline, quick=quick, is_taken_in=taken_in)
+        begun = self._begun(service, name, is_stream=False)
+        self._add(begun(handler=handler, rule=rule, inline=inline, quick=quick, is_taken_in=taken_in, is_bulk=bulk))
 
     def awaited(self, service: str, name: str, handler: Awaited, *, rule: Rule, taken_in: bool = False) -> None:
         """Declare a method whose one answer the coroutine function `handler` returns. Raises `DefinitionError`."""
-        self._add(service, name, handler, is_stream=False, rule=rule, is_awaited=True, is_taken_in=taken_in)
+        begun = self._begun(service, name, is_stream=False)
+        self._add(begun(handler=handler, rule=rule, is_awaited=True, is_taken_in=taken_in))
 
     def stream(self, service: str, name: str, handler: Streaming, *, rule: Rule) -> None:
         """Declare a method whose answers the async generator `handler` yields. Raises `DefinitionError`."""
-        self._add(service, name, handler, is_stream=True, rule=rule, inline=True)
+        self._add(self._begun(service, name, is_stream=True)(handler=handler, rule=rule, inline=True))
 
     def methods(self) -> list[Method]:
         """Return what was declared."""
         return list(self._methods.values())
 
-    def _add(
-        self,
-        service: str,
-        name: str,
-        handler: Callable[[Any, RpcCall], Any],
-        *,
-        is_stream: bool,
-        rule: Rule,
-        inline: bool = False,
-        is_awaited: bool = False,
-        quick: Quick | None = None,
-        is_taken_in: bool = False,
-    ) -> None:
+    def _begun(self, service: str, name: str, *, is_stream: bool) -> partial[Method]:
+        """Return a method as far as the file says it. Raises `DefinitionError`."""
         found = self._find(service, name)
         if found.server_streaming is not is_stream or found.client_streaming:
             raise DefinitionError(f"rpc {service}/{name}: it is of another kind in {self._file.name}")
-        method = Method(
+        return partial(
+            Method,
             service=found.containing_service.full_name,
             name=name,
             request=message_factory.GetMessageClass(found.input_type),
             response=message_factory.GetMessageClass(found.output_type),
-            handler=handler,
             is_stream=is_stream,
             has_side_effects=found.GetOptions().idempotency_level != MethodOptions.NO_SIDE_EFFECTS,
-            rule=rule,
-            inline=inline,
-            is_awaited=is_awaited,
-            quick=quick,
-            is_taken_in=is_taken_in,
         )
+
+    def _add(self, method: Method) -> None:
         if self._methods.setdefault(method.path, method) is not method:
-            raise DefinitionError(f"rpc {service}/{name}: it is declared twice")
+            raise DefinitionError(f"rpc {method.label}: it is declared twice")
 
     def _find(self, service: str, name: str) -> MethodDescriptor:
         try:

@@ -50,11 +50,13 @@ class Dispatcher:
         identify: Callable[[RpcCall], Principal | None] = lambda _call: LOCAL,
         remember: Callable[[RpcCall], Principal | None] = lambda _call: None,
         intake: Intake | None = None,
+        bulk: WorkPool | None = None,
     ) -> None:
         """Let `identify` say who calls, or None if it does not know; each method's rule says whether they may.
 
         It may ask others about credentials, and is asked in a thread of the pool if there are some. `remember` comes
-        first and answers at once: None if it would have to ask. What `intake` takes is not answered here.
+        first and answers at once: None if it would have to ask. What `intake` takes is not answered here. With `bulk`,
+        methods that carry hundreds of values run there and not in `pool`.
         """
         self.methods = {method.path: method for method in methods}
         # What may be answered without waiting or handed over, by address.
@@ -62,6 +64,7 @@ class Dispatcher:
         self.direct = {} if tracing.is_on else {each.path.encode(): each for each in direct}
         self.clock = clock
         self._pool = pool
+        self._bulk = pool if bulk is None else bulk
         self._tracing = tracing
         self._identify = identify
         self._remember = remember
@@ -247,7 +250,7 @@ class Dispatcher:
                 answer: Message = method.handler(request, call)
             return answer
 
-        return self._pool.run(work)
+        return (self._bulk if method.is_bulk else self._pool).run(work)
 
     async def _next(self, answers: AsyncIterator[Message], call: RpcCall, name: str) -> Message | None:
         with correlated(name):

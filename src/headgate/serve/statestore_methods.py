@@ -60,7 +60,7 @@ class SignalMethods:
         """Declare the methods. With `quick_reads` one row is read in less time than a thread would take to start."""
         writing, reading = found(_P.SIGNAL_WRITE), found(_P.SIGNAL_READ)
         rpcs.awaited(self.SERVICE, "UpdateSignalState", self.update, rule=writing, taken_in=True)
-        rpcs.unary(self.SERVICE, "BatchUpdateSignalState", self.update_many, rule=writing, taken_in=True)
+        rpcs.unary(self.SERVICE, "BatchUpdateSignalState", self.update_many, rule=writing, taken_in=True, bulk=True)
         rpcs.unary(self.SERVICE, "GetSignalState", self.get, rule=reading, inline=quick_reads)
         rpcs.unary(self.SERVICE, "GetDatasetSignals", self.of_dataset, rule=reading, inline=quick_reads)
 
@@ -135,7 +135,7 @@ class EvidenceMethods:
         """Declare the methods. With `quick_reads` one row is read in less time than a thread would take to start."""
         writing = found(_P.EVIDENCE_WRITE)
         rpcs.unary(self.SERVICE, "PutEvidence", self.put, rule=writing, taken_in=True)
-        rpcs.unary(self.SERVICE, "BatchPutEvidence", self.put_many, rule=writing, taken_in=True)
+        rpcs.unary(self.SERVICE, "BatchPutEvidence", self.put_many, rule=writing, taken_in=True, bulk=True)
         quick = self.get_row if quick_reads else None
         rpcs.unary(self.SERVICE, "GetEvidence", self.get, rule=found(_P.EVIDENCE_READ), quick=quick)
 

@@ -374,6 +374,10 @@ def _methods(api: HealthApi) -> list[Method]:
     )
 
 
+def test_methods__those_of_batches__are_out_of_the_way_of_others(api: HealthApi) -> None:
+    assert {each.name for each in _methods(api) if each.is_bulk} == {"BatchUpdateSignalState", "BatchPutEvidence"}
+
+
 def test_methods__all_of_the_state_store__have_the_rule_of_the_table(api: HealthApi) -> None:
     found = {f"{each.service.rpartition('.')[2]}/{each.name}": each for each in _methods(api)}
 

@@ -43,11 +43,12 @@ from headgate.errors import (
 )
 from headgate.serve import statestore as pb
 from headgate.serve.pool import WorkPool
-from headgate.serve.rpc import MESSAGE_BYTES_MAX, Declarations, RpcCall
+from headgate.serve.rpc import MESSAGE_BYTES_MAX, Declarations, Method, RpcCall
+from headgate.serve.rpc_codec import Binary
 from headgate.serve.rpc_dispatch import Dispatcher
 from headgate.store import deadlines
 from headgate.telemetry import Tracing
-from tests.unit.serve.rpc_ports import PACKAGE, Ports, declared, talk
+from tests.unit.serve.rpc_ports import ANYONE, PACKAGE, Ports, declared, talk
 
 GET = "SignalStateService/GetSignalState"
 WATCH = "SignalStateService/Watch"
@@ -473,6 +474,40 @@ def test_counts__of_calls__are_by_protocol_method_and_status() -> None:
     labels = {"api_type": "connect", "method": GET, "status_code": "PERMISSION_DENIED"}
     assert registry.get_sample_value("api_request_count_total", labels) == 1
     assert registry.get_sample_value("api_latency_count", {"api_type": "grpc", "method": GET}) == 2
+
+
+def test_bulk__takes_long__what_carries_one_value_is_not_in_line_behind_it() -> None:
+    begun, enough = threading.Event(), threading.Event()
+
+    def slow(_request: object, _call: RpcCall) -> pb.BatchUpdateSignalStateResponse:
+        begun.set()
+        assert enough.wait(30)
+        return pb.BatchUpdateSignalStateResponse(success_count=1)
+
+    rpcs = Declarations(pb.DESCRIPTOR)
+    rpcs.unary("SignalStateService", "BatchUpdateSignalState", slow, rule=ANYONE, bulk=True)
+    rpcs.unary("SignalStateService", "GetSignalState", answering, rule=ANYONE)
+    many, one = rpcs.methods()
+    pool, bulk = WorkPool(threads_max=1), WorkPool(threads_max=1)
+    clock, counts = SystemClock(), CollectorRegistry()
+    dispatcher = Dispatcher([many, one], pool, clock=clock, tracing=Tracing(), registry=counts, bulk=bulk)
+
+    async def asked(method: Method, content: bytes) -> bytes:
+        return await dispatcher.unary("grpc", method, content, Binary(), RpcCall({}, "here", clock), "req_1")
+
+    async def scenario() -> tuple[bytes, bytes]:
+        slow_one = asyncio.create_task(asked(many, b""))
+        await asyncio.to_thread(begun.wait, 30)
+        answer = await asyncio.wait_for(asked(one, REQUEST), 30)
+        enough.set()
+        return answer, await slow_one
+
+    answer, later = asyncio.run(scenario())
+    pool.close()
+    bulk.close()
+
+    assert pb.SignalState.FromString(answer).version == 7
+    assert pb.BatchUpdateSignalStateResponse.FromString(later).success_count == 1
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
