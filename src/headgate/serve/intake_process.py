@@ -44,6 +44,10 @@ NICER: Final = 10
 # Enough for one to compute while another waits for the disk. More would only take the interpreter from each other and
 # from the loop that has to send the answers. Batches have their own, so that an incident is not in line behind them.
 THREADS_MAX: Final = 2
+# Batches one after the other, where a row is written to this machine's disk: two at once take the interpreter from all
+# others for twice as long, and are hardly sooner done. Where there is a network between, most of it is waiting.
+BATCHES_MAX: Final = 1
+BATCHES_ELSEWHERE_MAX: Final = 3
 _API: Final = "intake"
 _CODECS: Final[dict[str, Codec]] = {each.name: each for each in (Binary(), Json())}
 
@@ -71,19 +75,26 @@ def run(settings: Settings, end: socket.socket, *, clock: Clock) -> None:
         meters.watch_cache(cache.stats)
         watch_store(registry, opened.store.stats.snapshot)
         health = open_health(opened, cache, clock, service, meters=meters)
+        batches_max = BATCHES_MAX if settings.store.backend == "sqlite" else BATCHES_ELSEWHERE_MAX
         tending = Sweeper("alerts", lambda _limit: health.tend(), interval_seconds=TENDED_EVERY_SECONDS)
         with closing(health), asyncio.Runner(loop_factory=loop_factory()) as runner:
             tending.start()
             try:
-                runner.run(_serve(end, health, cache, registry, clock))
+                runner.run(_serve(end, health, cache, registry, clock, batches_max=batches_max))
             finally:
                 tending.stop()
 
 
 async def _serve(
-    end: socket.socket, health: HealthService, cache: Cache, registry: CollectorRegistry, clock: Clock
+    end: socket.socket,
+    health: HealthService,
+    cache: Cache,
+    registry: CollectorRegistry,
+    clock: Clock,
+    *,
+    batches_max: int,
 ) -> None:
-    pool, bulk = WorkPool(threads_max=THREADS_MAX), WorkPool(threads_max=THREADS_MAX)
+    pool, bulk = WorkPool(threads_max=THREADS_MAX), WorkPool(threads_max=batches_max)
     dispatcher = Dispatcher(
         taken_in_methods(health, pool),
         pool,
