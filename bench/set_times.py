@@ -1,7 +1,8 @@
 """Load at set times: requests are due whether the server keeps up or not, and one counts from when it was due.
 
-Once a millisecond what is due is sent, and what has been answered is looked at. In between this process sleeps, and an
-answer does not wake it: clients are on other machines, and waking one must not cost the server what it would not there.
+Once a millisecond what is due is sent, and what has been answered is looked at; so each is due at the beginning of one.
+In between this process sleeps, and an answer does not wake it: clients are on other machines, and waking one must not
+cost the server what it would not there.
 The kernel notes when an answer came in, so that it does not take longer for being looked at later.
 """
 
@@ -14,6 +15,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import ceil
 from pathlib import Path
 from time import perf_counter, process_time, sleep, time
 from typing import Final, NamedTuple
@@ -176,6 +178,16 @@ def _stolen_ticks() -> int:
         return 0
 
 
+class _Ticks:
+    """The times at which something may be sent. Between them, who sends would be late by its own fault."""
+
+    def __init__(self, started_at: float) -> None:
+        self._started_at = started_at
+
+    def at_or_after(self, at: float) -> float:
+        return self._started_at + _TICK_SECONDS * ceil((at - self._started_at) / _TICK_SECONDS)
+
+
 class _Load:
     """The rows, and the sockets of all their connections."""
 
@@ -195,10 +207,10 @@ class _Load:
         started_at = perf_counter()
         counted_from, ends_at = started_at + warm_seconds, started_at + warm_seconds + seconds
         # Not all at the same moments: clients of different kinds do not wait for one another.
+        ticks = _Ticks(started_at)
         for place, sender in enumerate(self._senders):
-            sender.begin(started_at + sender.step_seconds * place / len(self._senders), counted_from)
+            sender.begin(started_at + sender.step_seconds * place / len(self._senders), counted_from, ticks)
         cpu = process_time()
-        tick_at = started_at
         while (now := perf_counter()) < ends_at:
             if now < counted_from:
                 cpu = process_time()
@@ -206,8 +218,8 @@ class _Load:
             for sender in self._senders:
                 sender.send_due(now)
             self._look()
-            tick_at = max(tick_at + _TICK_SECONDS, now)
-            sleep(max(0.0, tick_at - perf_counter()))
+            now = perf_counter()
+            sleep(max(0.0, ticks.at_or_after(now) - now))
         own_cpu = (process_time() - cpu) / seconds
         while any(sender.is_waiting for sender in self._senders) and perf_counter() < ends_at + _PATIENCE_SECONDS:
             self._look()
@@ -257,6 +269,8 @@ class _Load:
 class _Sender:
     """Sends the requests of one row."""
 
+    _ticks: _Ticks
+
     def __init__(self, row: Row, load: _Load) -> None:
         self.row = row
         self.step_seconds = row.each / row.rate
@@ -282,14 +296,14 @@ class _Sender:
         if self.row.is_ahead:
             self._made.extend(self.row.make() for _ in range(int(seconds * self.row.rate / self.row.each) + 1))
 
-    def begin(self, first_at: float, counted_from: float) -> None:
-        self._next_at, self._counted_from = first_at, counted_from
+    def begin(self, first_at: float, counted_from: float, ticks: _Ticks) -> None:
+        self._next_at, self._counted_from, self._ticks = first_at, counted_from, ticks
 
     def send_due(self, now: float) -> None:
         """Send what is due, or let it wait for a connection: since when it was to be sent is remembered."""
-        while self._next_at <= now:
-            self._late.append(self._next_at)
-            if self._next_at >= self._counted_from:
+        while (due_at := self._ticks.at_or_after(self._next_at)) <= now:
+            self._late.append(due_at)
+            if due_at >= self._counted_from:
                 self._asked += 1
             self._next_at += self.step_seconds
         while self._late and self.idle:
