@@ -85,7 +85,7 @@ def _loaded(home: Path, how: str, rows: Sequence[Row], seconds: float, *, rounds
 
 
 class _Round(NamedTuple):
-    """The whole load put on once."""
+    """A load put on once."""
 
     loaded: Loaded
     server_cpu: float

@@ -178,14 +178,9 @@ def _stolen_ticks() -> int:
         return 0
 
 
-class _Ticks:
-    """The times at which something may be sent. Between them, who sends would be late by its own fault."""
-
-    def __init__(self, started_at: float) -> None:
-        self._started_at = started_at
-
-    def at_or_after(self, at: float) -> float:
-        return self._started_at + _TICK_SECONDS * ceil((at - self._started_at) / _TICK_SECONDS)
+def _tick_from(at: float) -> float:
+    """Return the first time at which something may be sent: between them, who sends would be late by its own fault."""
+    return _TICK_SECONDS * ceil(at / _TICK_SECONDS)
 
 
 class _Load:
@@ -207,9 +202,8 @@ class _Load:
         started_at = perf_counter()
         counted_from, ends_at = started_at + warm_seconds, started_at + warm_seconds + seconds
         # Not all at the same moments: clients of different kinds do not wait for one another.
-        ticks = _Ticks(started_at)
         for place, sender in enumerate(self._senders):
-            sender.begin(started_at + sender.step_seconds * place / len(self._senders), counted_from, ticks)
+            sender.begin(started_at + sender.step_seconds * place / len(self._senders), counted_from)
         cpu = process_time()
         while (now := perf_counter()) < ends_at:
             if now < counted_from:
@@ -219,7 +213,7 @@ class _Load:
                 sender.send_due(now)
             self._look()
             now = perf_counter()
-            sleep(max(0.0, ticks.at_or_after(now) - now))
+            sleep(max(0.0, _tick_from(now) - now))
         own_cpu = (process_time() - cpu) / seconds
         while any(sender.is_waiting for sender in self._senders) and perf_counter() < ends_at + _PATIENCE_SECONDS:
             self._look()
@@ -269,8 +263,6 @@ class _Load:
 class _Sender:
     """Sends the requests of one row."""
 
-    _ticks: _Ticks
-
     def __init__(self, row: Row, load: _Load) -> None:
         self.row = row
         self.step_seconds = row.each / row.rate
@@ -296,12 +288,12 @@ class _Sender:
         if self.row.is_ahead:
             self._made.extend(self.row.make() for _ in range(int(seconds * self.row.rate / self.row.each) + 1))
 
-    def begin(self, first_at: float, counted_from: float, ticks: _Ticks) -> None:
-        self._next_at, self._counted_from, self._ticks = first_at, counted_from, ticks
+    def begin(self, first_at: float, counted_from: float) -> None:
+        self._next_at, self._counted_from = first_at, counted_from
 
     def send_due(self, now: float) -> None:
         """Send what is due, or let it wait for a connection: since when it was to be sent is remembered."""
-        while (due_at := self._ticks.at_or_after(self._next_at)) <= now:
+        while (due_at := _tick_from(self._next_at)) <= now:
             self._late.append(due_at)
             if due_at >= self._counted_from:
                 self._asked += 1

@@ -30,7 +30,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the folder of temporary files, unless someone has chosen it or this is a worker of who does."""
+    """Hear interrupts; and choose the folder of temporary files, unless it is chosen or this is a worker."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell starts what runs in the background deaf to it, and so would be the programs that tests interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -44,8 +44,8 @@ NICER: Final = 10
 # Enough for one to compute while another waits for the disk. More would only take the interpreter from each other and
 # from the loop that has to send the answers. Batches have their own, so that an incident is not in line behind them.
 THREADS_MAX: Final = 2
-# Batches one after the other, where a row is written to this machine's disk: two at once take the interpreter from all
-# others for twice as long, and are hardly sooner done. Where there is a network between, most of it is waiting.
+# Batches one after the other, where a row is written to this machine's disk: with two at once signals waited longer,
+# and the batches no less. Where there is a network between, most of it is waiting.
 BATCHES_MAX: Final = 1
 BATCHES_ELSEWHERE_MAX: Final = 3
 _API: Final = "intake"
