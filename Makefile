@@ -17,10 +17,11 @@ all: test  ## everything CI runs
 
 dev: $(STAMP)  ## create .venv with the program and its tools
 
+# Nothing is compiled in advance: most of it is never imported, and what is, once.
 $(STAMP): requirements.lock pyproject.toml
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || $(PYTHON) -m pip -q install --target $(VENV).boot virtualenv \
 	  && { test -x $(BIN)/pip || PYTHONPATH=$(VENV).boot $(PYTHON) -m virtualenv -q $(VENV); }
-	$(PIP) install --require-hashes -r requirements.lock
+	$(PIP) install --no-compile --require-hashes -r requirements.lock
 	$(PIP) install --no-build-isolation --no-deps -e .
 	touch $@
 

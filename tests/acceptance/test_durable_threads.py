@@ -40,13 +40,6 @@ def test_isolated__that_raises_or_dies__is_told(what: str, told: str) -> None:
 
 
 @pytest.mark.usefixtures("service")
-def test_isolated__that_never_ends__is_killed_at_its_time_limit(tmp_path: Path) -> None:
-    assert mine.killed.start(str(tmp_path / "pid")).result(60) == "start_to_close"
-    pid = int((tmp_path / "pid").read_text())
-    until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the process")
-
-
-@pytest.mark.usefixtures("service")
 def test_hung__threads_that_never_return__time_out_and_do_not_hold_up_the_others() -> None:
     assert mine.hung.start(5).result(30) == 5
     assert mine.adding.start(50).result(30) == sum(range(50))

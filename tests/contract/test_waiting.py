@@ -118,6 +118,22 @@ def test_wait__several_waiters__are_all_woken(store: Store, waiting: Waiting) ->
     assert all(waiter.returns_within(SOON_SECONDS) for waiter in waiters)
 
 
+def test_wake__nothing_committed__who_waits_returns(store: Store, waiting: Waiting) -> None:
+    waiters = [waiting(store, store.generation(), FAR_SECONDS) for _ in range(3)]
+
+    store.wake()
+
+    assert all(waiter.returns_within(SOON_SECONDS) for waiter in waiters)
+
+
+def test_wake__before_it_began_to_wait__returns_at_once(store: Store, waiting: Waiting) -> None:
+    generation = store.generation()
+
+    store.wake()
+
+    assert waiting(store, generation, FAR_SECONDS).returns_within(SOON_SECONDS)
+
+
 def test_wait__nothing_committed__returns_at_the_time_out(store: Store, waiting: Waiting) -> None:
     assert waiting(store, store.generation(), 0.2).returns_within(SOON_SECONDS)
 

@@ -107,6 +107,7 @@ class WorkerThreads:
         self._bell.set()
         with self._work:
             self._work.notify_all()
+        self._store.wake()
         deadline = _Deadline(grace_seconds)
         for thread in (self._pump, self._listener, *self._performers):
             thread.join(deadline.left())
@@ -152,7 +153,7 @@ class WorkerThreads:
             except TransientError:
                 threading.Event().wait(_PAUSE_SECONDS)
                 continue
-            if now != seen:
+            if now != seen and not self._stopping:
                 seen = now
                 self._worker.agenda.look_again()
                 self._bell.set()

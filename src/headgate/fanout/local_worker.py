@@ -125,6 +125,7 @@ class LocalWorker:
             self._stopping.set()
             # Ended before their chunks are given back, so that no two run the same.
             self._pool.close()
+            self._store.wake()
             listener.join()
             self._give_back(self._pool.take_back(begun=True))
 

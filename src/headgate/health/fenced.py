@@ -105,6 +105,9 @@ class FencedStore:
     def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
         return self.store.wait(generation, timeout_seconds, topics, others=others)
 
+    def wake(self) -> None:
+        self.store.wake()
+
     def sweep(self, *, limit: int = 1000) -> int:
         return self.store.sweep(limit=limit)
 

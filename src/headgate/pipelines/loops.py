@@ -69,6 +69,7 @@ class PipelineLoops:
         """End."""
         self._stopping.set()
         self._rung.set()
+        self._service.parts.store.wake()
         for thread in self._threads:
             thread.join(grace_seconds)
 
@@ -76,6 +77,9 @@ class PipelineLoops:
         """Act on the next changes, and return for how many seconds nothing more needs to be looked at."""
         store = self._service.parts.store
         seen = store.generation(Topic.PIPELINES)
+        if self._stopping.is_set():
+            # Whoever stops it has woken it before, and will not do so again.
+            return 0.0
         try:
             batch = store.changes(PIPELINES, CONSUMER, limit=_BATCH, start=StreamStart.NEWEST)
         except StreamTrimmedError as exc:
@@ -171,6 +175,8 @@ class PipelineLoops:
                 # Pipelines that nobody begins any more would be worse than one error a second in the log.
                 _log.critical("pipelines cannot go on", action="pipelines.loop", error=str(exc))
                 wait_seconds = _PAUSE_SECONDS
+            if self._stopping.is_set():
+                return
             if wait_seconds and work == self.tick:
                 self._rung.wait(wait_seconds)
             elif wait_seconds:

@@ -126,7 +126,7 @@ class Periods(Struct, frozen=True):
 
     def at(self, moment: datetime) -> str:
         """Return the period that contains a moment."""
-        return str(self._key_at(moment))
+        return _at(self, moment)
 
     def check(self, date: str) -> str:
         """Return the text in the form that is stored. Raises `UserError` if it names no period of this kind."""
@@ -219,6 +219,10 @@ class Periods(Struct, frozen=True):
             raise UserError(f"date {key}: in {self.zone} this period comes only once: leave the offset away")
         return starts[1]
 
+    def found_at(self, moment: datetime) -> str:
+        """Return what `at` does, worked out anew."""
+        return str(self._key_at(moment))
+
     def _key_at(self, moment: datetime) -> PeriodKey:
         zone = self._zone()
         wall = self._floor(wall_of(moment, zone))
@@ -281,6 +285,12 @@ def periods_inside(outer: Periods, date: str, inner: Periods) -> list[str]:
 @lru_cache(maxsize=16_384)
 def _span(periods: Periods, date: str) -> Span:
     return periods.found_span(date)
+
+
+# Whoever goes from one period to the next asks for the same starts and ends again and again.
+@lru_cache(maxsize=16_384)
+def _at(periods: Periods, moment: datetime) -> str:
+    return periods.found_at(moment)
 
 
 def _set_back(before: datetime, after: datetime, zone: ZoneInfo) -> datetime | None:

@@ -316,6 +316,9 @@ class DynamoStore:
         self._clock.sleep(max(0.0, min(timeout_seconds, WAIT_SECONDS_MAX)))
         return generation + 1
 
+    def wake(self) -> None:
+        """Do nothing: nobody waits here for longer than `WAIT_SECONDS_MAX`."""
+
     def sweep(self, *, limit: int = 1000) -> int:
         """Return 0: DynamoDB expires items by itself."""
         del limit

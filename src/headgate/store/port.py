@@ -106,6 +106,12 @@ class Store(Protocol):
         there is something to find.
         """
 
+    def wake(self) -> None:
+        """Have those in this process return whose `generation` was read before: they may be wanted for something else.
+
+        A backend that looks every second lets them find out by themselves.
+        """
+
     def sweep(self, *, limit: int = 1000) -> int:
         """Delete up to `limit` expired rows and return how many. A backend that expires by itself returns 0."""
 

@@ -265,6 +265,9 @@ class SqliteStore:
         self._refuse_if_closed()
         return self._wakeups.wait(generation, timeout_seconds, topics, others=others)
 
+    def wake(self) -> None:
+        self._wakeups.wake()
+
     def sweep(self, *, limit: int = 1000) -> int:
         self._refuse_if_closed()
         return self._commits.run(lambda connection: self._changes.sweep(connection, limit))

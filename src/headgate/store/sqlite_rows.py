@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final
 
 import msgspec
@@ -49,9 +49,7 @@ class TableRows:
         # Bound once: building a row is on the path of every write.
         self._copied = (*self._copies, *([table.ttl_attribute] if table.ttl_attribute else []))
         self._row_attributes = (*table.key_names, *self._copied)
-        looked_at = dict.fromkeys((*self._copied, VERSION))
-        shape = msgspec.defstruct("Placing", [(name, Any, None) for name in looked_at])
-        self._placing = shapes.json_decoder(shape)
+        self._placing = _placing_decoder(tuple(dict.fromkeys((*self._copied, VERSION))))
         self.recent = RecentRows(self.select)
 
     def key_of(self, item: Item) -> Parameters:
@@ -227,6 +225,13 @@ class TableRows:
             return "pk", ("sk" if self.table.sort is not None else None)
         keyed = self.table.index(index)
         return self._columns[keyed.partition.name], (None if keyed.sort is None else self._columns[keyed.sort.name])
+
+
+@cache
+def _placing_decoder(attributes: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
+    """Return a decoder that looks at those attributes alone. A process may open many stores of the same tables."""
+    shape = msgspec.defstruct("Placing", [(name, Any, None) for name in attributes])
+    return shapes.json_decoder(shape)
 
 
 def _where_present(columns: list[str]) -> str:

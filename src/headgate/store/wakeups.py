@@ -118,6 +118,10 @@ class Wakeups:
         line.wait(lambda: line.generation != generation or self._closed, timeout_seconds)
         return line.generation
 
+    def wake(self) -> None:
+        """Have everyone who waits in this process return."""
+        self._others_committed(ANYTHING)
+
     def close(self) -> None:
         """Wake everyone for the last time and stop listening."""
         with self._lock:

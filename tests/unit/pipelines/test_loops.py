@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -138,3 +139,15 @@ def test_tick__definition_that_another_server_heard_of__is_known_in_time(rig: Ri
         loops.tick()
 
     assert len(rig.executions()) == 1
+
+
+def test_stop__router_waits_for_news__does_not_wait_with_it(rig: Rig) -> None:
+    loops = PipelineLoops(rig.pipelines)
+    loops.start()
+    stopped = threading.Thread(target=loops.stop)
+
+    stopped.start()
+
+    # Less than the router waits where nothing is committed.
+    stopped.join(2)
+    assert not stopped.is_alive()
