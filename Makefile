@@ -47,8 +47,8 @@ $(NODE): tests/node/package.json tests/node/package-lock.json $(STAMP) | service
 	npm ci --prefix $(VENV)/node --silent --no-audit --no-fund --ignore-scripts
 	touch $@
 
-# Side by side: what checks types uses one core, and leaves the others idle.
-test: $(STAMP)  ## style, types, layers, and every test
+# Side by side: what fetches packages and what checks types each use one core, and leave the others idle.
+test:  ## style, types, layers, and every test
 	$(MAKE) --no-print-directory -j 3 lint check
 
 # Once, while packages are being fetched, and not by each of the processes that run tests.

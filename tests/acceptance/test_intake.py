@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +21,10 @@ from tests.acceptance.program import Server, until
 PACKAGE: Final = "observability.statestore.v1"
 URN: Final = "urn:dp:orders:order_placed:v1"
 STARTED: Final = "2026-01-01T00:00:00Z"
+# More than the intake has threads for everything else.
+BATCHES: Final = 4
+# Before whoever waits for the lock of the database is refused.
+SOON: Final = {"connect-timeout-ms": "6000"}
 
 
 class Calls:
@@ -189,6 +195,28 @@ def test_intake__hangs__is_ended_and_who_waits_is_told(tmp_path: Path) -> None:
         assert told.headers["retry-after"] == "1"
         again = calls.rpc("SignalStateService/UpdateSignalState", update(1)).json()
         assert again["newVersion"] == "1", "what was not begun is done once"
+
+
+def test_intake__more_batches_than_threads_wait_for_the_disk__a_single_call_is_answered_before_them(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path, "always") as (server, calls), ThreadPoolExecutor(BATCHES) as pool:
+        calls.register()
+        calls.pid()
+        with (server.home / "headgate.db.lock").open() as lock:
+            # As another process does that commits for long.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            offered = [{"evidence": [evidence(number, "FAIL")]} for number in range(BATCHES)]
+            batches = [pool.submit(calls.rpc, "EvidenceCacheService/BatchPutEvidence", each) for each in offered]
+            until(lambda: calls.metric("headgate_intake_calls_total") == BATCHES, "the batches")
+
+            # Which only reads.
+            nothing = {"incidentId": "INC-1", "expectedVersion": "-1"}
+            told = calls.rpc("IncidentService/ResolveIncident", nothing, **SOON)
+
+            assert told.status_code == 404, told.text
+            assert not any(batch.done() for batch in batches)
+        assert [batch.result().status_code for batch in batches] == [200] * BATCHES
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
