@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
@@ -126,7 +126,8 @@ class Periods(Struct, frozen=True):
 
     def at(self, moment: datetime) -> str:
         """Return the period that contains a moment."""
-        return _at(self, moment)
+        # In UTC: what a wall shows twice is the same to a cache.
+        return _at(self, moment.astimezone(UTC))
 
     def check(self, date: str) -> str:
         """Return the text in the form that is stored. Raises `UserError` if it names no period of this kind."""

@@ -181,6 +181,14 @@ def test_periods_inside__the_hour_that_comes_twice__has_both_with_the_second_by_
     assert hours.start("2026-11-01T01-0500") == at("2026-11-01T06:00:00Z")
 
 
+def test_at__hour_that_comes_twice_on_the_wall_of_its_own_zone__is_told_apart() -> None:
+    # Equal, as Python compares moments of one zone.
+    first, second = (datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=fold) for fold in (0, 1))
+    hours = Periods(Period.HOURLY, "Europe/Berlin")
+
+    assert [hours.at(first), hours.at(second)] == ["2026-10-25T02", "2026-10-25T02+0100"]
+
+
 @pytest.mark.parametrize(
     ("outer", "date", "inner", "count"),
     [
