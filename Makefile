@@ -51,7 +51,7 @@ $(NODE): tests/node/package.json tests/node/package-lock.json $(STAMP) | service
 test:  ## style, types, layers, and every test
 	$(MAKE) --no-print-directory -j 3 lint check
 
-# Once, while packages are being fetched, and not by each of the processes that run tests.
+# Once, while node's packages are being fetched, and not by each of the processes that run tests.
 compiled: $(STAMP)
 	$(BIN)/pytest -q --collect-only tests >$(VENV)/collected 2>&1 || { tail -n 50 $(VENV)/collected; exit 1; }
 

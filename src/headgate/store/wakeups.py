@@ -120,7 +120,7 @@ class Wakeups:
 
     def wake(self) -> None:
         """Have everyone who waits in this process return."""
-        self._others_committed(ANYTHING)
+        self._move_all(ANYTHING)
 
     def close(self) -> None:
         """Wake everyone for the last time and stop listening."""
@@ -150,7 +150,7 @@ class Wakeups:
     def _found(self, topics: Topics, *, others: bool) -> _Line | None:
         return next((each for each in self._lines if each.topics == topics and each.is_of_others == others), None)
 
-    def _others_committed(self, topics: Topics) -> None:
+    def _move_all(self, topics: Topics) -> None:
         with self._lock:
             for line in self._lines:
                 if line.topics & topics:
@@ -219,7 +219,7 @@ class Wakeups:
                 topics = _drained(inbox) if is_poked and inbox is not None else ANYTHING
                 version = _data_version(connection)
                 if is_poked or version is None or version != seen:
-                    self._others_committed(topics)
+                    self._move_all(topics)
                 seen = version
         finally:
             connection.close()
