@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from headgate.clock import SystemClock
+from headgate.durable.process_channel import packed
 from headgate.fanout import local_worker
 from headgate.fanout.handlers import Work
+from headgate.fanout.jobs import Done
 from headgate.fanout.local_worker import Options
 from headgate.fanout.rows import Policy
 from headgate.fanout.service import FanoutService
@@ -124,6 +126,28 @@ def _write_nonsense(_: Work) -> str:
     return "written"
 
 
+def _answer_for_another(_: Work) -> str:
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, packed(Done(10**6, 1, 1)))
+        except OSError:
+            continue
+    return "answered"
+
+
+def _fork(_: Work) -> str:
+    """Go on twice: the copy too comes back from here."""
+    os.fork()
+    return "ok"
+
+
+def _fork_and_abort(_: Work) -> str:
+    """Leave a copy behind that waits for ever."""
+    if os.fork() == 0:
+        time.sleep(600)
+    os.abort()
+
+
 def _misname(work: Work) -> str:
     work.item_errors[10**6] = "not of this chunk"
     return "misnamed"
@@ -146,6 +170,9 @@ _ACTS: Final[dict[str, Callable[[Work], str]]] = {
     "kill": lambda _: _kill(),
     "speak": _speak_out_of_turn,
     "nonsense": _write_nonsense,
+    "impostor": _answer_for_another,
+    "fork": _fork,
+    "fork and abort": _fork_and_abort,
     "misname": _misname,
     "mistype": _mistype,
     "surrogate": lambda _: _refuse("no such file: caf\udce9"),

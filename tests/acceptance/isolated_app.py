@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import headgate as hg
@@ -17,6 +18,10 @@ app = hg.App("threads")
 once = hg.Retry(attempts=1)
 release = threading.Event()
 gate = threading.Lock()
+
+
+# What is no message, and a message that is none.
+_NONSENSE = {"noise": b"\xff" * 64, "text": b"rows read: 5\n", "latin-1": b"\0\0\0\x11" + b'{"said":"Beats\xe9"}'}
 
 
 @app.activity(retry=once, isolate=True, timeout="20s")
@@ -31,8 +36,16 @@ def large(size: int) -> str:
 
 @app.activity(retry=once, isolate=True, timeout="20s")
 def breaks(what: str) -> None:
-    if what == "exit":
+    if what.startswith("fork") and os.fork() == 0 and what != "fork":
+        time.sleep(60)
+    if what.endswith("exit"):
         os._exit(3)
+    if what in _NONSENSE:
+        # Wherever the worker listens.
+        for descriptor in range(3, 64):
+            with suppress(OSError):
+                os.write(descriptor, _NONSENSE[what])
+        time.sleep(60)
     raise LookupError(what)
 
 

@@ -34,8 +34,20 @@ def test_isolated__activity__runs_in_another_process_and_returns_a_large_result(
 
 
 @pytest.mark.usefixtures("service")
-@pytest.mark.parametrize(("what", "told"), [("odd", "raised odd"), ("exit", "failed ProcessDied")])
-def test_isolated__that_raises_or_dies__is_told(what: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("odd", "raised odd"),
+        ("exit", "failed ProcessDied"),
+        # The copy comes back too, and nobody hears it.
+        ("fork", "raised fork"),
+        ("fork and exit", "failed ProcessDied"),
+        ("noise", "failed ProcessDied"),
+        ("text", "failed ProcessDied"),
+        ("latin-1", "failed ProcessDied"),
+    ],
+)
+def test_isolated__that_raises_dies_or_makes_no_sense__is_told(what: str, told: str) -> None:
     assert mine.broken.start(what).result(60) == told
 
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from headgate.fanout import local_worker
 from headgate.fanout.attempts import ErrorClass
 from headgate.fanout.children import Child
-from headgate.fanout.jobs import Done, Job
+from headgate.fanout.jobs import Answer, Done, Job, Ready
 from headgate.fanout.local_worker import LocalWorker, Options
 from headgate.fanout.redriving import Selection
 from headgate.fanout.rows import Fanout
@@ -310,26 +311,36 @@ def test_children__that_die_hang_hog_and_talk_nonsense__cost_their_own_chunk_alo
     site.check_nobody_left()
 
 
+def given_to_a_child(site: Site, monkeypatch: pytest.MonkeyPatch, acts: Sequence[str]) -> tuple[Child, list[Job]]:
+    monkeypatch.setenv("FANOUT_TEST_FOLDER", str(site.folder))
+    jobs = [
+        Job(key, "r", f"chunk-{key:07d}", "g", "main", 1, key, 1, "{}", "k", input=f'["{what}"]')
+        for key, what in enumerate(acts)
+    ]
+    child = Child(f"{mine.MODULE}:obedient", memory_mb=None, trusted=None, now=0.0)
+    child.give(jobs, 0.0)
+    return child, jobs
+
+
+def heard_to_the_end(child: Child) -> list[Answer]:
+    heard: list[Answer] = []
+    with pytest.raises(EOFError):
+        while True:
+            heard += child.answers()
+    return heard
+
+
 def test_child__dies_with_answers_unread_and_jobs_unsent__what_it_had_done_counts(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever pays for the death of a child must be the chunk that it was at."""
-    monkeypatch.setenv("FANOUT_TEST_FOLDER", str(site.folder))
-    jobs = [
-        Job(key, "r", f"chunk-{key:07d}", "g", "main", 1, key, 1, "{}", "k", input=f'["{what}"]')
-        for key, what in enumerate(["ok", "ok", "abort", "ok", "ok"])
-    ]
-    child = Child(f"{mine.MODULE}:obedient", memory_mb=None, trusted=None, now=0.0)
+    child, jobs = given_to_a_child(site, monkeypatch, ["ok", "ok", "abort", "ok"])
     try:
-        child.give(jobs[:4], 0.0)
         until(lambda: len(site.journal()) == 3, "the beginning of the third job")
         # Gone, and nobody has read a word of what it said; then it is given one more.
         assert child._process.wait(10) != 0
-        child.give(jobs[4:], 0.0)
-        done = []
-        with pytest.raises(EOFError):
-            while True:
-                done += [answer.key for answer in child.answers() if isinstance(answer, Done)]
+        child.give([replace(jobs[3], key=4)], 0.0)
+        done = [answer.key for answer in heard_to_the_end(child) if isinstance(answer, Done)]
     finally:
         child.kill(ErrorClass.CRASH)
     assert done == [0, 1]
@@ -340,15 +351,57 @@ def test_child__dies_with_answers_unread_and_jobs_unsent__what_it_had_done_count
     assert "SIGABRT" in death.message
 
 
-def test_child__that_writes_into_the_channel_of_its_worker__is_ended_and_the_work_goes_on(site: Site) -> None:
-    # Whoever the child had begun by the time that the nonsense is read may be taken for its writer, now and then twice.
+def test_child__nonsense_read_together_with_what_it_had_said__only_what_is_behind_is_lost(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is slow to read must not take it for one that never was ready, nor run again what was done."""
+    child, _ = given_to_a_child(site, monkeypatch, ["ok", "ok", "nonsense", "ok"])
+    try:
+        until(lambda: len(site.journal()) == 4, "the beginning of the last job")
+        heard = heard_to_the_end(child)
+    finally:
+        child.kill(ErrorClass.CRASH)
+    assert isinstance(heard[0], Ready)
+    assert [answer.key for answer in heard if isinstance(answer, Done)] == [0, 1]
+    assert "no answer" in child.death().message
+
+
+def test_child__that_writes_into_the_channel_of_its_worker__costs_the_chunk_that_did_so(site: Site) -> None:
     site.split([*["ok"] * 20, "nonsense", *["ok"] * 20], "obedient", max_attempts=5)
 
     site.work_off()
 
     books = site.until_over()
     assert {chunk.output for chunk in books.main if chunk.start != 20} == {'"ok"'}
-    assert books.chunks["chunk-0000020"].error_class == "CRASH"
+    assert {chunk.attempt for chunk in books.main if chunk.start != 20} == {1}
+    writer = books.chunks["chunk-0000020"]
+    assert (writer.error_class, writer.attempt) == ("CRASH", 5)
+    assert "no answer" in (writer.error or "")
+
+
+def test_child__that_answers_what_it_was_not_asked__is_ended_and_the_work_goes_on(site: Site) -> None:
+    # Whatever runs by the time that it is heard pays for it.
+    site.split([*["ok"] * 10, "impostor", *["ok"] * 10], "obedient", max_attempts=5)
+
+    site.work_off()
+
+    books = site.until_over()
+    assert {chunk.output for chunk in books.main if chunk.start != 10} == {'"ok"'}
+    assert site.log_of(site.processes[0]).count("no answer") >= 1
+
+
+def test_child__copied_by_its_handler__the_copy_neither_answers_nor_outlives_it(site: Site) -> None:
+    """As when a pool of processes is left behind by one that has crashed: its end must be seen at once."""
+    site.split([*["ok"] * 5, "fork", *["ok"] * 5, "fork and abort"], "obedient", max_attempts=1)
+
+    site.work_off()
+
+    books = site.until_over()
+    found = {chunk.start: chunk for chunk in books.main}
+    assert {found[place].output for place in range(11)} == {'"ok"'}
+    assert {chunk.attempt for chunk in books.main} == {1}
+    assert found[11].error_class == "CRASH"
+    site.check_nobody_left()
 
 
 def test_worker__that_was_quick_so_far__leaves_slow_chunks_to_others_who_are_idle(site: Site) -> None:

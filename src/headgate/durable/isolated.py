@@ -1,4 +1,4 @@
-"""An activity in a process of its own, and what that and its worker say to each other over a pipe.
+"""An activity in a process of its own, and what that and its worker say to each other.
 
 The process asks and waits for the answer: a heartbeat is recorded, and an event is on the bus, once the call returns.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 import importlib
 import logging
 import multiprocessing
+import socket
 import sys
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import wait
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
@@ -26,15 +27,17 @@ from headgate.durable.definitions import Activity as Definition
 from headgate.durable.failures import ErrorInfo, describe
 from headgate.durable.history import Note
 from headgate.durable.payload import NULL
+from headgate.durable.process_channel import ProcessChannel
 from headgate.durable.process_group import kill_group, lead_group, start_head
 from headgate.errors import HeadgateError, TransientError, UserError
 
 _KILLED: Final = "the process of the activity ended without an answer"
+_GARBLED: Final = "something that is no answer was written into the channel of the activity's process"
 # How soon it is seen that nobody wants the result any more.
 _LOOK_SECONDS: Final = 0.2
 
 
-class Attempt(Struct, frozen=True):
+class Attempt(Struct, frozen=True, tag_field="told", tag=True):
     """What the process has to know of the attempt that it makes."""
 
     input: Raw
@@ -70,7 +73,7 @@ class Ends(Struct, frozen=True, tag_field="said", tag=True):
     notes: tuple[Note, ...] = ()
 
 
-class Heard(Struct, frozen=True):
+class Heard(Struct, frozen=True, tag_field="told", tag=True):
     """What the worker answers: whether the result is still wanted, and what kept it from doing what it was asked."""
 
     is_cancelled: bool = False
@@ -80,11 +83,10 @@ class Heard(Struct, frozen=True):
 
 
 Said: TypeAlias = Beats | Emits | Ends
+Told: TypeAlias = Attempt | Heard
 
-_encode = msgspec.json.Encoder().encode
-_read_said = msgspec.json.Decoder(Said).decode
-_read_heard = msgspec.json.Decoder(Heard).decode
-_read_attempt = msgspec.json.Decoder(Attempt).decode
+_SAID: Final[msgspec.json.Decoder[Said]] = msgspec.json.Decoder(Said)
+_TOLD: Final[msgspec.json.Decoder[Told]] = msgspec.json.Decoder(Told)
 
 
 # The worker.
@@ -99,20 +101,24 @@ def perform_isolated(
     none of them outlives this process.
     """
     function = definition.function
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=_isolated, args=(function.__module__, function.__qualname__, theirs), daemon=True)
-    start_head(process)
-    theirs.close()
+    ours, theirs = socket.socketpair()
+    channel = ProcessChannel(ours, _SAID)
+    with theirs:
+        spawn = multiprocessing.get_context("spawn")
+        process = spawn.Process(
+            target=_isolated, args=(function.__module__, function.__qualname__, theirs), daemon=True
+        )
+        start_head(process)
     try:
         # Not among the arguments: they are written before anyone is sure to read them.
-        ours.send_bytes(_encode(_attempt(input, context)))
-        return _outcome(definition, ours, context, limit_seconds)
+        channel.send(_attempt(input, context))
+        return _outcome(definition, channel, context, limit_seconds)
     except (EOFError, OSError):
-        return Ended(error=ErrorInfo(type="ProcessDied", message=_KILLED), notes=tuple(context.notes))
+        message = _GARBLED if channel.is_garbled else _KILLED
+        return Ended(error=ErrorInfo(type="ProcessDied", message=message), notes=tuple(context.notes))
     finally:
         kill_group(process)
-        ours.close()
+        channel.close()
 
 
 def _attempt(input: Raw, context: ActivityContext) -> Attempt:
@@ -128,7 +134,10 @@ def _attempt(input: Raw, context: ActivityContext) -> Attempt:
 
 
 def _outcome(
-    definition: Definition[..., Any], ours: Connection, context: ActivityContext, limit_seconds: float | None
+    definition: Definition[..., Any],
+    channel: ProcessChannel[Said],
+    context: ActivityContext,
+    limit_seconds: float | None,
 ) -> Ended | None:
     give_up_at = None if limit_seconds is None else monotonic() + limit_seconds
     while True:
@@ -138,12 +147,10 @@ def _outcome(
             return Ended(error=ErrorInfo(type="TimeoutError", message=message), timeout=Timeout.START_TO_CLOSE)
         if context.cancelled:
             return Ended(error=ErrorInfo(type="Cancelled", message="nobody wants the result any more"))
-        if not ours.poll(left):
-            continue
-        said: Said = _read_said(ours.recv_bytes())
-        if isinstance(said, Ends):
-            return _ended(said, context)
-        ours.send_bytes(_encode(_answer(said, context)))
+        for said in channel.heard() if wait([channel.fileno()], left) else ():
+            if isinstance(said, Ends):
+                return _ended(said, context)
+            channel.send(_answer(said, context))
 
 
 def _ended(ends: Ends, context: ActivityContext) -> Ended | None:
@@ -166,17 +173,20 @@ def _answer(said: Beats | Emits, context: ActivityContext) -> Heard:
 # The process.
 
 
-def _isolated(module: str, qualname: str, worker: Connection) -> None:
+def _isolated(module: str, qualname: str, worker: socket.socket) -> None:
     """Run in the new process: find the function again, call it, send back what it returned or raised."""
     lead_group()
-    worker.send_bytes(_encode(_performed(module, qualname, worker)))
+    channel = ProcessChannel(worker, _TOLD)
+    channel.keep_to_this_process()
+    channel.send(_performed(module, qualname, channel))
 
 
-def _performed(module: str, qualname: str, worker: Connection) -> Ends:
+def _performed(module: str, qualname: str, channel: ProcessChannel[Told]) -> Ends:
     context: ActivityContext | None = None
     try:
-        attempt = _read_attempt(worker.recv_bytes())
-        context = _context(attempt, worker)
+        attempt = _told(channel)
+        assert isinstance(attempt, Attempt), "it is told first"
+        context = _context(attempt, channel)
         found: Any = sys.modules.get(module) or importlib.import_module(module)
         for part in qualname.split("."):
             found = getattr(found, part)
@@ -192,15 +202,23 @@ def _performed(module: str, qualname: str, worker: Connection) -> Ends:
         return Ends(error=describe(exc), notes=() if context is None else tuple(context.notes))
 
 
-def _context(attempt: Attempt, worker: Connection) -> ActivityContext:
+def _told(channel: ProcessChannel[Told]) -> Told:
+    while True:
+        for told in channel.heard():
+            # Never more than one: each answers a question.
+            return told
+
+
+def _context(attempt: Attempt, channel: ProcessChannel[Told]) -> ActivityContext:
     clock = SystemClock()
     lock = threading.Lock()
 
     def ask(said: Beats | Emits) -> Heard:
         # One at a time, whichever thread it is of: answers come in the order of the questions.
         with lock:
-            worker.send_bytes(_encode(said))
-            heard = _read_heard(worker.recv_bytes())
+            channel.send(said)
+            heard = _told(channel)
+        assert isinstance(heard, Heard), "the attempt is told once"
         if heard.trouble:
             raise TransientError(heard.trouble) if heard.is_transient else UserError(heard.trouble)
         return heard

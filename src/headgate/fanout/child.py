@@ -11,9 +11,10 @@ import socket
 import sys
 import threading
 
+from headgate.durable.process_channel import ProcessChannel
 from headgate.errors import HeadgateError
 from headgate.fanout.handlers import ANY, Loaded, load, perform
-from headgate.fanout.jobs import Channel, Job, Progress, Ready, Unusable
+from headgate.fanout.jobs import JOBS, Job, Progress, Ready, Unusable
 
 
 def main(arguments: list[str]) -> None:
@@ -23,7 +24,8 @@ def main(arguments: list[str]) -> None:
     _guard(int(arguments[4]), descriptor)
     # Ctrl-C in a terminal reaches the whole group: the parent decides when a child has to go.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = Channel(socket.socket(fileno=descriptor))
+    channel = ProcessChannel(socket.socket(fileno=descriptor), JOBS)
+    channel.keep_to_this_process()
     jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
     # Before the handler is loaded: that may take long, and the parent may be gone by then.
     threading.Thread(target=_listen, args=(channel, jobs), daemon=True).start()
@@ -58,17 +60,17 @@ def _guard(worker: int, descriptor: int) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def _serve(channel: Channel, jobs: queue.SimpleQueue[Job], handler: Loaded) -> None:
+def _serve(channel: ProcessChannel[Job], jobs: queue.SimpleQueue[Job], handler: Loaded) -> None:
     while True:
         job = jobs.get()
         channel.send(perform(handler, job, lambda done, key=job.key: channel.send(Progress(key, done))))  # type: ignore[misc]
 
 
-def _listen(channel: Channel, jobs: queue.SimpleQueue[Job]) -> None:
+def _listen(channel: ProcessChannel[Job], jobs: queue.SimpleQueue[Job]) -> None:
     """Take in jobs also while one is being worked on; when the parent is gone, go, whatever the handler does."""
     while True:
         try:
-            for job in channel.jobs():
+            for job in channel.heard():
                 jobs.put(job)
         except (EOFError, OSError):
             # With everything that the handler has started: the session is this process's own.

@@ -253,7 +253,9 @@ class ChildPool:
                 case Unusable():
                     self.unusable[child.handler] = answer.message
                 case Done() | Failed():
-                    child.ended(answer.key, self._clock.monotonic())
+                    if not child.ended(answer.key, self._clock.monotonic()):
+                        child.disown()
+                        break
                     self._learn(child.handler, answer.duration_ms / 1000 + 0.0001)
                     heard += self._settled(answer)
                 case Progress():

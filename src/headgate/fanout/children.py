@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
+from headgate.durable.process_channel import ProcessChannel
 from headgate.fanout.attempts import ErrorClass
 from headgate.fanout.handlers import ANY
-from headgate.fanout.jobs import Answer, Channel, Job
+from headgate.fanout.jobs import ANSWERS, Answer, Job
 
 READY_SECONDS_MAX: Final = 60.0
 ENDING_SECONDS_MAX: Final = 1.0
@@ -57,7 +57,7 @@ class Child:
         self.jobs: deque[Job] = deque()
         # When the first of the jobs was begun, as far as can be told from here.
         self.busy_since = now
-        self.channel = Channel(ours)
+        self.channel = ProcessChannel(ours, ANSWERS)
         self._killed_as: ErrorClass | None = None
         self._file = ""
         self._mark: tuple[int, int] | None = None
@@ -84,27 +84,32 @@ class Child:
         return True
 
     def answers(self) -> list[Answer]:
-        """Return what the child has said since. Raises `EOFError` if it is gone."""
+        """Return what the child has said since. Raises `EOFError` if it is gone, or can no longer be understood."""
         # What cannot be sent any more says nothing about what there is still to be read.
         with suppress(OSError):
             self.channel.flush()
         try:
-            return self.channel.answers()
+            return self.channel.heard()
         except OSError as exc:
             raise EOFError from exc
-        except msgspec.MsgspecError as exc:
-            # Something has written to its descriptor that should not: it cannot be understood any more.
-            self.kill(ErrorClass.CRASH)
-            raise EOFError from exc
+        finally:
+            if self.channel.is_garbled:
+                # Also for those who wait to hear of its end.
+                self.kill(ErrorClass.CRASH)
 
-    def ended(self, key: int, now: float) -> Job:
-        """Note that a job has ended, and return it."""
+    def disown(self) -> None:
+        """End a child in whose name something else has spoken: nothing it says is heard any more."""
+        self.channel.is_garbled = True
+        self.kill(ErrorClass.CRASH)
+
+    def ended(self, key: int, now: float) -> bool:
+        """Note that a job has ended. False if this child was not given it, or has answered it already."""
         for job in self.jobs:
             if job.key == key:
                 self.jobs.remove(job)
                 self.busy_since = now
-                return job
-        raise KeyError(key)
+                return True
+        return False
 
     def kill(self, why: ErrorClass) -> None:
         """End the child and everything it has started. What it was doing counts as having ended for this reason."""
@@ -131,6 +136,9 @@ class Child:
         if self._killed_as is None and code == -signal.SIGKILL:
             said = "the process was killed from outside, which is what the system does when memory runs out"
             return Death(ErrorClass.OOM, said, jobs, self.is_ready)
+        if self.channel.is_garbled:
+            said = "something that is no answer was written into its channel, so it was ended"
+            return Death(ErrorClass.CRASH, said, jobs, self.is_ready)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return Death(self._killed_as or ErrorClass.CRASH, f"the process ended by {how}", jobs, self.is_ready)
 

@@ -1,4 +1,4 @@
-"""Jobs: messages between a worker and its children arrive whole, in order, and are refused if they are nonsense."""
+"""Channels of processes: messages arrive whole and in order, and nonsense is the end of what is heard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.fanout.jobs import Answer, Channel, Done, Failed, Job, Progress, Ready, Unusable, packed
+from headgate.durable.process_channel import ProcessChannel, packed
+from headgate.fanout.jobs import ANSWERS as READ_ANSWERS
+from headgate.fanout.jobs import JOBS, Answer, Done, Failed, Job, Progress, Ready, Unusable
 
 JOB = Job(1, "r", "chunk-0000000", "g", "main", 1, 0, 2, "{}", "k", input='["a","\u6f22"]', each=True)
 ANSWERS: list[Answer] = [
@@ -20,37 +22,37 @@ ANSWERS: list[Answer] = [
     Failed(2, 7, "ValueError", "boom", True, {4: "bad"}), Done(3, 0, 0, deferred=[1, 2]),
 ]  # fmt: skip
 
+Ends = tuple[ProcessChannel[Answer], ProcessChannel[Job], socket.socket]
+
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Channel, Channel, socket.socket]]:
+def ends() -> Iterator[Ends]:
     """A worker's end, a child's end, and the child's bare socket."""
     ours, theirs = socket.socketpair()
-    yield Channel(ours), Channel(theirs), theirs
+    yield ProcessChannel(ours, READ_ANSWERS), ProcessChannel(theirs, JOBS), theirs
     ours.close()
     theirs.close()
 
 
-def heard(channel: Channel, count: int) -> list[Answer]:
+def heard(channel: ProcessChannel[Answer], count: int) -> list[Answer]:
     found: list[Answer] = []
     while len(found) < count:
-        found += channel.answers()
+        found += channel.heard()
     return found
 
 
-def test_channel__every_kind_of_message__arrives_as_it_was(ends: tuple[Channel, Channel, socket.socket]) -> None:
+def test_channel__every_kind_of_message__arrives_as_it_was(ends: Ends) -> None:
     worker, child, _ = ends
     child.send(*ANSWERS)
     worker.send(JOB)
 
     assert heard(worker, len(ANSWERS)) == ANSWERS
-    assert child.jobs() == [JOB]
+    assert child.heard() == [JOB]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=200))
-def test_channel__cut_anywhere_on_the_way__arrives_whole(
-    ends: tuple[Channel, Channel, socket.socket], cuts: list[int]
-) -> None:
+def test_channel__cut_anywhere_on_the_way__arrives_whole(ends: Ends, cuts: list[int]) -> None:
     worker, _, wire = ends
     text = b"".join(map(packed, ANSWERS))
     found: list[Answer] = []
@@ -58,7 +60,7 @@ def test_channel__cut_anywhere_on_the_way__arrives_whole(
     for cut in cuts:
         if part := text[at : at + cut]:
             wire.sendall(part)
-            found += worker.answers()
+            found += worker.heard()
         at += cut
     if text[at:]:
         wire.sendall(text[at:])
@@ -67,21 +69,21 @@ def test_channel__cut_anywhere_on_the_way__arrives_whole(
     assert found == ANSWERS
 
 
-def test_channel__a_message_of_megabytes__arrives_whole(ends: tuple[Channel, Channel, socket.socket]) -> None:
+def test_channel__a_message_of_megabytes__arrives_whole(ends: Ends) -> None:
     worker, child, _ = ends
     large = msgspec.structs.replace(JOB, input="x" * 20_000_000)
     sender = threading.Thread(target=worker.send, args=(large, JOB))
     sender.start()
     found: list[Job] = []
     while len(found) < 2:
-        found += child.jobs()
+        found += child.heard()
     sender.join(10)
 
     assert found == [large, JOB]
 
 
 @pytest.mark.timeout(30)
-def test_post__to_one_that_does_not_read__never_waits(ends: tuple[Channel, Channel, socket.socket]) -> None:
+def test_post__to_one_that_does_not_read__never_waits(ends: Ends) -> None:
     """A child that hangs, or is still importing its handler, must not hold up the worker and all other children."""
     worker, child, _ = ends
     large = msgspec.structs.replace(JOB, input="x" * 300_000)
@@ -93,7 +95,7 @@ def test_post__to_one_that_does_not_read__never_waits(ends: tuple[Channel, Chann
 
     def read() -> None:
         while len(found) < 30:
-            found.extend(child.jobs())
+            found.extend(child.heard())
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -104,7 +106,7 @@ def test_post__to_one_that_does_not_read__never_waits(ends: tuple[Channel, Chann
 
 
 def test_send__from_several_threads_at_once__no_message_is_cut_by_another(
-    ends: tuple[Channel, Channel, socket.socket],
+    ends: Ends,
 ) -> None:
     worker, child, _ = ends
 
@@ -125,28 +127,61 @@ def test_send__from_several_threads_at_once__no_message_is_cut_by_another(
 
 
 def test_channel__the_other_end_is_gone__what_it_had_said_is_heard_first(
-    ends: tuple[Channel, Channel, socket.socket],
+    ends: Ends,
 ) -> None:
     worker, child, wire = ends
     child.send(Done(1, 2, 3))
     wire.close()
 
-    assert worker.answers() == [Done(1, 2, 3)]
+    assert worker.heard() == [Done(1, 2, 3)]
     with pytest.raises(EOFError):
-        worker.answers()
+        worker.heard()
     with pytest.raises(BrokenPipeError):
         for _ in range(10):
             worker.send(JOB)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{}", b"[]", b'{"type":"done"}', b'{"type":"stranger"}', b"\xff", b'{"type":"done","key":"x"}']
-)
-def test_answers__nonsense__is_an_error_that_can_be_told(
-    ends: tuple[Channel, Channel, socket.socket], body: bytes
-) -> None:
-    worker, _, wire = ends
-    wire.sendall(struct.pack("!I", len(body)) + body)
+NONSENSE = [
+    b"\xff" * 64,
+    *(
+        struct.pack("!I", len(body)) + body
+        for body in (
+            b"", b"{}", b"[]", b'{"type":"done"}', b'{"type":"stranger"}', b"\xff", b'{"type":"done","key":"x"}',
+            b'{"type":"unusable","message":"caf\xe9"}', b'{"type":"ready","more":' + b"[" * 100_000,
+        )
+    ),
+]  # fmt: skip
 
-    with pytest.raises((msgspec.MsgspecError, UnicodeDecodeError)):
-        worker.answers()
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=range(len(NONSENSE)))
+def test_heard__nonsense__is_the_end_of_what_is_heard(ends: Ends, nonsense: bytes) -> None:
+    worker, child, wire = ends
+    wire.sendall(nonsense)
+
+    with pytest.raises(EOFError):
+        worker.heard()
+    assert worker.is_garbled
+    # Where the next message would begin, nobody knows.
+    child.send(Done(1, 2, 3))
+    with pytest.raises(EOFError):
+        worker.heard()
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=range(len(NONSENSE)))
+def test_heard__nonsense_behind_messages_that_came_with_it__those_are_heard_first(ends: Ends, nonsense: bytes) -> None:
+    worker, _, wire = ends
+    wire.sendall(packed(Ready()) + packed(Done(1, 2, 3)) + nonsense)
+
+    assert heard(worker, 2) == [Ready(), Done(1, 2, 3)]
+    with pytest.raises(EOFError):
+        worker.heard()
+
+
+def test_heard__nonsense_from_the_other_side__is_the_end_too(ends: Ends) -> None:
+    worker, child, _ = ends
+    worker.send(JOB)
+    worker._end.sendall(b"\xff" * 64)
+
+    assert child.heard() == [JOB]
+    with pytest.raises(EOFError):
+        child.heard()
