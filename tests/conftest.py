@@ -15,6 +15,8 @@ from typing import Final
 
 import pytest
 
+from headgate.serve import garbage
+
 MEMORY: Final = Path("/dev/shm")
 # A whole run leaves less than a third of this.
 ROOM_BYTES_MIN: Final = 6 * 1024**3
@@ -43,6 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_FOLDER] = folder
     config.option.basetemp = folder / "t"
     os.environ["TMPDIR"] = str(folder)
+
+
+def pytest_collection_finish() -> None:
+    """Do not walk over all tests again and again in search of garbage."""
+    garbage.settle()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from headgate.cli.session import Json, Session, echo_json, session_of
 from headgate.errors import FatalError, HeadgateError
+from headgate.serve import garbage
 
 # Loaded when they are asked for: to make all of them known takes longer than most of them take to run.
 _COMMANDS: Final = {
@@ -94,6 +95,7 @@ def load(words: Sequence[str] = ()) -> typer.Typer:
 
 def main() -> None:
     """Run the program. The exit code is 0, or that of the family the error belongs to."""
+    garbage.look_seldom()
     # The one place that reads the environment; everything else is given what it needs.
     session = Session(dict(os.environ))  # noqa: TID251
     try:

@@ -14,8 +14,13 @@ YOUNG_MAX: Final = 20_000
 _OLDER: Final = (20, 20)
 
 
+def look_seldom() -> None:
+    """Look for garbage less often from now on: a program that begins makes little, and much that stays."""
+    gc.set_threshold(YOUNG_MAX, *_OLDER)
+
+
 def settle() -> None:
     """Take what is there for good, and look for garbage less often from now on."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG_MAX, *_OLDER)
+    look_seldom()
