@@ -39,11 +39,12 @@ class ProcessChannel(Generic[M]):
         self._in = bytearray()
         self._out = bytearray()
         self._sending = threading.Lock()
+        self._is_copy = False
 
     def keep_to_this_process(self) -> None:
         """Have no copy of this process speak in its name, nor hide from the other end that this one is gone."""
         self._end.set_inheritable(False)
-        os.register_at_fork(after_in_child=self.close)
+        os.register_at_fork(after_in_child=self._forget)
 
     def fileno(self) -> int:
         """Return the descriptor, for a selector."""
@@ -55,7 +56,10 @@ class ProcessChannel(Generic[M]):
         return bool(self._out)
 
     def send(self, *messages: Struct) -> None:
-        """Send messages, waiting as long as it takes. Raises `OSError` if the other end is gone."""
+        """Send messages, waiting as long as it takes. Raises `OSError` if the other end is gone, or not for us."""
+        if self._is_copy:
+            # Not by the lock, which the original may have held when it was copied.
+            raise OSError("a fork of the process that runs the code: only the process itself can speak with its worker")
         # Code of users may speak from several threads, and a message must not be cut by another.
         with self._sending:
             self._end.sendall(b"".join(map(packed, messages)))
@@ -109,6 +113,10 @@ class ProcessChannel(Generic[M]):
             at += _LENGTH.size + length
         del self._in[:at]
         return bodies
+
+    def _forget(self) -> None:
+        self._is_copy = True
+        self.close()
 
     def close(self) -> None:
         """Let go of this end."""

@@ -94,7 +94,7 @@ class Child:
             raise EOFError from exc
         finally:
             if self.channel.is_garbled:
-                # Also for those who wait to hear of its end.
+                # What it said before is returned first: by its end it is seen that there is no more.
                 self.kill(ErrorClass.CRASH)
 
     def disown(self) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 import pytest
@@ -185,3 +188,34 @@ def test_heard__nonsense_from_the_other_side__is_the_end_too(ends: Ends) -> None
     assert child.heard() == [JOB]
     with pytest.raises(EOFError):
         child.heard()
+
+
+# In a process of its own: that of the tests has threads, and what they hold when it is forked is held for good.
+FORKED: Final = """
+import os, socket
+from headgate.durable.process_channel import ProcessChannel
+from headgate.fanout.jobs import ANSWERS, JOBS, Done
+
+ours, theirs = socket.socketpair()
+worker, child = ProcessChannel(ours, ANSWERS), ProcessChannel(theirs, JOBS)
+child.keep_to_this_process()
+with child._sending:
+    copy = os.fork()
+    if copy == 0:
+        try:
+            child.send(Done(1, 2, 3))
+        except OSError as exc:
+            print(exc, flush=True)
+        os._exit(0)
+os.waitpid(copy, 0)
+child.send(Done(2, 2, 3))
+print(worker.heard())
+"""
+
+
+def test_keep_to_this_process__a_fork__cannot_speak_even_if_it_was_made_in_the_middle_of_a_word() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=30, check=True)
+
+    refused, heard = done.stdout.splitlines()
+    assert "only the process itself" in refused
+    assert heard == f"[{Done(2, 2, 3)}]"
