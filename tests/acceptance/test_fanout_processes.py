@@ -363,7 +363,7 @@ def test_child__nonsense_read_together_with_what_it_had_said__only_what_is_behin
         child.kill(ErrorClass.CRASH)
     assert isinstance(heard[0], Ready)
     assert [answer.key for answer in heard if isinstance(answer, Done)] == [0, 1]
-    assert "no answer" in child.death().message
+    assert "answers the worker" in child.death().message
 
 
 def test_child__that_writes_into_the_channel_of_its_worker__costs_the_chunk_that_did_so(site: Site) -> None:
@@ -376,7 +376,7 @@ def test_child__that_writes_into_the_channel_of_its_worker__costs_the_chunk_that
     assert {chunk.attempt for chunk in books.main if chunk.start != 20} == {1}
     writer = books.chunks["chunk-0000020"]
     assert (writer.error_class, writer.attempt) == ("CRASH", 5)
-    assert "no answer" in (writer.error or "")
+    assert "answers the worker" in (writer.error or "")
 
 
 def test_child__that_answers_what_it_was_not_asked__is_ended_and_the_work_goes_on(site: Site) -> None:
@@ -387,7 +387,7 @@ def test_child__that_answers_what_it_was_not_asked__is_ended_and_the_work_goes_o
 
     books = site.until_over()
     assert {chunk.output for chunk in books.main if chunk.start != 10} == {'"ok"'}
-    assert site.log_of(site.processes[0]).count("no answer") >= 1
+    assert site.log_of(site.processes[0]).count("answers the worker") >= 1
 
 
 def test_child__copied_by_its_handler__the_copy_neither_answers_nor_outlives_it(site: Site) -> None:

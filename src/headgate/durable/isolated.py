@@ -32,7 +32,10 @@ from headgate.durable.process_group import kill_group, lead_group, start_head
 from headgate.errors import HeadgateError, TransientError, UserError
 
 _KILLED: Final = "the process of the activity ended without an answer"
-_GARBLED: Final = "something that is no answer was written into the channel of the activity's process"
+_GARBLED: Final = (
+    "the activity, or something it uses, wrote to the descriptor by which its process answers the worker, "
+    "so the process was ended; have it write to files that it opened itself"
+)
 # How soon it is seen that nobody wants the result any more.
 _LOOK_SECONDS: Final = 0.2
 

@@ -137,7 +137,10 @@ class Child:
             said = "the process was killed from outside, which is what the system does when memory runs out"
             return Death(ErrorClass.OOM, said, jobs, self.is_ready)
         if self.channel.is_garbled:
-            said = "something that is no answer was written into its channel, so it was ended"
+            said = (
+                "the handler, or something it uses, wrote to the descriptor by which its process answers the worker, "
+                "so the process was ended; have it write to files that it opened itself"
+            )
             return Death(ErrorClass.CRASH, said, jobs, self.is_ready)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return Death(self._killed_as or ErrorClass.CRASH, f"the process ended by {how}", jobs, self.is_ready)
