@@ -117,22 +117,14 @@ def _speak_out_of_turn(work: Work) -> str:
     return "spoken"
 
 
-def _write_nonsense(_: Work) -> str:
+def _write_everywhere(content: bytes) -> str:
+    """Write to whatever is open, and so to where the worker listens."""
     for descriptor in range(3, 64):
         try:
-            os.write(descriptor, b"\xff" * 64)
+            os.write(descriptor, content)
         except OSError:
             continue
     return "written"
-
-
-def _answer_for_another(_: Work) -> str:
-    for descriptor in range(3, 64):
-        try:
-            os.write(descriptor, packed(Done(10**6, 1, 1)))
-        except OSError:
-            continue
-    return "answered"
 
 
 def _fork(_: Work) -> str:
@@ -169,8 +161,8 @@ _ACTS: Final[dict[str, Callable[[Work], str]]] = {
     "leave": lambda _: os._exit(0),
     "kill": lambda _: _kill(),
     "speak": _speak_out_of_turn,
-    "nonsense": _write_nonsense,
-    "impostor": _answer_for_another,
+    "nonsense": lambda _: _write_everywhere(b"\xff" * 64),
+    "impostor": lambda _: _write_everywhere(packed(Done(10**6, 1, 1))),
     "fork": _fork,
     "fork and abort": _fork_and_abort,
     "misname": _misname,

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -311,15 +312,20 @@ def test_children__that_die_hang_hog_and_talk_nonsense__cost_their_own_chunk_alo
     site.check_nobody_left()
 
 
-def given_to_a_child(site: Site, monkeypatch: pytest.MonkeyPatch, acts: Sequence[str]) -> tuple[Child, list[Job]]:
+@contextmanager
+def child_with(site: Site, monkeypatch: pytest.MonkeyPatch, acts: Sequence[str]) -> Iterator[tuple[Child, list[Job]]]:
+    """Give a child, which is killed in the end, and the jobs that it was given."""
     monkeypatch.setenv("FANOUT_TEST_FOLDER", str(site.folder))
     jobs = [
         Job(key, "r", f"chunk-{key:07d}", "g", "main", 1, key, 1, "{}", "k", input=f'["{what}"]')
         for key, what in enumerate(acts)
     ]
     child = Child(f"{mine.MODULE}:obedient", memory_mb=None, trusted=None, now=0.0)
-    child.give(jobs, 0.0)
-    return child, jobs
+    try:
+        child.give(jobs, 0.0)
+        yield child, jobs
+    finally:
+        child.kill(ErrorClass.CRASH)
 
 
 def heard_to_the_end(child: Child) -> list[Answer]:
@@ -334,15 +340,12 @@ def test_child__dies_with_answers_unread_and_jobs_unsent__what_it_had_done_count
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever pays for the death of a child must be the chunk that it was at."""
-    child, jobs = given_to_a_child(site, monkeypatch, ["ok", "ok", "abort", "ok"])
-    try:
+    with child_with(site, monkeypatch, ["ok", "ok", "abort", "ok"]) as (child, jobs):
         until(lambda: len(site.journal()) == 3, "the beginning of the third job")
         # Gone, and nobody has read a word of what it said; then it is given one more.
         assert child._process.wait(10) != 0
         child.give([replace(jobs[3], key=4)], 0.0)
         done = [answer.key for answer in heard_to_the_end(child) if isinstance(answer, Done)]
-    finally:
-        child.kill(ErrorClass.CRASH)
     assert done == [0, 1]
     for key in done:
         child.ended(key, 0.0)
@@ -355,12 +358,9 @@ def test_child__nonsense_read_together_with_what_it_had_said__only_what_is_behin
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that is slow to read must not take it for one that never was ready, nor run again what was done."""
-    child, _ = given_to_a_child(site, monkeypatch, ["ok", "ok", "nonsense", "ok"])
-    try:
+    with child_with(site, monkeypatch, ["ok", "ok", "nonsense", "ok"]) as (child, _):
         until(lambda: len(site.journal()) == 4, "the beginning of the last job")
         heard = heard_to_the_end(child)
-    finally:
-        child.kill(ErrorClass.CRASH)
     assert isinstance(heard[0], Ready)
     assert [answer.key for answer in heard if isinstance(answer, Done)] == [0, 1]
     assert "answers the worker" in child.death().message

@@ -150,7 +150,9 @@ def _outcome(
             return Ended(error=ErrorInfo(type="TimeoutError", message=message), timeout=Timeout.START_TO_CLOSE)
         if context.cancelled:
             return Ended(error=ErrorInfo(type="Cancelled", message="nobody wants the result any more"))
-        for said in channel.heard() if wait([channel.fileno()], left) else ():
+        if not wait([channel.fileno()], left):
+            continue
+        for said in channel.heard():
             if isinstance(said, Ends):
                 return _ended(said, context)
             channel.send(_answer(said, context))

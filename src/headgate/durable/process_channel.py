@@ -15,10 +15,10 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-M = TypeVar("M")
+_M = TypeVar("_M")
 _LENGTH: Final = struct.Struct("!I")
 _READ_BYTES: Final = 1 << 18
-MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -28,10 +28,10 @@ def packed(message: Struct) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class ProcessChannel(Generic[M]):
+class ProcessChannel(Generic[_M]):
     """One end of the connection. One thread hears what `decoder` reads, any may send."""
 
-    def __init__(self, end: socket.socket, decoder: msgspec.json.Decoder[M]) -> None:
+    def __init__(self, end: socket.socket, decoder: msgspec.json.Decoder[_M]) -> None:
         # Whether something was heard that is no message: nobody knows where the next one would begin.
         self.is_garbled = False
         self._end = end
@@ -56,9 +56,9 @@ class ProcessChannel(Generic[M]):
         return bool(self._out)
 
     def send(self, *messages: Struct) -> None:
-        """Send messages, waiting as long as it takes. Raises `OSError` if the other end is gone, or not for us."""
+        """Send messages, waiting as long as it takes. Raises `OSError` if the other end is gone, or this is a fork."""
         if self._is_copy:
-            # Not by the lock, which the original may have held when it was copied.
+            # Before the lock, which the original may have held when it was copied.
             raise OSError("a fork of the process that runs the code: only the process itself can speak with its worker")
         # Code of users may speak from several threads, and a message must not be cut by another.
         with self._sending:
@@ -79,7 +79,7 @@ class ProcessChannel(Generic[M]):
                 return
             del self._out[:sent]
 
-    def heard(self) -> list[M]:
+    def heard(self) -> list[_M]:
         """Return the messages that are whole, maybe none, after waiting for something to be said.
 
         Raises `EOFError` if the other end is gone or makes no sense, once all that it had said is returned, and
@@ -104,7 +104,7 @@ class ProcessChannel(Generic[M]):
         bodies, at = [], 0
         while len(self._in) - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._in, at)
-            if length > MESSAGE_BYTES_MAX:
+            if length > _MESSAGE_BYTES_MAX:
                 self.is_garbled = True
                 break
             if len(self._in) - at - _LENGTH.size < length:

@@ -108,9 +108,7 @@ def test_post__to_one_that_does_not_read__never_waits(ends: Ends) -> None:
     assert found == [large] * 30
 
 
-def test_send__from_several_threads_at_once__no_message_is_cut_by_another(
-    ends: Ends,
-) -> None:
+def test_send__from_several_threads_at_once__no_message_is_cut_by_another(ends: Ends) -> None:
     worker, child, _ = ends
 
     def speak(number: int) -> None:
@@ -129,9 +127,7 @@ def test_send__from_several_threads_at_once__no_message_is_cut_by_another(
     ]
 
 
-def test_channel__the_other_end_is_gone__what_it_had_said_is_heard_first(
-    ends: Ends,
-) -> None:
+def test_channel__the_other_end_is_gone__what_it_had_said_is_heard_first(ends: Ends) -> None:
     worker, child, wire = ends
     child.send(Done(1, 2, 3))
     wire.close()
@@ -191,7 +187,7 @@ def test_heard__nonsense_from_the_other_side__is_the_end_too(ends: Ends) -> None
 
 
 # In a process of its own: that of the tests has threads, and what they hold when it is forked is held for good.
-FORKED: Final = """
+_FORKED: Final = """
 import os, socket
 from headgate.durable.process_channel import ProcessChannel
 from headgate.fanout.jobs import ANSWERS, JOBS, Done
@@ -214,8 +210,20 @@ print(worker.heard())
 
 
 def test_keep_to_this_process__a_fork__cannot_speak_even_if_it_was_made_in_the_middle_of_a_word() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, timeout=30, check=True)
 
     refused, heard = done.stdout.splitlines()
     assert "only the process itself" in refused
     assert heard == f"[{Done(2, 2, 3)}]"
+
+
+def test_keep_to_this_process__a_program_that_is_started__does_not_have_the_descriptor(ends: Ends) -> None:
+    _, child, wire = ends
+    wire.set_inheritable(True)
+
+    def has_it() -> bool:
+        return subprocess.run(["test", "-e", f"/proc/self/fd/{wire.fileno()}"], close_fds=False).returncode == 0
+
+    assert has_it()
+    child.keep_to_this_process()
+    assert not has_it()
