@@ -17,8 +17,8 @@ from typing import Any
 from bench.measure import Figure, ratio
 from bench.rows import ROWS, TABLE, item, open_raw, open_store, row
 from headgate.serve.writes import LoopWrites
-from headgate.store.sqlite import SqliteStore
-from headgate.store.writes import Put
+from headgate.store.model.requests import Put
+from headgate.store.sqlite.store import SqliteStore
 
 WRITERS = 64
 WRITES = WRITERS * 100

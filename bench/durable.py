@@ -18,9 +18,9 @@ from bench.rows import open_at
 from headgate.clock import SystemClock
 from headgate.durable.service import Service
 from headgate.serve import garbage
-from headgate.store.blobs import FolderBlobs
+from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.keyring import Keyring
-from headgate.store.sqlite import SqliteStore
+from headgate.store.sqlite.store import SqliteStore
 
 app = hg.App("bench")
 _first_lines: dict[str, float] = {}
@@ -140,8 +140,8 @@ def _serial() -> Figure:
 @contextmanager
 def _raw() -> Iterator[sqlite3.Connection]:
     """Give bare SQLite with the tables that a step writes: executions, turns and activities with their indexes."""
-    from headgate.store.sqlite_rows import TableRows
-    from headgate.store.tables import ACTIVITIES, EXECUTIONS, TURNS
+    from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS, TURNS
+    from headgate.store.sqlite.rows import TableRows
 
     with TemporaryDirectory(prefix="headgate-bench-") as folder:
         connection = sqlite3.connect(Path(folder) / "raw.db", isolation_level=None)
@@ -164,9 +164,9 @@ class _Samples:
     def __init__(self) -> None:
         from headgate.durable.history import ActivityEnded, StartActivity, Status, Turn
         from headgate.durable.records import NEVER_MS, Activity, Execution, item_of, turn_put
-        from headgate.store.sqlite_rows import TableRows
-        from headgate.store.tables import ACTIVITIES, EXECUTIONS, TURNS
-        from headgate.store.values import dump
+        from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS, TURNS
+        from headgate.store.model.values import dump
+        from headgate.store.sqlite.rows import TableRows
 
         execution_id = "serial/01M7GXYEXK3W5E9JQNFM6MEABR"
         self.executions = TableRows(EXECUTIONS, EXECUTIONS.name)

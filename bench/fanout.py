@@ -36,9 +36,9 @@ from headgate.fanout.rows import Chunk, counter_key
 from headgate.fanout.service import FanoutService
 from headgate.fanout.states import Disposition, FanoutStatus
 from headgate.ids import IdMaker
-from headgate.store.sqlite import SqliteStore
-from headgate.store.tables import FANOUT
-from headgate.store.values import dump
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.values import dump
+from headgate.store.sqlite.store import SqliteStore
 
 CHUNKS = 10_000
 RATE_MIN = 0.10

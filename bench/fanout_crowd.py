@@ -15,8 +15,8 @@ from typing import Any
 from bench.fanout_runs import Elsewhere, claim_all, elsewhere, opened, quiet, split
 from bench.measure import ROUNDS, Figure, ratio
 from headgate.fanout.service import FanoutService
-from headgate.store.sqlite import SqliteStore
-from headgate.store.sqlite_operations import Operation, PutRow, UpdateRow
+from headgate.store.sqlite.operations import Operation, PutRow, UpdateRow
+from headgate.store.sqlite.store import SqliteStore
 
 CHUNKS = 10_000
 THREADS, PROCESSES = 64, 8

@@ -15,7 +15,7 @@ from headgate.fanout.progress import Follower
 from headgate.fanout.service import FanoutService
 from headgate.fanout.states import Disposition
 from headgate.fanout.stuck import stuck
-from headgate.store.sqlite import SqliteStore
+from headgate.store.sqlite.store import SqliteStore
 
 # The larger one takes half a minute to make, and more than a gigabyte of disk until its journal is gone.
 FEW, MANY = 1_000, 1_000_000

@@ -31,10 +31,10 @@ from headgate.fanout.sources import RangeSource
 from headgate.fanout.splitting import Order
 from headgate.fanout.states import Disposition, FanoutStatus
 from headgate.ids import IdMaker
-from headgate.store.sqlite import SqliteStore
-from headgate.store.sqlite_rows import TableRows
-from headgate.store.tables import FANOUT
-from headgate.store.values import dump
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.values import dump
+from headgate.store.sqlite.rows import TableRows
+from headgate.store.sqlite.store import SqliteStore
 
 PROCESSES = 2
 POLL_SECONDS = 0.005

@@ -15,8 +15,8 @@ from headgate.health.evidence_rows import line_of
 from headgate.health.gate_decisions import Question
 from headgate.health.incident_rows import Plain, incident_key, incident_of, incident_row
 from headgate.health.service import HealthService
-from headgate.store.blobs import FolderBlobs
-from headgate.store.tables import INCIDENT_INDEX
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.catalogue.tables import INCIDENT_INDEX
 from headgate.wiring import BLOBS, CountingStore
 
 CONTEXT_MS_MAX, GATE_MS_MAX = 500.0, 5.0

@@ -20,7 +20,7 @@ from headgate.health_wiring import open_health
 from headgate.serve import statestore as pb
 from headgate.serve.graphql_engine import Asked, Engine
 from headgate.serve.graphql_limits import Limits
-from headgate.store.guarded import AnyStore
+from headgate.store.resilience.guarded_store import AnyStore
 from headgate.wiring import open_cache, open_service, open_store
 
 REQUESTS = 4_000

@@ -34,8 +34,7 @@ from headgate.health.signal_rows import signal_row
 from headgate.health.signal_values import Metrics, Signal, SignalValue
 from headgate.health.vocabulary import Confidence, EntityType, IncidentStatus, Phase, Severity, SignalState, Tier
 from headgate.settings import Address, Settings
-from headgate.store.schema import Key
-from headgate.store.tables import (
+from headgate.store.catalogue.tables import (
     CONTROL,
     DATASET_REGISTRY,
     DATASET_RESOLUTION,
@@ -43,7 +42,8 @@ from headgate.store.tables import (
     INCIDENT_INDEX,
     SIGNAL_STATE,
 )
-from headgate.store.writes import Put
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
 from headgate.wiring import open_store
 
 TYPES: Final = (

@@ -23,11 +23,11 @@ from headgate.health.signals import BATCH_MAX
 from headgate.health.vocabulary import SignalState
 from headgate.health_wiring import open_health
 from headgate.serve import garbage
+from headgate.store.catalogue.tables import SIGNAL_HISTORY, SIGNAL_STATE
+from headgate.store.model.schema import Key
+from headgate.store.model.values import dump
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.sqlite_rows import TableRows
-from headgate.store.tables import SIGNAL_HISTORY, SIGNAL_STATE
-from headgate.store.values import dump
+from headgate.store.sqlite.rows import TableRows
 from headgate.wiring import CountingStore, open_cache, open_service, open_store
 
 RATE_MIN = 0.10

@@ -17,7 +17,7 @@ from headgate.pipelines.loops import PipelineLoops
 from headgate.pipelines.pipeline_rows import StoredPipeline, change_writes, moment_text
 from headgate.pipelines.service import PipelineService
 from headgate.settings import Settings
-from headgate.store.conditions import absent
+from headgate.store.model.conditions import absent
 from headgate.store.port import Store
 from headgate.triggers.contract import JobState, Polled, Started, TriggerOrder, completed
 from headgate.wiring import AppService, CountingStore, join_fanouts, open_fanouts, open_service, open_store

@@ -11,15 +11,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from headgate.clock import SystemClock
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cursors import Cursors
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.blobs.spill import Spill
+from headgate.store.catalogue.tables import TIMERS
 from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
-from headgate.store.spill import Spill
-from headgate.store.sqlite import SqliteStore
-from headgate.store.sqlite_rows import TableRows
-from headgate.store.tables import TIMERS
-from headgate.store.values import dump
+from headgate.store.model.cursors import Cursors
+from headgate.store.model.values import dump
+from headgate.store.sqlite.rows import TableRows
+from headgate.store.sqlite.store import SqliteStore
+from headgate.store.table_names import TableNames
 
 # One index, no TTL, no stream: what is left is the price of the port itself.
 TABLE = TIMERS

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 from bench.measure import ROUNDS, Figure, seconds
 from bench.rows import open_at
 from headgate.clock import SystemClock
-from headgate.store.sqlite import SqliteStore
-from headgate.store.sqlite_file import CHANGES
-from headgate.store.sqlite_rows import TableRows
-from headgate.store.tables import SIGNAL_STATE
-from headgate.store.values import dump
-from headgate.store.writes import Query
+from headgate.store.catalogue.tables import SIGNAL_STATE
+from headgate.store.model.requests import Query
+from headgate.store.model.values import dump
+from headgate.store.sqlite.file import CHANGES
+from headgate.store.sqlite.rows import TableRows
+from headgate.store.sqlite.store import SqliteStore
 
 SMALL, LARGE = 10**4, 10**6
 TIMES = 300

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from bench.measure import Figure, ratio
 from bench.rows import ROWS, TABLE, item, open_raw, open_store, row
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore
-from headgate.store.writes import Put
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
+from headgate.store.sqlite.store import SqliteStore
 
 READS = 5000
 WRITES = 600

@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from headgate.store.dynamodb_tables import PROVISIONED_UNITS, create_request
-from headgate.store.schema import Billing, Index, Table
-from headgate.store.tables import ALL_TABLES
+from headgate.store.catalogue.tables import ALL_TABLES
+from headgate.store.dynamodb.tables import PROVISIONED_UNITS, create_request
+from headgate.store.model.schema import Billing, Index, Table
 
 FILE: Final = Path(__file__).parent / "terraform" / "tables.json"
 

@@ -15,8 +15,8 @@ from headgate.cli.main import load
 from headgate.notify import messages as _messages
 from headgate.pipelines import problems as _problems
 from headgate.settings import describe
-from headgate.store.schema import Table
-from headgate.store.tables import ALL_TABLES
+from headgate.store.catalogue.tables import ALL_TABLES
+from headgate.store.model.schema import Table
 
 FOLDER = Path(__file__).parent / "reference"
 NOTE = "<!-- Written by docs/generate.py; run `make docs` after changing the code. -->\n"

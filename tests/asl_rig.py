@@ -14,10 +14,10 @@ from headgate.asl.machines import checked_definition
 from headgate.asl.running import Limits
 from headgate.asl.task_tokens import Callback, Told
 from headgate.durable.failures import ExecutionFailure
-from headgate.store.names import TableNames
-from headgate.store.sqlite import SqliteStore
-from headgate.store.sqlite_scan import items
-from headgate.store.tables import ACTIVITIES, TIMERS
+from headgate.store.catalogue.tables import ACTIVITIES, TIMERS
+from headgate.store.sqlite.scan import items
+from headgate.store.sqlite.store import SqliteStore
+from headgate.store.table_names import TableNames
 from headgate.testing import Environment, StandIn
 
 Definition = Mapping[str, Any]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from headgate.errors import HeadgateError, OutcomeUnknownError, StoreBusyError
+from headgate.store.catalogue.tables import INCIDENT_INDEX
+from headgate.store.model.requests import Put, Write
 from headgate.store.port import Store
-from headgate.store.tables import INCIDENT_INDEX
-from headgate.store.writes import Put, Write
 
 
 @dataclass

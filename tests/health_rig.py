@@ -31,12 +31,9 @@ from headgate.health.signal_values import ANY_VERSION, Metrics, Signal, SignalUp
 from headgate.health.signals import Signals
 from headgate.health.vocabulary import SignalState, Tier
 from headgate.ids import IdMaker
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cache import Cache
-from headgate.store.keyring import Keyring
-from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import (
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.cache.read_through import Cache
+from headgate.store.catalogue.tables import (
     AUDIT,
     CONTROL,
     EVENTS,
@@ -49,8 +46,11 @@ from headgate.store.tables import (
     SUBSCRIPTIONS,
     TURNS,
 )
-from headgate.store.values import Item
-from headgate.store.writes import Query, Write
+from headgate.store.keyring import Keyring
+from headgate.store.model.requests import Query, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+from headgate.store.port import Store
 
 ORDERS = "urn:dp:orders:created:v1"
 PAYMENTS = "urn:dp:payments:settled:v1"

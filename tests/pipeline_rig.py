@@ -33,8 +33,8 @@ from headgate.pipelines.service import PipelineService
 from headgate.pipelines.starting import MACHINE
 from headgate.pipelines.traits import TraitPush
 from headgate.pipelines.vocabulary import FailureCategory, JobState, RunStatus
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Change
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Change
 from headgate.testing import Environment
 from headgate.triggers.contract import (
     Polled,

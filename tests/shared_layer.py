@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from headgate.clock import Clock
 from headgate.errors import TransientError
-from headgate.store.cache_keys import Group, Key, group_of, is_group
-from headgate.store.cache_shared import Invalidation, Listener, SharedEntry, SharedRead
+from headgate.store.cache.keys import Group, Key, group_of, is_group
+from headgate.store.cache.shared import Invalidation, Listener, SharedEntry, SharedRead
 
 
 @dataclass

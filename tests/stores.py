@@ -12,12 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from headgate.clock import Clock, SystemClock
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cursors import Cursors
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.blobs.spill import Spill
 from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
-from headgate.store.spill import Spill
-from headgate.store.sqlite import SqliteStore, Synchronous
+from headgate.store.model.cursors import Cursors
+from headgate.store.sqlite.store import SqliteStore, Synchronous
+from headgate.store.table_names import TableNames
 
 FILE = "headgate.db"
 

@@ -39,11 +39,8 @@ from headgate.health.service import HealthService
 from headgate.ids import IdMaker
 from headgate.loop import awaited
 from headgate.settings import Settings
-from headgate.store.cache import Cache
-from headgate.store.guarded import AnyStore, GuardedStore
-from headgate.store.port import Store
-from headgate.store.schema import Key, Table
-from headgate.store.tables import (
+from headgate.store.cache.read_through import Cache
+from headgate.store.catalogue.tables import (
     COLUMN_READERS,
     COLUMN_WRITERS,
     DATASET_READERS,
@@ -55,7 +52,10 @@ from headgate.store.tables import (
     SIGNAL_HISTORY,
     SIGNAL_STATE,
 )
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
+from headgate.store.model.schema import Key, Table
+from headgate.store.port import Store
+from headgate.store.resilience.guarded_store import AnyStore, GuardedStore
 from headgate.telemetry import Tracing
 from headgate.wiring import (
     DATABASE,

@@ -58,8 +58,8 @@ from headgate.pipelines.trait_rows import TraitResult
 from headgate.pipelines.verdicts import Verdicts
 from headgate.pipelines.watchdog import Watchdog, build_watchdog
 from headgate.settings import Settings
-from headgate.store.breaker import BreakerChange, BreakerState
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
+from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerState
 from headgate.triggers.aws_clients import AwsClients
 from headgate.triggers.registry import TriggerKinds, trigger_kinds
 from headgate.triggers.secret_sources import SecretSources

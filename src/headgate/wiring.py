@@ -35,25 +35,24 @@ from headgate.fanout.rows import Fanout
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
 from headgate.settings import Secret, Settings, StoreSettings
-from headgate.store.blobs import Blobs, FolderBlobs
-from headgate.store.cache import Cache
-from headgate.store.cache_shared import SharedLayer
-from headgate.store.cache_timed import Answered, TimedLayer
-from headgate.store.cursors import Cursors
+from headgate.store.blobs.folder import Blobs, FolderBlobs
+from headgate.store.blobs.spill import RawItems, Spill
+from headgate.store.cache.read_through import Cache
+from headgate.store.cache.shared import Answered, SharedLayer, TimedLayer
+from headgate.store.catalogue.tables import CONTROL
 from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
+from headgate.store.model.cursors import Cursors
+from headgate.store.model.requests import Write
+from headgate.store.model.schema import Table
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Table
-from headgate.store.spill import RawItems, Spill
 from headgate.store.stats import StoreStats
-from headgate.store.tables import CONTROL
-from headgate.store.values import Item
-from headgate.store.writes import Write
+from headgate.store.table_names import TableNames
 
 if TYPE_CHECKING:
     from headgate.fanout.doctor import Finding
     from headgate.fanout.sqs import Drained, SqsQueue
-    from headgate.store.dynamodb import DynamoStore
+    from headgate.store.dynamodb.store import DynamoStore
 
 DATABASE: Final = "headgate.db"
 KEYS: Final = "keys.json"
@@ -295,7 +294,7 @@ def open_cache(settings: Settings, clock: Clock, *, answered: Answered | None = 
     if url is None:
         return Cache(clock=clock, entries_max=settings.cache.entries_max)
     with _extra("redis", "redis"):
-        from headgate.store.redis_cache import RedisLayer
+        from headgate.store.cache.redis import RedisLayer
     layer: SharedLayer = RedisLayer(url=url.reveal(), clock=clock, namespace=_namespace(settings))
     if answered is not None:
         layer = TimedLayer(layer, clock, answered)
@@ -342,7 +341,7 @@ def _open_blobs(settings: Settings) -> Blobs:
     if store.blob_bucket is None:
         return FolderBlobs(settings.home / BLOBS)
     with _extra("aws", "boto3", "botocore"):
-        from headgate.store.s3 import S3Blobs
+        from headgate.store.blobs.s3 import S3Blobs
     return S3Blobs.connect(
         region=_region(settings),
         endpoint_url=store.aws_endpoint_url,
@@ -352,7 +351,7 @@ def _open_blobs(settings: Settings) -> Blobs:
 
 
 def _open_sqlite(settings: Settings, names: TableNames, clock: Clock, cursors: Cursors, spill: Spill) -> CountingStore:
-    from headgate.store.sqlite import SqliteStore, Synchronous
+    from headgate.store.sqlite.store import SqliteStore, Synchronous
 
     return SqliteStore.open(
         database_path(settings),
@@ -366,7 +365,7 @@ def _open_sqlite(settings: Settings, names: TableNames, clock: Clock, cursors: C
 
 def _open_dynamodb(settings: Settings, names: TableNames, clock: Clock, cursors: Cursors, spill: Spill) -> DynamoStore:
     with _extra("aws", "boto3", "botocore"):
-        from headgate.store.dynamodb import DynamoStore
+        from headgate.store.dynamodb.store import DynamoStore
     return DynamoStore.connect(
         region=_region(settings),
         endpoint_url=settings.store.aws_endpoint_url,
@@ -382,8 +381,8 @@ def all_items(opened: OpenedStore, table: Table, clock: Clock) -> Iterator[Item]
     """Yield every live item of a table as it is stored. Costs what reading all of it costs."""
     store, chosen = opened.store, opened.settings.store
     if chosen.backend == "sqlite":
-        from headgate.store import sqlite_scan
-        from headgate.store.sqlite import SqliteStore
+        from headgate.store.sqlite import scan as sqlite_scan
+        from headgate.store.sqlite.store import SqliteStore
 
         assert isinstance(store, SqliteStore), "opened by the same settings"
         names = TableNames(chosen.table_prefix, chosen.table_names)
@@ -397,7 +396,7 @@ def make_usable(opened: OpenedStore, table: Table) -> list[str]:
 
 
 def _dynamo(opened: OpenedStore) -> DynamoStore:
-    from headgate.store.dynamodb import DynamoStore
+    from headgate.store.dynamodb.store import DynamoStore
 
     assert isinstance(opened.store, DynamoStore), "opened by the same settings"
     return opened.store

@@ -28,7 +28,7 @@ from headgate.fanout.service import FanoutService
 from headgate.fanout.sources import IterableSource
 from headgate.fanout.splitting import Order
 from headgate.ids import IdMaker
-from headgate.store.sqlite import SqliteStore, Synchronous
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 
 FOLDER: Final = Path(os.environ.get("FANOUT_TEST_FOLDER", "."))

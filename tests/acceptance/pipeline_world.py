@@ -22,8 +22,8 @@ from headgate.pipelines.run_rows import Run
 from headgate.pipelines.verdicts import StoredVerdict
 from headgate.pipelines.watchdog import TICK_SECONDS
 from headgate.settings import Settings
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Change
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Change
 from headgate.testing import Environment
 from headgate.wiring import OpenedStore, open_fanouts
 from tests.pipeline_rig import CONSUMER, Rig

@@ -10,9 +10,9 @@ import threading
 from pathlib import Path
 
 from headgate.errors import ConflictError
-from headgate.store.conditions import version_is
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import version_is
+from headgate.store.model.schema import Key
 from tests.stores import open_sqlite
 
 COUNTER = Key("QUOTA#everyone", "total")

@@ -11,8 +11,8 @@ import sys
 import threading
 from pathlib import Path
 
-from headgate.store.tables import CONTROL, FANOUT
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import CONTROL, FANOUT
+from headgate.store.model.requests import Put
 from tests.stores import open_sqlite
 
 

@@ -17,9 +17,9 @@ from headgate.clock import SystemClock
 from headgate.durable.history import Status
 from headgate.durable.service import Service
 from headgate.errors import ExecutionClosedError
-from headgate.store.blobs import FolderBlobs
+from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.keyring import Keyring
-from headgate.store.sqlite import SqliteStore
+from headgate.store.sqlite.store import SqliteStore
 from tests.acceptance.durable_app import app, journey
 from tests.acceptance.program import PROGRAM, until
 from tests.stores import open_sqlite

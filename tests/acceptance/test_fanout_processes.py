@@ -30,7 +30,7 @@ from headgate.fanout.sources import ListSource, RangeSource, Source
 from headgate.fanout.splitting import Order
 from headgate.fanout.states import Disposition, FanoutStatus, Outcome
 from headgate.fanout.tending import Tender
-from headgate.store.sqlite import SqliteStore
+from headgate.store.sqlite.store import SqliteStore
 from tests.acceptance import fanout_handlers as mine
 from tests.acceptance.program import until
 from tests.fanout_books import RUN, Books, check_books, check_found, read_books

@@ -18,7 +18,7 @@ from headgate.pipelines.definition import Json, PostRun, Rule, Schedule, SensorT
 from headgate.pipelines.event_names import EventName as E
 from headgate.pipelines.sensors import sensor_key
 from headgate.pipelines.vocabulary import ExpectationKind, FailureCategory, RerunReason, RunStatus
-from headgate.store.tables import PIPELINES
+from headgate.store.catalogue.tables import PIPELINES
 from headgate.triggers.contract import TriggerFailedError
 from tests.acceptance.pipeline_chaos_rig import (
     AFTERWARDS,

@@ -16,7 +16,7 @@ from headgate.clock import SystemClock
 from headgate.durable.history import ActivityEnded
 from headgate.durable.service import Service
 from headgate.errors import OutcomeUnknownError, StoreBusyError
-from headgate.store.blobs import FolderBlobs
+from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.keyring import Keyring
 from tests.acceptance.program import until
 from tests.simulation.durable_processes import ProcessStore

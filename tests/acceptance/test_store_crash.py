@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore
-from headgate.store.tables import CONTROL, FANOUT
-from headgate.store.writes import Query
+from headgate.store.catalogue.tables import CONTROL, FANOUT
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
+from headgate.store.sqlite.store import SqliteStore
 from tests.stores import open_sqlite
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.schema import Key
 from tests.acceptance.store_counter import COUNTER
 from tests.stores import create_sqlite
 
@@ -47,7 +47,7 @@ def test_wait__another_process_commits__woken_long_before_the_poll(tmp_path: Pat
     store.wait(generation, 0.01)  # The first wait opens the socket that the other process finds.
     script = (
         "import sys, time; from pathlib import Path; from tests.stores import create_sqlite; "
-        "from headgate.store.tables import CONTROL; store = create_sqlite(Path(sys.argv[1])); "
+        "from headgate.store.catalogue.tables import CONTROL; store = create_sqlite(Path(sys.argv[1])); "
         "sys.stdin.readline(); at = time.monotonic(); "
         "store.put(CONTROL, {'PK': 'DEDUP#a', 'SK': 'DEDUP'}); print(at, flush=True); sys.stdin.readline()"
     )

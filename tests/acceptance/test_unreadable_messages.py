@@ -9,8 +9,8 @@ import pytest
 
 import headgate as hg
 from headgate.durable.history import Status
-from headgate.store.tables import INBOXES
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import INBOXES
+from headgate.store.model.requests import Put
 
 app = hg.App("unreadable")
 

@@ -13,8 +13,8 @@ import pytest
 
 from headgate.clock import SystemClock
 from headgate.settings import Settings
-from headgate.store.dynamodb import DynamoStore
-from headgate.store.tables import ALL_TABLES, HEALTH_CHECK
+from headgate.store.catalogue.tables import ALL_TABLES, HEALTH_CHECK
+from headgate.store.dynamodb.store import DynamoStore
 from headgate.wiring import open_store
 from tests.acceptance.program import Server, run
 from tests.ministack import REGION, Ministack, aws_session, fresh_account

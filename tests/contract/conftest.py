@@ -21,18 +21,9 @@ from mypy_boto3_dynamodbstreams import DynamoDBStreamsClient
 
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cursors import Cursors
-from headgate.store.dynamodb import DynamoStore
-from headgate.store.dynamodb_calls import client_config
-from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
-from headgate.store.port import Store
-from headgate.store.schema import KeyPart, Table
-from headgate.store.spill import RawItems, Spill
-from headgate.store.sqlite import SqliteStore
-from headgate.store.stats import StoreStats
-from headgate.store.tables import (
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.blobs.spill import RawItems, Spill
+from headgate.store.catalogue.tables import (
     CONTROL,
     EVIDENCE_CACHE,
     FANOUT,
@@ -43,8 +34,17 @@ from headgate.store.tables import (
     STREAM_CHECKPOINTS,
     TURNS,
 )
-from headgate.store.values import Item
-from headgate.store.writes import Change, Page, Query, StreamStart
+from headgate.store.dynamodb.client import client_config
+from headgate.store.dynamodb.store import DynamoStore
+from headgate.store.keyring import Keyring
+from headgate.store.model.cursors import Cursors
+from headgate.store.model.requests import Change, Page, Query, StreamStart
+from headgate.store.model.schema import KeyPart, Table
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+from headgate.store.sqlite.store import SqliteStore
+from headgate.store.stats import StoreStats
+from headgate.store.table_names import TableNames
 from tests.contract.first_use import TablesWhenUsed
 from tests.ministack import REGION, DynamoDBLocal, Ministack, fresh_account
 from tests.stores import lay_database

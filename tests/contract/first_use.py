@@ -11,9 +11,9 @@ from typing import Any
 
 from mypy_boto3_dynamodb import DynamoDBClient
 
-from headgate.store.dynamodb_tables import create_request
-from headgate.store.names import TableNames
-from headgate.store.schema import Table
+from headgate.store.dynamodb.tables import create_request
+from headgate.store.model.schema import Table
+from headgate.store.table_names import TableNames
 
 
 class TablesWhenUsed:

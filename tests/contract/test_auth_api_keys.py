@@ -11,9 +11,9 @@ from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError, UnauthenticatedError, VersionConflictError
 from headgate.health.audit import Audit
 from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import API_KEYS, AUDIT, STREAM_CHECKPOINTS
 from headgate.store.keyring import Keyring
-from headgate.store.schema import Key
-from headgate.store.tables import API_KEYS, AUDIT, STREAM_CHECKPOINTS
+from headgate.store.model.schema import Key
 from tests.contract.conftest import AnyStore, Eventually
 
 TABLES = (API_KEYS, AUDIT, STREAM_CHECKPOINTS)

@@ -39,9 +39,9 @@ from headgate.pipelines import starting
 from headgate.pipelines.starting import lifecycle_definition
 from headgate.pipelines.watchdog import LIMIT_SECONDS
 from headgate.settings import describe
-from headgate.store.dynamodb_items import to_attributes
-from headgate.store.schema import Table
-from headgate.store.tables import ACTIVITIES, ALL_TABLES, INBOXES, TIMERS
+from headgate.store.catalogue.tables import ACTIVITIES, ALL_TABLES, INBOXES, TIMERS
+from headgate.store.dynamodb.marshalling import to_attributes
+from headgate.store.model.schema import Table
 from headgate.triggers.contract import FailureCategory, TriggerFailedError
 from tests.aws_rig import FILTERS, FUNCTIONS, MACHINE_FUNCTIONS, ROOT, TERRAFORM, handler_of
 from tests.pipeline_rig import Rig

@@ -26,9 +26,9 @@ from headgate.pipelines.starting import execution_name
 from headgate.pipelines.step_functions import START_TARGET
 from headgate.pipelines.vocabulary import Cause, RunStatus
 from headgate.pipelines.waiting import WaitKind
+from headgate.store.catalogue.tables import PIPELINES, RUN_LOG
 from headgate.store.keyring import Keyring, Purpose
-from headgate.store.tables import PIPELINES, RUN_LOG
-from headgate.store.writes import Change, ChangeKind
+from headgate.store.model.requests import Change, ChangeKind
 from headgate.triggers.aws_clients import TRIES
 from headgate.wiring import KEYS
 from tests.acceptance.program import Server

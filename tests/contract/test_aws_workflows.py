@@ -18,8 +18,8 @@ from headgate.durable.history import ActivityEnded
 from headgate.durable.sqs import AHEAD_SECONDS
 from headgate.durable.wakes import Due, WorkerWake, dump_due, load_due
 from headgate.errors import InvalidPayloadError, NotFoundError
-from headgate.store.schema import Key
-from headgate.store.tables import ACTIVITIES, TURNS, WORKERS
+from headgate.store.catalogue.tables import ACTIVITIES, TURNS, WORKERS
+from headgate.store.model.schema import Key
 from headgate.triggers.aws_clients import TRIES
 from tests import order_app
 from tests.aws_faults import Faults, refused

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from headgate.errors import InvalidItemError, TransactionLimitError
-from headgate.store.conditions import absent, exists
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE, PIPELINES, TURNS
+from headgate.store.model.conditions import absent, exists
+from headgate.store.model.requests import Check, Delete, Put, Update
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE, PIPELINES, TURNS
-from headgate.store.values import Item
-from headgate.store.writes import Check, Delete, Put, Update
 from tests.contract.conftest import assert_refused, contents
 
 TABLES = (CONTROL, EVIDENCE_CACHE, PIPELINES, TURNS)

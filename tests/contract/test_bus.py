@@ -15,10 +15,10 @@ from headgate.durable.failures import describe
 from headgate.durable.records import Activity, activity_of
 from headgate.errors import ConflictError, NotFoundError
 from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import ACTIVITIES, CONTROL, EVENTS, IDEMPOTENCY, SUBSCRIPTIONS
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import ACTIVITIES, CONTROL, EVENTS, IDEMPOTENCY, SUBSCRIPTIONS
-from headgate.store.writes import Query
 from tests.contract.conftest import AnyStore, Eventually, OpenStore
 
 TABLES: Final = (ACTIVITIES, CONTROL, EVENTS, IDEMPOTENCY, SUBSCRIPTIONS)

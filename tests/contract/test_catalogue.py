@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headgate.store.catalogue.tables import ALL_TABLES
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.schema import Index, KeyAttribute, KeyKind, KeyPart, Table
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Index, KeyAttribute, KeyKind, KeyPart, Table
-from headgate.store.tables import ALL_TABLES
-from headgate.store.values import Item
-from headgate.store.writes import Query, Range, Sort
 from tests.contract.conftest import Eventually, contents
 
 TABLES = ALL_TABLES

@@ -8,12 +8,12 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, InvalidItemError
-from headgate.store.conditions import absent, exists
+from headgate.store.catalogue.tables import CONTROL, IDEMPOTENCY, PIPELINES, SIGNAL_STATE, STREAM_CHECKPOINTS
+from headgate.store.model.conditions import absent, exists
+from headgate.store.model.requests import Change, ChangeKind, Check, Delete, Put, Update
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, IDEMPOTENCY, PIPELINES, SIGNAL_STATE, STREAM_CHECKPOINTS
-from headgate.store.values import Item
-from headgate.store.writes import Change, ChangeKind, Check, Delete, Put, Update
 from tests.contract.conftest import NOW, Eventually, Reader
 
 TABLES = (CONTROL, IDEMPOTENCY, PIPELINES, SIGNAL_STATE, STREAM_CHECKPOINTS)

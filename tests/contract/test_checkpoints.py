@@ -8,11 +8,11 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import InvalidItemError, StreamTrimmedError
+from headgate.store.catalogue.tables import CONTROL, PIPELINES, SIGNAL_STATE, STREAM_CHECKPOINTS
+from headgate.store.model.requests import Put, StreamStart
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, PIPELINES, SIGNAL_STATE, STREAM_CHECKPOINTS
-from headgate.store.values import Item
-from headgate.store.writes import Put, StreamStart
 from tests.contract.conftest import Eventually, OpenStore, Reader
 
 TABLES = (CONTROL, PIPELINES, SIGNAL_STATE, STREAM_CHECKPOINTS)

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from headgate.errors import ConflictError
-from headgate.store.conditions import absent, at_least, version_is
+from headgate.store.catalogue.tables import CONTROL, IDEMPOTENCY, PIPELINES, STREAM_CHECKPOINTS
+from headgate.store.model.conditions import absent, at_least, version_is
+from headgate.store.model.requests import Put, Query, Update
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, IDEMPOTENCY, PIPELINES, STREAM_CHECKPOINTS
-from headgate.store.values import Item
-from headgate.store.writes import Put, Query, Update
 from tests.contract.conftest import Eventually, OpenStore, contents, items_of, pages_of
 
 TABLES = (CONTROL, IDEMPOTENCY, PIPELINES, STREAM_CHECKPOINTS)

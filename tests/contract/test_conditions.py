@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import ConflictError, InvalidItemError
-from headgate.store.conditions import (
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE, IDEMPOTENCY
+from headgate.store.model.conditions import (
     Condition,
     absent,
     all_of,
@@ -29,11 +30,10 @@ from headgate.store.conditions import (
     one_of,
     version_is,
 )
+from headgate.store.model.requests import Check, Delete, Put, Update
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE, IDEMPOTENCY
-from headgate.store.values import Item
-from headgate.store.writes import Check, Delete, Put, Update
 from tests.contract.conftest import assert_refused
 from tests.unit.store.test_conditions import FALSE_OF_ITEM, FALSE_OF_NOTHING, ITEM, TRUE_OF_ITEM, TRUE_OF_NOTHING
 

@@ -10,10 +10,10 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import CursorError
+from headgate.store.catalogue.tables import CONTROL, FANOUT, TURNS
 from headgate.store.keyring import Keyring, Purpose
+from headgate.store.model.requests import Put, Query, Range, Sort
 from headgate.store.port import Store
-from headgate.store.tables import CONTROL, FANOUT, TURNS
-from headgate.store.writes import Put, Query, Range, Sort
 from tests.contract.conftest import Eventually, OpenStore
 
 TABLES = (CONTROL, FANOUT, TURNS)

@@ -9,11 +9,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError
-from headgate.store.conditions import absent, all_of, any_of, at_most, equals, version_is
-from headgate.store.names import TableNames
-from headgate.store.port import Store
-from headgate.store.schema import Entity, Key, KeyPart
-from headgate.store.tables import (
+from headgate.store.catalogue.tables import (
     FANOUT,
     IDEMPOTENCY,
     MARKER,
@@ -30,8 +26,12 @@ from headgate.store.tables import (
     STREAM_CHECKPOINTS,
     TRAIT_RESULT,
 )
-from headgate.store.values import Item
-from headgate.store.writes import ChangeKind, Put, Query, Range, Sort, Update
+from headgate.store.model.conditions import absent, all_of, any_of, at_most, equals, version_is
+from headgate.store.model.requests import ChangeKind, Put, Query, Range, Sort, Update
+from headgate.store.model.schema import Entity, Key, KeyPart
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+from headgate.store.table_names import TableNames
 from tests.contract.conftest import DYNAMODB_BACKENDS, NOW, Aws, Eventually
 
 TABLES = (FANOUT, IDEMPOTENCY, PIPELINES, SIGNAL_STATE, STREAM_CHECKPOINTS)

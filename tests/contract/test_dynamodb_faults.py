@@ -27,18 +27,18 @@ from headgate.errors import (
     TokenReusedError,
     TransactionLimitError,
 )
-from headgate.store.blobs import FolderBlobs
-from headgate.store.conditions import absent, any_of, at_least, equals, exists, lacks, version_is
-from headgate.store.cursors import Cursors
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.blobs.spill import Spill
+from headgate.store.catalogue.tables import CONTROL, HEALTH_CHECK, IDEMPOTENCY, INBOXES, SIGNAL_STATE
 from headgate.store.deadlines import due_within
-from headgate.store.dynamodb import DynamoStore
-from headgate.store.dynamodb_calls import client_config
+from headgate.store.dynamodb.client import client_config
+from headgate.store.dynamodb.store import DynamoStore
 from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
-from headgate.store.schema import Key
-from headgate.store.spill import Spill
-from headgate.store.tables import CONTROL, HEALTH_CHECK, IDEMPOTENCY, INBOXES, SIGNAL_STATE
-from headgate.store.writes import Check, Delete, Put, Query, StreamStart, Update, Write
+from headgate.store.model.conditions import absent, any_of, at_least, equals, exists, lacks, version_is
+from headgate.store.model.cursors import Cursors
+from headgate.store.model.requests import Check, Delete, Put, Query, StreamStart, Update, Write
+from headgate.store.model.schema import Key
+from headgate.store.table_names import TableNames
 from tests.aws_faults import (
     Fault,
     Faults,
@@ -239,7 +239,7 @@ def test_log__attempts_that_fail__tell_what_was_tried_and_what_was_given_up(
     with pytest.raises(ThrottledError):
         read(rig.brief())
 
-    events = [record.message for record in caplog.records if record.name == "headgate.store.dynamodb_calls"]
+    events = [record.message for record in caplog.records if record.name == "headgate.store.dynamodb.client"]
     assert set(events) == {"retry_attempt", "dynamodb_read_failed"}
     assert events.count("dynamodb_read_failed") == 1
     facts = vars(caplog.records[-1])

@@ -20,16 +20,16 @@ from mypy_boto3_dynamodbstreams import DynamoDBStreamsClient
 
 from headgate.clock import SystemClock
 from headgate.errors import InvalidItemError, StoreIOError, StreamTrimmedError
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cursors import Cursors
-from headgate.store.dynamodb import DynamoStore
-from headgate.store.dynamodb_calls import client_config
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.blobs.spill import Spill
+from headgate.store.catalogue.tables import CONTROL, SIGNAL_STATE, STREAM_CHECKPOINTS
+from headgate.store.dynamodb.client import client_config
+from headgate.store.dynamodb.store import DynamoStore
 from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
-from headgate.store.schema import Key
-from headgate.store.spill import Spill
-from headgate.store.tables import CONTROL, SIGNAL_STATE, STREAM_CHECKPOINTS
-from headgate.store.writes import Change, ChangeKind, StreamStart
+from headgate.store.model.cursors import Cursors
+from headgate.store.model.requests import Change, ChangeKind, StreamStart
+from headgate.store.model.schema import Key
+from headgate.store.table_names import TableNames
 from tests.aws_faults import refused
 from tests.ministack import fresh_account
 

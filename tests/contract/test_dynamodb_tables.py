@@ -14,16 +14,16 @@ from mypy_boto3_dynamodb import DynamoDBClient
 
 from headgate.clock import VirtualClock
 from headgate.errors import StoreBusyError
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cursors import Cursors
-from headgate.store.dynamodb import DynamoStore
-from headgate.store.dynamodb_calls import client_config
-from headgate.store.dynamodb_tables import create_request
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.blobs.spill import Spill
+from headgate.store.catalogue.tables import ALL_TABLES, CONTROL, DATASET_REGISTRY, HEALTH_CHECK, SIGNAL_STATE, TURNS
+from headgate.store.dynamodb.client import client_config
+from headgate.store.dynamodb.store import DynamoStore
+from headgate.store.dynamodb.tables import create_request
 from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
-from headgate.store.schema import Billing, Table
-from headgate.store.spill import Spill
-from headgate.store.tables import ALL_TABLES, CONTROL, DATASET_REGISTRY, HEALTH_CHECK, SIGNAL_STATE, TURNS
+from headgate.store.model.cursors import Cursors
+from headgate.store.model.schema import Billing, Table
+from headgate.store.table_names import TableNames
 from tests.aws_faults import Faults, answered, lost, lost_before, refused
 from tests.ministack import fresh_account
 

@@ -8,12 +8,12 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, InvalidItemError
-from headgate.store.conditions import absent, any_of, equals, exists, less_than, version_is
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE, HEALTH_CHECK, LOCK, PIPELINES
+from headgate.store.model.conditions import absent, any_of, equals, exists, less_than, version_is
+from headgate.store.model.requests import Check, Delete, Page, Put, Query, Update
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE, HEALTH_CHECK, LOCK, PIPELINES
-from headgate.store.values import Item
-from headgate.store.writes import Check, Delete, Page, Put, Query, Update
 from tests.contract.conftest import NOW, Eventually, assert_refused, contents, items_of, pages_of
 
 TABLES = (CONTROL, EVIDENCE_CACHE, HEALTH_CHECK, PIPELINES)

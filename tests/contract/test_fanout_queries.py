@@ -27,12 +27,12 @@ from headgate.fanout.states import Admission, Disposition, FanoutStatus, Status
 from headgate.fanout.tending import Tender
 from headgate.fanout.tracking import Claim, Tracker
 from headgate.ids import IdMaker
-from headgate.store.names import TableNames
+from headgate.store.catalogue.tables import FANOUT, IDEMPOTENCY
+from headgate.store.model.requests import Put
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.sqlite import Synchronous
-from headgate.store.tables import FANOUT, IDEMPOTENCY
-from headgate.store.values import Item
-from headgate.store.writes import Put
+from headgate.store.sqlite.store import Synchronous
+from headgate.store.table_names import TableNames
 from tests.contract.conftest import DYNAMODB_BACKENDS, NOW, Aws, Eventually
 from tests.ministack import REGION, fresh_account
 from tests.stores import open_sqlite

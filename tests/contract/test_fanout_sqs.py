@@ -28,9 +28,9 @@ from headgate.fanout.steering import Steering
 from headgate.fanout.tending import Tender
 from headgate.fanout.tracking import Tracker
 from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import FANOUT, IDEMPOTENCY
+from headgate.store.model.requests import Write
 from headgate.store.port import Store
-from headgate.store.tables import FANOUT, IDEMPOTENCY
-from headgate.store.writes import Write
 from tests.aws_faults import Faults, dropped, lost, narrowed, refused, unreached
 from tests.contract.conftest import NOW
 from tests.ministack import REGION, fresh_account

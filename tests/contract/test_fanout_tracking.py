@@ -17,7 +17,7 @@ from headgate.fanout.sources import RangeSource
 from headgate.fanout.states import Admission, Disposition, FanoutStatus, Outcome
 from headgate.fanout.tracking import Claim, Tracker
 from headgate.ids import IdMaker
-from headgate.store.tables import FANOUT, IDEMPOTENCY, INBOXES
+from headgate.store.catalogue.tables import FANOUT, IDEMPOTENCY, INBOXES
 from tests.contract.conftest import DYNAMODB_BACKENDS, AnyStore, Eventually
 from tests.fanout_books import RUN, Books, Shop, check_books, check_found, places, read_books
 

@@ -8,11 +8,22 @@ from typing import Any
 import pytest
 
 from headgate.errors import ConflictError, InvalidItemError
-from headgate.store.conditions import absent, all_of, any_of, at_least, differs, equals, exists, has, lacks, version_is
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import (
+    absent,
+    all_of,
+    any_of,
+    at_least,
+    differs,
+    equals,
+    exists,
+    has,
+    lacks,
+    version_is,
+)
+from headgate.store.model.requests import Check, Delete, Put, Update, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.writes import Check, Delete, Put, Update, Write
 from tests.contract.conftest import contents
 
 TABLES = (CONTROL,)

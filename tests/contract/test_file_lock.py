@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import StoreBusyError
-from headgate.store.file_lock import FileLock
+from headgate.store.sqlite.file_lock import FileLock
 
 HOLDER = """
 import fcntl, sys

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.store.breaker import BreakerState
-from headgate.store.guarded import GuardedStore
+from headgate.store.resilience.circuit_breaker import BreakerState
+from headgate.store.resilience.guarded_store import GuardedStore
 from tests.contract.conftest import OpenStore
 from tests.contract.test_batches import (
     test_batch_write__one_write_it_cannot_take__is_refused_as_a_whole,

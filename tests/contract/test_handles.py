@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from headgate.errors import ConflictError, StoreClosedError
+from headgate.store.catalogue.tables import CONTROL, HEALTH_CHECK, IDEMPOTENCY, PIPELINES, STREAM_CHECKPOINTS
+from headgate.store.model.requests import Delete, Put, Query, Update
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, HEALTH_CHECK, IDEMPOTENCY, PIPELINES, STREAM_CHECKPOINTS
-from headgate.store.writes import Delete, Put, Query, Update
 from tests.contract.conftest import AnyStore, OpenStore, assert_refused
 
 TABLES = (CONTROL, HEALTH_CHECK, IDEMPOTENCY, PIPELINES, STREAM_CHECKPOINTS)

@@ -11,12 +11,12 @@ from headgate.errors import ConflictError
 from headgate.health.audit import Audit, AuditEntry, Fault
 from headgate.health.audit_chain import chain_of
 from headgate.ids import IdMaker
-from headgate.store.conditions import absent
+from headgate.store.catalogue.tables import AUDIT, HEALTH_CHECK, STREAM_CHECKPOINTS
 from headgate.store.keyring import Keyring
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import AUDIT, HEALTH_CHECK, STREAM_CHECKPOINTS
-from headgate.store.writes import Put
 from tests.contract.conftest import AnyStore, Eventually, OpenStore
 
 TABLES = (AUDIT, HEALTH_CHECK, STREAM_CHECKPOINTS)

@@ -14,10 +14,10 @@ from headgate.health.evidence_rows import Evidence, Producer, Result, Source, Va
 from headgate.health.moments import instant
 from headgate.health.sampling import Rates, ResultRates
 from headgate.ids import IdMaker
-from headgate.store.blobs import FolderBlobs
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE
-from headgate.store.writes import Put, Query, Range, Sort
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE
+from headgate.store.model.requests import Put, Query, Range, Sort
+from headgate.store.model.schema import Key
 from tests.contract.conftest import AnyStore, Eventually, OpenStore
 
 TABLES = (EVIDENCE_CACHE, CONTROL)

@@ -16,8 +16,7 @@ from headgate.health.openlineage_draining import Drained, Handlers
 from headgate.health.openlineage_inbox import OpenLineageInbox
 from headgate.health.openlineage_names import Names
 from headgate.ids import IdMaker
-from headgate.store.port import Store
-from headgate.store.tables import (
+from headgate.store.catalogue.tables import (
     COLUMN_READERS,
     COLUMN_WRITERS,
     CONTROL,
@@ -25,6 +24,7 @@ from headgate.store.tables import (
     DATASET_WRITERS,
     PIPELINES,
 )
+from headgate.store.port import Store
 from tests.contract.conftest import Eventually
 from tests.unit.health.test_lineage import CrashError, CrashingStore
 

@@ -21,20 +21,13 @@ from headgate.health.registry import DatasetFilter, Datasets, Registry
 from headgate.health.resolution import Condition, Resolver, RuleSpec
 from headgate.health.vocabulary import Tier
 from headgate.ids import IdMaker
-from headgate.store.cache import Cache
+from headgate.store.cache.read_through import Cache
+from headgate.store.cache.redis import RedisLayer
+from headgate.store.catalogue.tables import AUDIT, CONTROL, DATASET_REGISTRY, DATASET_RESOLUTION, EVENTS, SUBSCRIPTIONS
 from headgate.store.keyring import Keyring
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.redis_cache import RedisLayer
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.tables import (
-    AUDIT,
-    CONTROL,
-    DATASET_REGISTRY,
-    DATASET_RESOLUTION,
-    EVENTS,
-    SUBSCRIPTIONS,
-)
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.contract.conftest import AnyStore, Eventually, contents
 from tests.redis_server import RedisServer
 from tests.stores import open_sqlite

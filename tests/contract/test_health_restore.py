@@ -11,22 +11,21 @@ import pytest
 from headgate.clock import VirtualClock
 from headgate.errors import SettingsError
 from headgate.health.restore import Difference, compare, mend, swapped
-from headgate.store import sqlite_scan
-from headgate.store.cursors import Cursors
-from headgate.store.dynamodb import DynamoStore
-from headgate.store.dynamodb_calls import Calls
-from headgate.store.dynamodb_restored import RestoredTables
-from headgate.store.dynamodb_tables import create_request
+from headgate.store.blobs.spill import Spill
+from headgate.store.catalogue.tables import HEALTH_CHECK, SIGNAL_STATE
+from headgate.store.dynamodb.client import Calls
+from headgate.store.dynamodb.store import DynamoStore
+from headgate.store.dynamodb.tables import RestoredTables, create_request
 from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
+from headgate.store.model.cursors import Cursors
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.spill import Spill
-from headgate.store.sqlite import SqliteStore
+from headgate.store.sqlite import scan as sqlite_scan
+from headgate.store.sqlite.store import SqliteStore
 from headgate.store.stats import StoreStats
-from headgate.store.tables import HEALTH_CHECK, SIGNAL_STATE
-from headgate.store.values import Item
-from headgate.store.writes import Put
+from headgate.store.table_names import TableNames
 from tests.contract.conftest import NOW, AnyStore, Aws
 
 TABLES = (SIGNAL_STATE, HEALTH_CHECK)

@@ -16,9 +16,9 @@ from headgate.health.signal_results import Result
 from headgate.health.signal_values import Metrics, Signal
 from headgate.health.vocabulary import SignalState, Tier
 from headgate.health.volumes import Volumes
+from headgate.store.catalogue.tables import BREACH_SHARDS, SIGNAL_STATE
 from headgate.store.keyring import Keyring
-from headgate.store.tables import BREACH_SHARDS, SIGNAL_STATE
-from headgate.store.writes import Query
+from headgate.store.model.requests import Query
 from tests.contract.conftest import DYNAMODB_BACKENDS, AnyStore, Eventually
 from tests.health_rig import CRITICAL, HEALTH_TABLES, OK, ORDERS, UNKNOWN, WARNING, Rig, evidence_id, value
 

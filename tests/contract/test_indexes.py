@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from headgate.errors import InvalidItemError
+from headgate.store.catalogue.tables import CONTROL, DATASET_REGISTRY, EVIDENCE_CACHE, EXECUTIONS, FANOUT
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Update
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, DATASET_REGISTRY, EVIDENCE_CACHE, EXECUTIONS, FANOUT
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Put, Query, Range, Sort, Update
 from tests.contract.conftest import Eventually, contents, items_of, pages_of
 
 TABLES = (CONTROL, DATASET_REGISTRY, EVIDENCE_CACHE, EXECUTIONS, FANOUT)

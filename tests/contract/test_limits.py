@@ -8,13 +8,20 @@ from typing import Any
 import pytest
 
 from headgate.errors import HeadgateError, InvalidItemError, ItemTooLargeError
-from headgate.store.checks import ITEM_BYTES_MAX
-from headgate.store.conditions import exists, version_is
+from headgate.store.catalogue.tables import (
+    CONTROL,
+    DATASET_REGISTRY,
+    EVIDENCE_CACHE,
+    PIPELINES,
+    STREAM_CHECKPOINTS,
+    TURNS,
+)
+from headgate.store.model.conditions import exists, version_is
+from headgate.store.model.requests import Delete, Put
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.validation import ITEM_BYTES_MAX
+from headgate.store.model.values import Item, stored_bytes
 from headgate.store.port import Store
-from headgate.store.schema import Key, Table
-from headgate.store.tables import CONTROL, DATASET_REGISTRY, EVIDENCE_CACHE, PIPELINES, STREAM_CHECKPOINTS, TURNS
-from headgate.store.values import Item, stored_bytes
-from headgate.store.writes import Delete, Put
 from tests.contract.conftest import assert_refused, contents
 
 TABLES = (CONTROL, DATASET_REGISTRY, EVIDENCE_CACHE, PIPELINES, STREAM_CHECKPOINTS, TURNS)

@@ -8,11 +8,11 @@ from typing import Final
 import pytest
 
 from headgate.errors import InvalidItemError, ItemTooLargeError, TransactionLimitError
-from headgate.store.conditions import equals, version_is
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import equals, version_is
+from headgate.store.model.requests import Put, Query
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.writes import Put, Query
 
 TABLES: Final = (CONTROL,)
 KEY: Final = Key("p", "s")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from headgate.errors import CursorError, InvalidItemError
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE, PIPELINES, TURNS
+from headgate.store.model.requests import Delete, Page, Put, Query, Range, Sort
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE, PIPELINES, TURNS
-from headgate.store.writes import Delete, Page, Put, Query, Range, Sort
 from tests.contract.conftest import Eventually, items_of, pages_of
 
 TABLES = (CONTROL, EVIDENCE_CACHE, TURNS)

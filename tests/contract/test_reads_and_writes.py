@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from headgate.errors import InvalidItemError
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE, HEALTH_CHECK, PIPELINES, TURNS
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key, Table
 from headgate.store.port import Store
-from headgate.store.schema import Key, Table
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE, HEALTH_CHECK, PIPELINES, TURNS
-from headgate.store.writes import Put
 from tests.contract.conftest import contents
 
 TABLES = (CONTROL, EVIDENCE_CACHE, HEALTH_CHECK, PIPELINES, TURNS)

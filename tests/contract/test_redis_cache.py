@@ -19,11 +19,12 @@ import redis
 
 from headgate.clock import SystemClock
 from headgate.errors import SettingsError, TransientError
-from headgate.store import cache_shared, redis_cache
-from headgate.store.cache import VERSION_MAX, Cache, Cached, Layer, Loaded
-from headgate.store.cache_keys import Key, Kind, dataset_config, dataset_configs_of, signal_state, signal_states_of
-from headgate.store.cache_shared import Invalidation, SharedEntry
-from headgate.store.redis_cache import RedisLayer
+from headgate.store.cache import redis as redis_cache
+from headgate.store.cache import shared as cache_shared
+from headgate.store.cache.keys import Key, Kind, dataset_config, dataset_configs_of, signal_state, signal_states_of
+from headgate.store.cache.read_through import VERSION_MAX, Cache, Cached, Layer, Loaded
+from headgate.store.cache.redis import RedisLayer
+from headgate.store.cache.shared import Invalidation, SharedEntry
 from tests.redis_server import RedisServer
 
 KEY = dataset_config("urn:dp:orders:created:v1")
@@ -380,9 +381,9 @@ CHILD = """
 import sys
 import msgspec
 from headgate.clock import SystemClock
-from headgate.store.cache import Cache, Loaded
-from headgate.store.cache_keys import dataset_config
-from headgate.store.redis_cache import RedisLayer
+from headgate.store.cache.read_through import Cache, Loaded
+from headgate.store.cache.keys import dataset_config
+from headgate.store.cache.redis import RedisLayer
 
 class Config(msgspec.Struct, frozen=True):
     tier: str
@@ -756,7 +757,7 @@ def test_layer__url_is_not_one_of_redis__is_refused_without_repeating_it(url: st
 
 
 def test_module__redis_client_is_not_installed__says_how_to_install_it() -> None:
-    code = "import sys; sys.modules['redis'] = None; import headgate.store.redis_cache"
+    code = "import sys; sys.modules['redis'] = None; import headgate.store.cache.redis"
 
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 

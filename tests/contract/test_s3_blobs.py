@@ -16,11 +16,11 @@ from mypy_boto3_s3 import S3Client
 
 from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError, StoreBusyError, StoreIOError, ThrottledError, UserError
-from headgate.store.s3 import S3Blobs
-from headgate.store.schema import Key, Table
-from headgate.store.spill import Spill
-from headgate.store.tables import INBOXES
-from headgate.store.values import Item
+from headgate.store.blobs.s3 import S3Blobs
+from headgate.store.blobs.spill import Spill
+from headgate.store.catalogue.tables import INBOXES
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.values import Item
 from tests.ministack import REGION, fresh_account
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, CorruptionError
-from headgate.store.blobs import FolderBlobs
-from headgate.store.conditions import absent, differs, equals, has, version_is
-from headgate.store.schema import Key
-from headgate.store.spill import PREFIX, Spill
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE, PIPELINES, STREAM_CHECKPOINTS
-from headgate.store.values import BLOB, Item
-from headgate.store.writes import ChangeKind, Check, Delete, Put, Query, Update
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.blobs.spill import PREFIX, Spill
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE, PIPELINES, STREAM_CHECKPOINTS
+from headgate.store.model.conditions import absent, differs, equals, has, version_is
+from headgate.store.model.requests import ChangeKind, Check, Delete, Put, Query, Update
+from headgate.store.model.schema import Key
+from headgate.store.model.values import BLOB, Item
 from tests.contract.conftest import AnyStore, Eventually, contents
 
 TABLES = (CONTROL, EVIDENCE_CACHE, PIPELINES, STREAM_CHECKPOINTS)

@@ -16,13 +16,13 @@ from queue import SimpleQueue
 import pytest
 
 from headgate.errors import ConflictError, StoreBusyError, StoreClosedError
-from headgate.store.conditions import absent
-from headgate.store.file_lock import FileLock
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore
-from headgate.store.sqlite_commits import HOMING_PAGES, HOMING_ROWS, homing_rows
-from headgate.store.tables import CONTROL
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
+from headgate.store.sqlite.file_lock import FileLock
+from headgate.store.sqlite.group_commit import HOMING_PAGES, HOMING_ROWS, homing_rows
+from headgate.store.sqlite.store import SqliteStore
 from tests.stores import create_sqlite
 
 

@@ -17,11 +17,11 @@ from headgate.errors import (
     NewerStoreError,
     StoreClosedError,
 )
-from headgate.store.names import TableNames
-from headgate.store.schema import Key
-from headgate.store.sqlite import Synchronous
-from headgate.store.tables import CONTROL, EXECUTIONS, FANOUT, SIGNAL_STATE
-from headgate.store.writes import Query
+from headgate.store.catalogue.tables import CONTROL, EXECUTIONS, FANOUT, SIGNAL_STATE
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
+from headgate.store.sqlite.store import Synchronous
+from headgate.store.table_names import TableNames
 from tests.stores import create_sqlite
 
 ROW = {"PK": "DEDUP#a", "SK": "DEDUP", "note": "kept"}
@@ -125,7 +125,7 @@ def test_write__file_may_not_grow__store_full_and_everything_before_is_there(tmp
         import resource, signal, sys
         from pathlib import Path
         from headgate.errors import StoreFullError
-        from headgate.store.tables import CONTROL
+        from headgate.store.catalogue.tables import CONTROL
         from tests.stores import create_sqlite
         folder = Path(sys.argv[1])
         store = create_sqlite(folder)
@@ -173,7 +173,7 @@ def test_write__read_only_to_this_user__refused_and_readable(tmp_path: Path) -> 
         from pathlib import Path
         from headgate.errors import ReadOnlyStoreError
         from headgate.clock import SystemClock
-        from headgate.store.sqlite_file import DatabaseFile, Synchronous
+        from headgate.store.sqlite.file import DatabaseFile, Synchronous
         if os.getuid() == 0:
             os.setgid(65534); os.setuid(65534)
         try:
@@ -376,7 +376,7 @@ def test_fork__parent_killed_and_child_lives_on__others_can_write(tmp_path: Path
     script = """
         import os, signal, sys, time
         from pathlib import Path
-        from headgate.store.tables import CONTROL
+        from headgate.store.catalogue.tables import CONTROL
         from tests.stores import create_sqlite
         store = create_sqlite(Path(sys.argv[1]))
         store._file.lock.acquire()

@@ -10,10 +10,10 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import InvalidItemError, StreamTrimmedError
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore
-from headgate.store.tables import CONTROL, SIGNAL_STATE
-from headgate.store.writes import ChangeKind, StreamStart
+from headgate.store.catalogue.tables import CONTROL, SIGNAL_STATE
+from headgate.store.model.requests import ChangeKind, StreamStart
+from headgate.store.model.schema import Key
+from headgate.store.sqlite.store import SqliteStore
 from tests.stores import open_sqlite
 
 HOUR = 3600

@@ -14,11 +14,11 @@ from headgate.errors import (
     StoreClosedError,
     TransactionLimitError,
 )
-from headgate.store.conditions import absent, exists, version_is
+from headgate.store.catalogue.tables import CONTROL, PIPELINES
+from headgate.store.model.conditions import absent, exists, version_is
+from headgate.store.model.requests import Check, Put, Update, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, PIPELINES
-from headgate.store.writes import Check, Put, Update, Write
 from tests.contract.conftest import OpenStore, assert_refused, contents
 
 TABLES = (CONTROL, PIPELINES)

@@ -12,12 +12,12 @@ from headgate.errors import (
     TokenReusedError,
     TransactionLimitError,
 )
-from headgate.store.conditions import absent, equals, exists
+from headgate.store.catalogue.tables import CONTROL, FANOUT, IDEMPOTENCY, PIPELINES
+from headgate.store.model.conditions import absent, equals, exists
+from headgate.store.model.requests import Check, Delete, Put, Update, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, FANOUT, IDEMPOTENCY, PIPELINES
-from headgate.store.values import Item
-from headgate.store.writes import Check, Delete, Put, Update, Write
 from tests.contract.conftest import OpenStore, assert_refused, contents
 
 TABLES = (CONTROL, FANOUT, IDEMPOTENCY, PIPELINES)

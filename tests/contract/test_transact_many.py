@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import ConflictError, InvalidItemError
-from headgate.store.conditions import absent, version_is
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.writes import Delete, Put
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Delete, Put
+from headgate.store.model.schema import Key
 from tests.contract.conftest import AnyStore
 
 

@@ -13,12 +13,12 @@ from headgate.errors import (
     ItemTooLargeError,
     TransactionLimitError,
 )
-from headgate.store.conditions import absent, equals, exists, version_is
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE, PIPELINES, TURNS
+from headgate.store.model.conditions import absent, equals, exists, version_is
+from headgate.store.model.requests import Check, Delete, Put, Update, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE, PIPELINES, TURNS
-from headgate.store.values import Item
-from headgate.store.writes import Check, Delete, Put, Update, Write
 from tests.contract.conftest import assert_refused, contents
 
 TABLES = (CONTROL, EVIDENCE_CACHE, PIPELINES, TURNS)

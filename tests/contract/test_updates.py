@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from headgate.errors import ConflictError, InvalidItemError
-from headgate.store.conditions import all_of, exists, version_is
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE, TURNS
+from headgate.store.model.conditions import all_of, exists, version_is
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE, TURNS
 from tests.contract.conftest import assert_refused, contents
 
 TABLES = (CONTROL, EVIDENCE_CACHE, TURNS)

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidItemError
-from headgate.store.conditions import equals
+from headgate.store.catalogue.tables import CONTROL, IDEMPOTENCY, PIPELINES
+from headgate.store.model.conditions import equals
+from headgate.store.model.requests import Put, Query, Update
+from headgate.store.model.schema import Key
+from headgate.store.model.values import BLOB, Item, canonical_item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, IDEMPOTENCY, PIPELINES
-from headgate.store.values import BLOB, Item, canonical_item
-from headgate.store.writes import Put, Query, Update
 from tests.contract.conftest import assert_refused, contents
 
 TABLES = (CONTROL, IDEMPOTENCY, PIPELINES)

@@ -10,11 +10,11 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError
-from headgate.store.conditions import exists
+from headgate.store.catalogue.tables import CONTROL, IDEMPOTENCY
+from headgate.store.model.conditions import exists
+from headgate.store.model.requests import Put, Update
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, IDEMPOTENCY
-from headgate.store.writes import Put, Update
 from tests.contract.conftest import OpenStore
 
 TABLES = (CONTROL, IDEMPOTENCY)

@@ -9,8 +9,8 @@ import msgspec
 import headgate as hg
 from headgate.durable.history import Command, Event, Turn, dump_turn
 from headgate.durable.records import INBOX, TIMERS_DUE, WATCH
-from headgate.store.tables import ACTIVITIES, INBOXES, TIMERS
-from headgate.store.writes import Query
+from headgate.store.catalogue.tables import ACTIVITIES, INBOXES, TIMERS
+from headgate.store.model.requests import Query
 
 # What differs between two runs of the same scenario and says nothing about it.
 _ACCIDENTS = ("worker", "seed", "trace", "started_at_ms", "ended_at_ms")

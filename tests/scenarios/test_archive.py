@@ -8,8 +8,8 @@ import headgate as hg
 from headgate.durable.archiving import ARCHIVED
 from headgate.durable.history import Turn
 from headgate.errors import NotFoundError
-from headgate.store.tables import INBOXES, TURNS
-from headgate.store.writes import Query
+from headgate.store.catalogue.tables import INBOXES, TURNS
+from headgate.store.model.requests import Query
 from headgate.testing import replay
 from tests.scenarios.conftest import OpenEnvironment
 

@@ -23,10 +23,10 @@ from headgate.errors import (
     NotFoundError,
     WorkflowViolationError,
 )
-from headgate.store.conditions import absent
-from headgate.store.schema import Key
-from headgate.store.tables import IDEMPOTENCY
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import IDEMPOTENCY
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.hashing import raw
 from tests.scenarios.histories import commands, events, issued, kinds, left_behind, notes, turns

@@ -11,8 +11,8 @@ from msgspec import Raw
 import headgate as hg
 from headgate.durable.history import Started
 from headgate.errors import AlreadyStartedError, NotFoundError
-from headgate.store.schema import Key
-from headgate.store.tables import EXECUTIONS, TIMERS, TURNS
+from headgate.store.catalogue.tables import EXECUTIONS, TIMERS, TURNS
+from headgate.store.model.schema import Key
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import events, left_behind
 

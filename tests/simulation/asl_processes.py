@@ -32,7 +32,7 @@ from headgate.durable.history import ActivityOptions
 from headgate.durable.records import Activity
 from headgate.durable.worker import Worker
 from headgate.errors import StaleClaimError
-from headgate.store.sqlite import SqliteStore
+from headgate.store.sqlite.store import SqliteStore
 from tests.asl_rig import Functions
 from tests.simulation.durable_processes import LEASE_SECONDS, Machine, Process, ProcessStore, SeededIds
 

@@ -15,8 +15,8 @@ from typing import Any
 from headgate.asl.executions import ExecutionStatus, execution_id_of
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError
-from headgate.store.schema import Key
-from headgate.store.tables import EXECUTIONS
+from headgate.store.catalogue.tables import EXECUTIONS
+from headgate.store.model.schema import Key
 from tests.asl_rig import beside, check_events, each, machine, task
 from tests.simulation.asl_processes import MACHINE, AslMachine, AslProcess, Outcome
 from tests.simulation.durable_processes import Crash, Fault

@@ -25,13 +25,13 @@ from headgate.durable.records import Activity
 from headgate.durable.worker import Worker
 from headgate.errors import OutcomeUnknownError, StoreBusyError, TransientError
 from headgate.ids import IdMaker
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cursors import Cursors
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.blobs.spill import Spill
 from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
-from headgate.store.spill import Spill
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.writes import Page, Query
+from headgate.store.model.cursors import Cursors
+from headgate.store.model.requests import Page, Query
+from headgate.store.sqlite.store import SqliteStore, Synchronous
+from headgate.store.table_names import TableNames
 from tests.simulation.durable_app import Journal, make_app
 from tests.simulation.durable_rows import Reader
 from tests.stores import open_sqlite

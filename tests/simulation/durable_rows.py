@@ -36,7 +36,7 @@ from headgate.durable.records import (
     timer_id,
     timer_of,
 )
-from headgate.store.tables import ACTIVITIES, CONTROL, EXECUTIONS, INBOXES, TIMERS, TURNS
+from headgate.store.catalogue.tables import ACTIVITIES, CONTROL, EXECUTIONS, INBOXES, TIMERS, TURNS
 from headgate.testing import replay
 
 # These wait for a signal and for nothing else, in some of their states.

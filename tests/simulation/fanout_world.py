@@ -24,13 +24,13 @@ from headgate.fanout.states import Admission, Disposition, FanoutStatus
 from headgate.fanout.steering import Steering
 from headgate.fanout.tending import Tender
 from headgate.fanout.tracking import Claim, Tracker
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cursors import Cursors
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.blobs.spill import Spill
+from headgate.store.catalogue.tables import FANOUT
 from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
-from headgate.store.spill import Spill
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.tables import FANOUT
+from headgate.store.model.cursors import Cursors
+from headgate.store.sqlite.store import SqliteStore, Synchronous
+from headgate.store.table_names import TableNames
 from tests.fanout_books import COMPLETED, OPEN, Books, check_books, check_found, read_books
 from tests.simulation.durable_processes import Crash, ProcessStore, SeededIds
 from tests.stores import open_sqlite

@@ -13,11 +13,21 @@ from typing import Any
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError
-from headgate.store.conditions import Condition, absent, all_of, any_of, at_most, equals, exists, holds, version_is
+from headgate.store.catalogue.tables import SIGNAL_STATE
+from headgate.store.model.conditions import (
+    Condition,
+    absent,
+    all_of,
+    any_of,
+    at_most,
+    equals,
+    exists,
+    holds,
+    version_is,
+)
+from headgate.store.model.requests import ChangeKind, Check, Delete, Put, Query, Update, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import SIGNAL_STATE
-from headgate.store.writes import ChangeKind, Check, Delete, Put, Query, Update, Write
 
 DATASETS = [f"urn:dp:d{number}" for number in range(4)]
 SIGNALS = ["FRESHNESS", "VOLUME"]

@@ -46,8 +46,8 @@ from headgate.pipelines.runs import Runs
 from headgate.pipelines.service import PipelineService
 from headgate.pipelines.traits import TraitPush
 from headgate.pipelines.vocabulary import FailureCategory, JobState, RerunReason, RunStatus
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Query, Range, Sort
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Query, Range, Sort
 from headgate.triggers.contract import Polled, Started, TriggerFailedError, TriggerOrder
 from tests.pipeline_rig import LANDED, Jobs, pipeline
 from tests.simulation.asl_processes import AslMachine, AslProcess

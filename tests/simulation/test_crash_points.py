@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.store.conditions import absent, version_is
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore
-from headgate.store.tables import CONTROL, INCIDENT_INDEX, SIGNAL_STATE
-from headgate.store.writes import ChangeKind, Put, Query, Update, Write
+from headgate.store.catalogue.tables import CONTROL, INCIDENT_INDEX, SIGNAL_STATE
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import ChangeKind, Put, Query, Update, Write
+from headgate.store.model.schema import Key
+from headgate.store.sqlite.store import SqliteStore
 from tests.stores import create_sqlite
 
 SIGNAL = Key("urn:dp:orders", "FRESHNESS")

@@ -10,8 +10,8 @@ import pytest
 import headgate as hg
 from headgate.clock import VirtualClock
 from headgate.durable import guard
-from headgate.store.schema import Key
-from headgate.store.tables import EXECUTIONS
+from headgate.store.catalogue.tables import EXECUTIONS
+from headgate.store.model.schema import Key
 from tests.simulation.durable_processes import Crash, Fault, Machine, Process
 from tests.simulation.durable_rows import Checks, check_heard_once, check_quiet, check_replays
 

@@ -18,11 +18,11 @@ from headgate.errors import ConflictError, IllegalTransitionError, OutcomeUnknow
 from headgate.health.incident_values import Changes
 from headgate.health.signal_decisions import Verdict
 from headgate.health.signal_values import SignalUpdate
+from headgate.store.catalogue.tables import ACTIVITIES, EVIDENCE_CACHE
 from headgate.store.keyring import Keyring
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.sqlite import Synchronous
-from headgate.store.tables import ACTIVITIES, EVIDENCE_CACHE
+from headgate.store.sqlite.store import Synchronous
 from tests.health_rig import CRITICAL, OK, ORDERS, PAYMENTS, WARNING, Rig, check_invariants, evidence_id, trouble
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore, SeededIds
 from tests.stores import open_sqlite

@@ -23,11 +23,11 @@ from headgate.durable.records import MESSAGES
 from headgate.durable.schedules import Schedules
 from headgate.durable.slots import CatchUp, Overlap, Schedule, Skipped, Spec, milliseconds, moment, slot_of
 from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import EXECUTIONS, INBOXES
+from headgate.store.model.requests import Page, Query, Range, Sort
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.tables import EXECUTIONS, INBOXES
-from headgate.store.writes import Page, Query, Range, Sort
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 
 WORKFLOW = "report"

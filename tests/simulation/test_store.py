@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cursors import Cursors
-from headgate.store.dynamodb import DynamoStore
-from headgate.store.dynamodb_calls import client_config
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.blobs.spill import Spill
+from headgate.store.catalogue.tables import IDEMPOTENCY, SIGNAL_STATE, STREAM_CHECKPOINTS
+from headgate.store.dynamodb.client import client_config
+from headgate.store.dynamodb.store import DynamoStore
 from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
+from headgate.store.model.cursors import Cursors
 from headgate.store.port import Store
-from headgate.store.spill import Spill
-from headgate.store.tables import IDEMPOTENCY, SIGNAL_STATE, STREAM_CHECKPOINTS
+from headgate.store.table_names import TableNames
 from tests.ministack import Ministack, aws_session, fresh_account
 from tests.simulation.model import Simulation
 from tests.stores import open_sqlite

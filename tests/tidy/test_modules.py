@@ -48,7 +48,7 @@ def test_import__the_package__loads_nothing_heavy() -> None:
 def test_import__the_sqlite_store__loads_no_other_backend() -> None:
     others = {"boto3", "botocore", "redis", "grpc", "litestar", "cryptography", "asyncio"}
 
-    assert loaded_by("import headgate.store.sqlite") & others == set()
+    assert loaded_by("import headgate.store.sqlite.store") & others == set()
 
 
 def late_reads(source: str) -> list[int]:

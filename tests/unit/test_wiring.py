@@ -27,9 +27,9 @@ from headgate.durable.retry import Retry
 from headgate.durable.slots import Spec
 from headgate.errors import SettingsError, TransientError
 from headgate.settings import ArchiveSettings, CacheSettings, ForwardSettings, Secret, Settings, StoreSettings
-from headgate.store.cache import Cache, Cached, Layer, Loaded
-from headgate.store.cache_keys import dataset_config
-from headgate.store.tables import HEALTH_CHECK
+from headgate.store.cache.keys import dataset_config
+from headgate.store.cache.read_through import Cache, Cached, Layer, Loaded
+from headgate.store.catalogue.tables import HEALTH_CHECK
 from headgate.wiring import open_cache, open_service, open_store, ping_redis
 from tests.redis_server import RedisServer
 

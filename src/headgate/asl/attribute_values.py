@@ -12,8 +12,8 @@ import msgspec
 
 from headgate.asl.scope import Json
 from headgate.errors import InvalidItemError
-from headgate.store.dynamodb_items import to_attributes, to_value
-from headgate.store.values import parse_number
+from headgate.store.dynamodb.marshalling import to_attributes, to_value
+from headgate.store.model.values import parse_number
 
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?")
 _DEPTH_MAX: Final = 32

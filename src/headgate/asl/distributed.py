@@ -33,7 +33,7 @@ from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.fanout.rows import Chunk, Policy
 from headgate.fanout.service import FanoutService
 from headgate.fanout.splitting import ID_CHARS_MAX, Order
-from headgate.store.blobs import Blobs
+from headgate.store.blobs.folder import Blobs
 
 if TYPE_CHECKING:
     from headgate.asl.hosting import DurableHost

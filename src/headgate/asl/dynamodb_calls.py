@@ -35,12 +35,7 @@ from headgate.errors import (
     ItemTooLargeError,
     TransactionLimitError,
 )
-from headgate.store import conditions
-from headgate.store.conditions import CLAUSES_MAX, VALUE_BYTES_MAX, absent, all_of, equals, exists, has, lacks
-from headgate.store.names import TableNames
-from headgate.store.port import Store
-from headgate.store.schema import Key, Table
-from headgate.store.tables import (
+from headgate.store.catalogue.tables import (
     ALL_TABLES,
     COLUMN_READERS,
     COLUMN_WRITERS,
@@ -60,8 +55,13 @@ from headgate.store.tables import (
     SIGNAL_HISTORY,
     SIGNAL_STATE,
 )
-from headgate.store.values import Item, canonical_item
-from headgate.store.writes import Check, Delete, Put, Query, Update, Write
+from headgate.store.model import conditions
+from headgate.store.model.conditions import CLAUSES_MAX, VALUE_BYTES_MAX, absent, all_of, equals, exists, has, lacks
+from headgate.store.model.requests import Check, Delete, Put, Query, Update, Write
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.values import Item, canonical_item
+from headgate.store.port import Store
+from headgate.store.table_names import TableNames
 
 # The one table in which a machine may write. The others are kept in step with each other, with the audit log or with
 # the engine's own work by whoever writes them, and an item put in from aside would break what they promise.

@@ -40,7 +40,7 @@ from headgate.errors import (
 )
 from headgate.ids import IdMaker
 from headgate.store.keyring import Keyring
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 MACHINE_TAG: Final = "machine"

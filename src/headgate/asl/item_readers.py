@@ -23,7 +23,7 @@ from headgate import shapes
 from headgate.asl.failures import ITEM_READER_FAILED, StateError
 from headgate.asl.scope import Json, Member
 from headgate.errors import NotFoundError, UserError
-from headgate.store.blobs import Blobs
+from headgate.store.blobs.folder import Blobs
 
 _BUCKETS: Final = "buckets"
 _GET: Final = "s3:getObject"

@@ -26,7 +26,7 @@ from headgate.asl.expressions import (
     Value,
 )
 from headgate.errors import InvalidItemError
-from headgate.store.values import add_numbers, same
+from headgate.store.model.values import add_numbers, same
 
 MISSING: Final = object()
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from headgate.asl.expressions import Between, Both, Comparison, Condition, Path, Test, Tested, Value
 from headgate.errors import InvalidItemError
-from headgate.store.schema import Index, KeyPart, Table
-from headgate.store.writes import Range, Sort
+from headgate.store.model.requests import Range, Sort
+from headgate.store.model.schema import Index, KeyPart, Table
 
 _RANGES: Final = {
     "=": Range.EQUALS,

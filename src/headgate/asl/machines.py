@@ -17,12 +17,12 @@ from headgate.asl.substitution import substitute
 from headgate.clock import Clock
 from headgate.durable.records import instant
 from headgate.errors import ConflictError, DefinitionError, InvalidIdError, NotFoundError, VersionConflictError
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import DEFINITIONS
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put, Query, Range, Sort
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import DEFINITIONS
-from headgate.store.values import Item
-from headgate.store.writes import Put, Query, Range, Sort
 
 KIND: Final = "STATE-MACHINE"
 LATEST: Final = "LATEST"

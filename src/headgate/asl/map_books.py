@@ -25,9 +25,9 @@ from headgate.fanout.redriving import Selection
 from headgate.fanout.rows import MAIN_LANE, Chunk, Fanout, Policy, moment, moment_ms, queue_place, run_key
 from headgate.fanout.service import FanoutService
 from headgate.fanout.states import Disposition, FanoutStatus
-from headgate.store.conditions import all_of, exists, lacks
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Check
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.conditions import all_of, exists, lacks
+from headgate.store.model.requests import Check
 
 # No execution of Step Functions lasts longer than a year. Until then its chunk is nobody else's: what has become of it
 # the execution of the Map knows, and no lease.

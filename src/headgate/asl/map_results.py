@@ -23,7 +23,7 @@ from headgate.durable import payload
 from headgate.errors import FatalError, UserError
 from headgate.fanout.library import Library
 from headgate.fanout.rows import Chunk
-from headgate.store.blobs import Blobs
+from headgate.store.blobs.folder import Blobs
 
 MANIFEST: Final = "manifest.json"
 # Step Functions cuts its files at 5 GB; ours are put together in memory.

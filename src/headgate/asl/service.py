@@ -21,10 +21,10 @@ from headgate.durable.fleet import list_members
 from headgate.durable.history import ActivityOptions
 from headgate.durable.service import Service
 from headgate.fanout.service import FanoutService
-from headgate.store.blobs import Blobs
+from headgate.store.blobs.folder import Blobs
 from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
 from headgate.store.port import Store
+from headgate.store.table_names import TableNames
 
 
 class AslService:

@@ -28,8 +28,8 @@ from headgate.durable.history import ActivityOptions
 from headgate.durable.retry import Retry
 from headgate.errors import AlreadyStartedError, InvalidIdError, NotFoundError, PayloadTooLargeError
 from headgate.fanout.service import FanoutService
-from headgate.store.names import TableNames
 from headgate.store.port import Store
+from headgate.store.table_names import TableNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,12 +37,12 @@ from headgate.errors import (
 )
 from headgate.ids import IdMaker
 from headgate.settings import Secret
-from headgate.store.conditions import absent, exists, version_is
+from headgate.store.catalogue.tables import API_KEYS
+from headgate.store.model.conditions import absent, exists, version_is
+from headgate.store.model.requests import Put, Query
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import API_KEYS
-from headgate.store.values import Item
-from headgate.store.writes import Put, Query
 
 PREFIX: Final = "hg_"
 CACHE_SECONDS: Final = 5.0

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from headgate.store.values import canonical_item, dump_ordered, same
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
+from headgate.store.model.values import canonical_item, dump_ordered, same
 
 
 class AuditEntry(Struct, frozen=True):

@@ -18,8 +18,8 @@ from headgate.durable.sqs import QueueUrls, WakeQueues
 from headgate.durable.wake_sweep import WakeSweep
 from headgate.durable.wakes import Due, WorkerWake, asked_by, load_due
 from headgate.pipelines.one_shots import OneShots
-from headgate.store.names import TableNames
-from headgate.store.tables import ALL_TABLES
+from headgate.store.catalogue.tables import ALL_TABLES
+from headgate.store.table_names import TableNames
 from headgate.telemetry import configure_logs
 from headgate.triggers.aws_clients import AwsClients
 from headgate.wiring import AppService, OpenedStore, join_fanouts, load_app, open_fanouts, open_service, open_store

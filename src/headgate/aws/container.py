@@ -31,9 +31,9 @@ from headgate.pipelines.heartbeats import Who
 from headgate.pipelines.loops import PipelineLoops
 from headgate.pipelines.starting import FUNCTIONS
 from headgate.pipelines.watchdog import TickReport
-from headgate.store.cache import Cache
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Change
+from headgate.store.cache.read_through import Cache
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Change
 from headgate.telemetry import configure_logs
 from headgate.triggers.aws_clients import AwsClients
 from headgate.wiring import (

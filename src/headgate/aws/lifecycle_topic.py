@@ -13,7 +13,7 @@ from headgate.pipelines.aws_refusals import asking
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.run_rows import run_log_of
 from headgate.pipelines.vocabulary import RunStatus
-from headgate.store.writes import Change
+from headgate.store.model.requests import Change
 
 _EVENTS: Final = {
     RunStatus.COMPLETED: EventName.PIPELINE_COMPLETED,

@@ -13,8 +13,8 @@ from typing import Any, Final
 import structlog
 
 from headgate.aws.stream_records import change_of, key_of, sequence_of
-from headgate.store.schema import Key, Table
-from headgate.store.writes import Change
+from headgate.store.model.requests import Change
+from headgate.store.model.schema import Key, Table
 
 _REMEMBERED_MAX: Final = 10_000
 _log = structlog.get_logger(__name__)

@@ -6,11 +6,11 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.store.dynamodb_items import from_attributes
-from headgate.store.dynamodb_streams import TTL_PRINCIPAL
-from headgate.store.schema import Key, Table
-from headgate.store.values import Item
-from headgate.store.writes import Change, ChangeKind
+from headgate.store.dynamodb.marshalling import from_attributes
+from headgate.store.dynamodb.streams import TTL_PRINCIPAL
+from headgate.store.model.requests import Change, ChangeKind
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.values import Item
 
 
 def key_of(table: Table, record: Mapping[str, Any]) -> Key:

@@ -22,9 +22,9 @@ from headgate.clock import SystemClock
 from headgate.errors import HeadgateError
 from headgate.serve.health import DISK_FREE_BYTES_MIN
 from headgate.settings import Address, Settings
-from headgate.store import sqlite_doctor
 from headgate.store.keyring import Keyring, Purpose
-from headgate.store.names import TableNames
+from headgate.store.sqlite import doctor as sqlite_doctor
+from headgate.store.table_names import TableNames
 
 _WAL_BYTES_MAX: Final = 256 * 1024 * 1024
 _ANSWER_SECONDS: Final = 2.0

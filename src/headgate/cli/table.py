@@ -20,8 +20,8 @@ app = typer.Typer(help="The tables that hold everything.", no_args_is_help=True,
 @app.command("ls")
 def list_tables(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
     """List every table: its name here and what it is for; with --json also its keys and indexes."""
-    from headgate.store.names import TableNames
-    from headgate.store.tables import ALL_TABLES
+    from headgate.store.catalogue.tables import ALL_TABLES
+    from headgate.store.table_names import TableNames
 
     settings = session_of(context).settings(config, home=home)
     names = TableNames(settings.store.table_prefix, settings.store.table_names)

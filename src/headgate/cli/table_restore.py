@@ -10,7 +10,7 @@ from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.errors import UserError
 
 if TYPE_CHECKING:
-    from headgate.store.schema import Key, Table
+    from headgate.store.model.schema import Key, Table
 
 DIFFER_EXIT_CODE: Final = 1
 _SHOWN: Final = 20
@@ -127,7 +127,7 @@ def swap(
 
 
 def _table(name: str) -> Table:
-    from headgate.store.tables import named
+    from headgate.store.catalogue.tables import named
 
     return named(name)
 
@@ -137,7 +137,7 @@ def _key(table: Table, text: str) -> Key:
     import msgspec
 
     from headgate import shapes
-    from headgate.store.schema import Key
+    from headgate.store.model.schema import Key
 
     parts: list[Any] = list(text.partition("=")[::2]) if table.sort is not None else [text]
     if text.startswith("["):

@@ -26,10 +26,10 @@ from headgate.durable.limits import Limits
 from headgate.durable.records import NEVER_MS, WATCH, Activity, activity_of, message
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, StaleClaimError
 from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import ACTIVITIES
+from headgate.store.model.requests import Query, Range, Sort, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import ACTIVITIES
-from headgate.store.writes import Query, Range, Sort, Write
 
 _options_decoder: Final = msgspec.json.Decoder(ActivityOptions)
 _encoder: Final = msgspec.json.Encoder()

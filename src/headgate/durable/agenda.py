@@ -18,10 +18,10 @@ from headgate.durable.failures import ErrorInfo
 from headgate.durable.history import TimerFired, load_event
 from headgate.durable.records import INBOX, NEVER_MS, TIMERS_DUE, UNDISPATCHED, Timer, timer_of
 from headgate.errors import StaleClaimError
+from headgate.store.catalogue.tables import EXECUTIONS, INBOXES, TIMERS
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import EXECUTIONS, INBOXES, TIMERS
-from headgate.store.values import Item
-from headgate.store.writes import Query, Range, Sort
 
 if TYPE_CHECKING:
     from headgate.durable.worker import Worker

@@ -23,13 +23,13 @@ from headgate.durable.history import Turn
 from headgate.durable.history_reader import read_turns
 from headgate.durable.records import ARCHIVE, Execution, execution_of
 from headgate.errors import ConflictError, CorruptionError, HeadgateError, NotFoundError, OutcomeUnknownError
-from headgate.store.blobs import Blobs
-from headgate.store.conditions import absent, version_is
+from headgate.store.blobs.folder import Blobs
+from headgate.store.catalogue.tables import CONTROL, EXECUTIONS, INBOXES, TURNS
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, EXECUTIONS, INBOXES, TURNS
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Put, Query, Range, Sort, Write
 
 # How long an execution can be looked up after its history went to the archive.
 KEPT_SECONDS: Final = 365 * 86_400

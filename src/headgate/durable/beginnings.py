@@ -9,9 +9,9 @@ from headgate.durable.history import Started, Turn, load_event
 from headgate.durable.history_reader import first_turn_of_run, read_turns
 from headgate.durable.mail import delayed_start
 from headgate.durable.records import URGENT, Execution, message_of
+from headgate.store.catalogue.tables import INBOXES
+from headgate.store.model.requests import Query, Range, Sort
 from headgate.store.port import Store
-from headgate.store.tables import INBOXES
-from headgate.store.writes import Query, Range, Sort
 
 
 class Beginnings:

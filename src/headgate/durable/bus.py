@@ -24,11 +24,11 @@ from headgate.durable.replays import DROPPED_MAX, Replay, Replays, ReplayState, 
 from headgate.durable.subscriptions import Filter, Registered, Registry, Subscription, delivery, matches, matching
 from headgate.errors import ConflictError, HeadgateError, InvalidPayloadError, NotFoundError
 from headgate.ids import IdMaker
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import CONTROL, IDEMPOTENCY
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, IDEMPOTENCY
-from headgate.store.writes import Delete, Put, Query, Range, Sort, Write
 
 __all__ = [
     "Bus",

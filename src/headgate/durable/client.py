@@ -52,11 +52,11 @@ from headgate.errors import (
     UnknownWorkflowError,
 )
 from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import INBOXES
 from headgate.store.keyring import Keyring
+from headgate.store.model.requests import Put, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import INBOXES
-from headgate.store.writes import Put, Write
 
 _TERMINATE_SECONDS: Final = 30.0
 _answer_decoder: Final = msgspec.json.Decoder(AnswerUpdate)

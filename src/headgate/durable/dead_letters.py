@@ -15,11 +15,11 @@ from headgate.durable.failures import ErrorInfo
 from headgate.durable.records import Activity
 from headgate.durable.subscriptions import Registry, check_pattern, delivery, takes_type
 from headgate.errors import ConflictError, NotFoundError
-from headgate.store.conditions import absent, exists
+from headgate.store.catalogue.tables import ACTIVITIES, SUBSCRIPTIONS
+from headgate.store.model.conditions import absent, exists
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import ACTIVITIES, SUBSCRIPTIONS
-from headgate.store.writes import Delete, Put, Query, Range, Sort, Write
 
 KIND: Final = "DEAD"
 PREFIX: Final = "DEAD#"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from headgate.store.catalogue.tables import DEFINITION, DEFINITIONS
+from headgate.store.model.requests import Put
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import DEFINITION, DEFINITIONS
-from headgate.store.values import Item
-from headgate.store.writes import Put
 
 _KIND: Final = "workflow"
 _PAGE: Final = 100

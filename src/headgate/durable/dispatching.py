@@ -34,10 +34,10 @@ from headgate.durable.history_reader import read_turn
 from headgate.durable.records import ARCHIVE, OPEN, UNDISPATCHED, Execution, execution_of, message
 from headgate.durable.starts import StartRequest, same_parent, start_writes
 from headgate.errors import AlreadyStartedError, ConflictError, ExecutionClosedError, HeadgateError, UserError
+from headgate.store.catalogue.tables import EXECUTIONS
+from headgate.store.model.requests import Check, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import EXECUTIONS
-from headgate.store.writes import Check, Write
 
 STEP_WRITES_MAX: Final = 95
 # Transactions that are tried with one wait for the disk.

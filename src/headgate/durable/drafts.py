@@ -55,9 +55,9 @@ from headgate.durable.records import (
     turn_put,
 )
 from headgate.durable.starts import ANY_RUN, RETRY_SEQ, TIMEOUT_SEQ
-from headgate.store.schema import Key
-from headgate.store.tables import ACTIVITIES, INBOXES, TIMERS
-from headgate.store.writes import Delete, Put, Write
+from headgate.store.catalogue.tables import ACTIVITIES, INBOXES, TIMERS
+from headgate.store.model.requests import Delete, Put, Write
+from headgate.store.model.schema import Key
 
 # A transaction takes 100; the rest is for what closing an execution adds.
 WRITES_MAX: Final = 94

@@ -46,10 +46,10 @@ from headgate.errors import (
     TransientError,
 )
 from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import EXECUTIONS
+from headgate.store.model.requests import Check, Delete, Put, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import EXECUTIONS
-from headgate.store.writes import Check, Delete, Put, Write
 
 CYCLE_MAX: Final = 128
 LIVE_MAX: Final = 2_000

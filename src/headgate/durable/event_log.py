@@ -16,12 +16,12 @@ from headgate.durable.events import Event
 from headgate.durable.subscriptions import check_pattern, takes_type
 from headgate.errors import InvalidIdError, UserError
 from headgate.ids import made_at_ms
-from headgate.store.conditions import absent, differs
+from headgate.store.catalogue.tables import EVENTS
+from headgate.store.model.conditions import absent, differs
+from headgate.store.model.requests import Check, Put, Query, Range, Sort
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import EVENTS
-from headgate.store.values import Item
-from headgate.store.writes import Check, Put, Query, Range, Sort
 
 PREFIX: Final = "evt"
 RETENTION_DAYS: Final = 30

@@ -19,11 +19,11 @@ from headgate.clock import Clock
 from headgate.durable.hosts import is_running, this_host
 from headgate.errors import ConflictError, OutcomeUnknownError
 from headgate.ids import IdMaker
-from headgate.store.conditions import Condition, all_of, equals, exists, lacks
+from headgate.store.catalogue.tables import WORKERS
+from headgate.store.model.conditions import Condition, all_of, equals, exists, lacks
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import WORKERS
-from headgate.store.writes import Query
 
 LEASE_SECONDS: Final = 10.0
 _FLEET: Final = "FLEET"

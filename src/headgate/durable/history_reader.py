@@ -10,11 +10,11 @@ import msgspec
 from headgate.durable.history import Turn, load_turn
 from headgate.durable.records import Execution
 from headgate.errors import CorruptionError, InvalidPayloadError
+from headgate.store.catalogue.tables import TURNS
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import TURNS
-from headgate.store.values import Item
-from headgate.store.writes import Query, Range, Sort
 
 _PAGE: Final = 500
 

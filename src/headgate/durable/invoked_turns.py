@@ -19,8 +19,8 @@ from headgate.durable.service import Service
 from headgate.durable.turn_watch import TURN_SECONDS, each_turn
 from headgate.durable.wakes import Due, TurnWake, again
 from headgate.errors import HeadgateError
-from headgate.store.schema import Key
-from headgate.store.tables import TIMERS
+from headgate.store.catalogue.tables import TIMERS
+from headgate.store.model.schema import Key
 
 # A timer that is due in less than this is waited for: clocks of two machines differ by a little.
 PATIENCE_SECONDS: Final = 2.0

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.durable.history import ActivityOptions
 from headgate.durable.records import Activity
-from headgate.store.conditions import absent, equals, version_is
+from headgate.store.catalogue.tables import ACTIVITIES, CONTROL
+from headgate.store.model.conditions import absent, equals, version_is
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import ACTIVITIES, CONTROL
-from headgate.store.writes import Delete, Put, Query, Range, Sort, Write
 
 _SLOT: Final = "SLOT#"
 _RATE: Final = "RATE"

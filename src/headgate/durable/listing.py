@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from headgate.durable.history import Status
 from headgate.durable.records import Execution, execution_of
+from headgate.store.catalogue.tables import EXECUTIONS
+from headgate.store.model.requests import Query
 from headgate.store.port import Store
-from headgate.store.tables import EXECUTIONS
-from headgate.store.writes import Query
 
 LIMIT_MAX: Final = 1000
 # A search by tags looks at this many executions a page at most, and says where to go on.

@@ -13,10 +13,10 @@ from headgate.durable.records import MESSAGES, Execution, message, message_of, t
 from headgate.durable.starts import ANY_RUN, START_SEQ
 from headgate.errors import ConflictError, HeadgateError, InvalidPayloadError
 from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import INBOXES, TIMERS
+from headgate.store.model.requests import Query, Range, Sort, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import INBOXES, TIMERS
-from headgate.store.writes import Query, Range, Sort, Write
 
 _OLDEST: Final = Sort(Range.BEGINS_WITH, MESSAGES)
 

@@ -16,9 +16,9 @@ from headgate.durable.history_reader import read_run
 from headgate.durable.open_work import OpenWork, open_work
 from headgate.durable.records import Activity, Execution, activity_id, activity_of, execution_of, instant, timer_id
 from headgate.durable.starts import ANY_RUN, START_SEQ
+from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS, TIMERS
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import ACTIVITIES, EXECUTIONS, TIMERS
 
 # Of an execution that fanned out to thousands, these many are told of each kind.
 TOLD_MAX: Final = 200

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headgate.clock import Clock
 from headgate.durable.drafts import Source
-from headgate.store.writes import Delete
+from headgate.store.model.requests import Delete
 
 # An execution that waits for other code or for someone's attention is looked at no more often than this.
 SHELVED_SECONDS: Final = 2.0

@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from headgate import shapes
 from headgate.durable.history import Event, Started, Status, TerminateRequested, Turn, Woken, dump_event, dump_turn
-from headgate.store.conditions import Compare, Comparison, Condition, exists, one_of, version_is
-from headgate.store.schema import Key
-from headgate.store.tables import ACTIVITIES, EXECUTIONS, INBOXES, TIMERS, TURNS
-from headgate.store.values import Item, vouched
-from headgate.store.writes import Delete, Put
+from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS, INBOXES, TIMERS, TURNS
+from headgate.store.model.conditions import Compare, Comparison, Condition, exists, one_of, version_is
+from headgate.store.model.requests import Delete, Put
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item, vouched
 
 # Partitions of the sparse indexes that say what there is to do.
 INBOX: Final = "INBOX"

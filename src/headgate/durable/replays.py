@@ -15,11 +15,11 @@ from headgate.durable.event_log import EventLog, StoredEvent, expiry, first_id
 from headgate.durable.records import Activity, activity_of
 from headgate.durable.subscriptions import Subscription, check_pattern, delivery, matches, takes_type
 from headgate.errors import ConflictError, InvalidIdError, NotFoundError, TokenReusedError
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import ACTIVITIES, SUBSCRIPTIONS
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import ACTIVITIES, SUBSCRIPTIONS
-from headgate.store.writes import Put, Query, Range, Sort, Write
 
 PREFIX: Final = "REPLAY#"
 BATCH_MAX: Final = 90

@@ -16,12 +16,12 @@ from headgate.durable.slots import Decision, Fire, Overlap, Schedule, Spec, slot
 from headgate.durable.starts import StartRequest, start_writes
 from headgate.errors import ConflictError, OutcomeUnknownError
 from headgate.ids import IdMaker
-from headgate.store.conditions import version_is
+from headgate.store.catalogue.tables import EXECUTIONS, SCHEDULES
+from headgate.store.model.conditions import version_is
+from headgate.store.model.requests import Check, Put, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import EXECUTIONS, SCHEDULES
-from headgate.store.values import Item
-from headgate.store.writes import Check, Put, Write
 
 FIRES_MAX: Final = 20
 # Partitions of the due index: what has a next time, and what has none because it is paused or has ended.

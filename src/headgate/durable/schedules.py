@@ -51,11 +51,11 @@ from headgate.errors import (
     VersionConflictError,
 )
 from headgate.ids import IdMaker
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import EXECUTIONS, SCHEDULES
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import EXECUTIONS, SCHEDULES
-from headgate.store.writes import Query, Range, Sort
 
 BACKFILLS_MAX: Final = 10
 PREVIEW_MAX: Final = 1000

@@ -19,11 +19,11 @@ from headgate.errors import (
     PayloadTooLargeError,
 )
 from headgate.ids import IdMaker
-from headgate.store.conditions import absent, all_of, equals
+from headgate.store.catalogue.tables import EXECUTIONS, INBOXES
+from headgate.store.model.conditions import absent, all_of, equals
+from headgate.store.model.requests import Check, Put, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import EXECUTIONS, INBOXES
-from headgate.store.writes import Check, Put, Write
 
 
 class Sender:

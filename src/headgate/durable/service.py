@@ -20,7 +20,7 @@ from headgate.durable.turn_watch import TURN_SECONDS
 from headgate.durable.worker import Worker
 from headgate.durable.worker_threads import THREADS_MAX, WorkerThreads
 from headgate.ids import IdMaker
-from headgate.store.blobs import Blobs
+from headgate.store.blobs.folder import Blobs
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.durable.wakes import ActivityWake, Due, TurnWake, WorkerWake, dump_due
 from headgate.errors import StoreIOError, TransientError
-from headgate.store.dynamodb_calls import Fault, classify
+from headgate.store.dynamodb.client import Fault, classify
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

@@ -13,8 +13,8 @@ from headgate.durable.history import NULL, Started, Status, dump_event
 from headgate.durable.payload import Signature, digest, encode
 from headgate.durable.records import Execution, Timer, instant, message, timer_id
 from headgate.errors import AlreadyStartedError, InvalidPayloadError
-from headgate.store.conditions import absent
-from headgate.store.writes import Write
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Write
 
 # Timers that are not the workflow's own have numbers that no command has.
 START_SEQ: Final = 0

@@ -19,12 +19,12 @@ from headgate.durable.history import ActivityOptions
 from headgate.durable.records import Activity, instant
 from headgate.durable.retry import Retry
 from headgate.errors import ConflictError, DefinitionError, InvalidPayloadError, NotFoundError
-from headgate.store.conditions import Condition, absent, version_is
+from headgate.store.catalogue.tables import SUBSCRIPTIONS
+from headgate.store.model.conditions import Condition, absent, version_is
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item, same
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import SUBSCRIPTIONS
-from headgate.store.values import Item, same
-from headgate.store.writes import Query
 
 ANY: Final = "*"
 # Eight attempts within about an hour and a half: long enough for a deployment that is rolled back.

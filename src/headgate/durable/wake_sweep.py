@@ -18,10 +18,10 @@ from headgate.durable.service import Service
 from headgate.durable.wakes import AT_ONCE_MS, ActivityWake, Due, TurnWake
 from headgate.durable.worker_watch import WorkerWatch
 from headgate.errors import StaleClaimError
-from headgate.store.schema import Table
-from headgate.store.tables import ACTIVITIES, EXECUTIONS, INBOXES, TIMERS
-from headgate.store.values import Item
-from headgate.store.writes import Query, Range, Sort
+from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS, INBOXES, TIMERS
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.schema import Table
+from headgate.store.model.values import Item
 
 _MINUTE_MS: Final = 60_000
 # A prime, so that no interval between sweeps passes by all of its multiples.

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from headgate.durable.drafts import queue_partition
 from headgate.durable.records import INBOX, TIMERS_DUE
-from headgate.store.schema import Table
-from headgate.store.tables import ACTIVITIES, INBOXES, TIMERS
+from headgate.store.catalogue.tables import ACTIVITIES, INBOXES, TIMERS
+from headgate.store.model.schema import Table
 
 # Long past: to be told at once.
 AT_ONCE_MS: Final = 0

@@ -45,11 +45,11 @@ from headgate.durable.subscriptions import HandlerSignature
 from headgate.durable.unwanted import Unwanted
 from headgate.errors import NotFoundError, OutcomeUnknownError, StaleClaimError, TransientError
 from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import WORKERS
 from headgate.store.keyring import Keyring
+from headgate.store.model.requests import Check, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import WORKERS
-from headgate.store.writes import Check, Write
 
 RUNNING_MAX: Final = 1_000
 HEARTBEATS_RECORDED_SHARE: Final = 0.3

@@ -20,8 +20,8 @@ from headgate.durable.records import Activity
 from headgate.durable.turn_watch import TURN_SECONDS, each_turn, overdue
 from headgate.durable.worker import Worker
 from headgate.errors import NotFoundError, OutcomeUnknownError, TransientError
-from headgate.store.news import WORK
 from headgate.store.port import Store
+from headgate.store.topics import WORK
 
 THREADS_MAX: Final = 64
 # While activities wait and none ends, another thread is added this often.

@@ -16,10 +16,10 @@ from headgate.durable.fleet import Member, list_members
 from headgate.durable.wakes import Due, WorkerWake
 from headgate.durable.worker import Worker
 from headgate.errors import ConflictError
-from headgate.store.conditions import equals
+from headgate.store.catalogue.tables import WORKERS
+from headgate.store.model.conditions import equals
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import WORKERS
 
 _log = structlog.get_logger(__name__)
 

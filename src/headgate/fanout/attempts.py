@@ -34,9 +34,9 @@ from headgate.fanout.rows import (
     sort_key,
 )
 from headgate.fanout.states import Disposition, Outcome
-from headgate.store.conditions import equals
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Update, Write
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.conditions import equals
+from headgate.store.model.requests import Update, Write
 
 
 class ErrorClass(enum.StrEnum):

@@ -21,7 +21,7 @@ from headgate.fanout.rows import SLOW_LANE, Chunk, Fanout, chunk_id_at, moment, 
 from headgate.fanout.sources import Piece, check_input
 from headgate.fanout.states import Disposition
 from headgate.ids import IdMaker
-from headgate.store.conditions import absent
+from headgate.store.model.conditions import absent
 from headgate.store.port import Store
 
 _CUTTABLE = (Disposition.DEAD, Disposition.QUARANTINED)

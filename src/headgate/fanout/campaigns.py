@@ -17,10 +17,10 @@ from headgate.fanout.counts import Counts, counts_of, folded
 from headgate.fanout.library import PAGE, Fanouts
 from headgate.fanout.rows import Fanout, fanout_of, moment_ms, run_key
 from headgate.fanout.states import FanoutStatus
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.requests import Delete, Put, Query
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Delete, Put, Query
 
 PARTITION: Final = "CAMPAIGN#"
 ENDED_MIN: Final = 5

@@ -16,11 +16,11 @@ from headgate.errors import ConflictError, CorruptionError, HeadgateError, Outco
 from headgate.fanout.counts import added, moved
 from headgate.fanout.rows import Chunk
 from headgate.fanout.states import Disposition, is_legal
-from headgate.store.conditions import AllOf, Compare, Comparison, Condition, any_of, at_most, lacks
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.conditions import AllOf, Compare, Comparison, Condition, any_of, at_most, lacks
+from headgate.store.model.requests import Check, Put, Update, Write
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import FANOUT
-from headgate.store.values import Item
-from headgate.store.writes import Check, Put, Update, Write
 
 # One of a transaction's 100 writes is the counter, and a change may come with writes of its own.
 WRITES_MAX: Final = 96

@@ -15,10 +15,10 @@ from headgate.fanout.rows import MAIN_LANE, Chunk, Fanout, moment_ms, queue_plac
 from headgate.fanout.shares import Want, shares
 from headgate.fanout.tracking import Claim, lease_of
 from headgate.ids import IdMaker
-from headgate.store.conditions import all_of, exists, lacks
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.conditions import all_of, exists, lacks
+from headgate.store.model.requests import Check
 from headgate.store.port import Store
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Check
 
 # How long a list of fan-outs is good for, unless someone says that there is a new one.
 LIST_SECONDS: Final = 0.5

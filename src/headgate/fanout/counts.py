@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from headgate.fanout.rows import SLOW_LANE, Chunk, Fanout, counter_key
 from headgate.fanout.states import Disposition, FanoutStatus, Status
-from headgate.store.conditions import Condition, all_of, any_of, equals, exists, lacks
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Check, Put, Update
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.conditions import Condition, all_of, any_of, equals, exists, lacks
+from headgate.store.model.requests import Check, Put, Update
 
 
 class Counts(Struct, frozen=True, omit_defaults=True):

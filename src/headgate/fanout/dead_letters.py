@@ -20,10 +20,10 @@ from headgate.fanout.rows import Chunk, Fanout, attempt_key, attempt_of, chunk_k
 from headgate.fanout.splitting import ID_CHARS_MAX, check_run_id
 from headgate.fanout.states import Disposition
 from headgate.fanout.tracking import has_expired
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.requests import Update
+from headgate.store.model.values import is_text
 from headgate.store.port import Store
-from headgate.store.tables import FANOUT
-from headgate.store.values import is_text
-from headgate.store.writes import Update
 
 _GIVEN_UP: Final = (Disposition.DEAD, Disposition.QUARANTINED)
 

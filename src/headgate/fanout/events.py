@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct, field, to_builtins
 
-from headgate.store.tables import FANOUT
-from headgate.store.values import Item
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.requests import Put
+from headgate.store.model.values import Item
 
 EVENT_PREFIX = "EVT#"
 # What the bus is told when one has ended.

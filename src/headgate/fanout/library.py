@@ -26,9 +26,9 @@ from headgate.fanout.rows import (
     run_key,
 )
 from headgate.fanout.states import Disposition, Status
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.requests import Query, Range, Sort
 from headgate.store.port import Store
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Query, Range, Sort
 
 PAGE: Final = 100
 PAGE_MAX: Final = 1000

@@ -29,8 +29,8 @@ from headgate.fanout.states import Disposition, Status
 from headgate.fanout.tending import TEND_SECONDS, Tender, worker_name
 from headgate.fanout.tracking import Claim
 from headgate.ids import IdMaker
-from headgate.store.news import Topic
 from headgate.store.port import Store
+from headgate.store.topics import Topic
 
 LEASE_SECONDS: Final = 30.0
 GRACE_SECONDS: Final = 10.0

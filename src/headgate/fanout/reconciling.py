@@ -23,12 +23,12 @@ from headgate.fanout.recounts import NAMES, STRUCTURE, Fault, Recount, mended
 from headgate.fanout.rows import ACTIVE, Chunk, Fanout, counter_key
 from headgate.fanout.states import FanoutStatus
 from headgate.ids import IdMaker
-from headgate.store.checks import key_of
-from headgate.store.conditions import absent, all_of, equals, lacks
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.conditions import absent, all_of, equals, lacks
+from headgate.store.model.requests import Put, Update, Write
+from headgate.store.model.validation import key_of
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import FANOUT
-from headgate.store.values import Item
-from headgate.store.writes import Put, Update, Write
 
 # How often the rows are counted before what still moves is left as it is.
 COUNTS_MAX: Final = 5

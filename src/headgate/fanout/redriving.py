@@ -16,8 +16,8 @@ from headgate.fanout.rows import Chunk, Fanout, chunk_key, chunk_of, moment, mom
 from headgate.fanout.sources import check_input
 from headgate.fanout.states import Disposition, FanoutStatus
 from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import FANOUT
 from headgate.store.port import Store
-from headgate.store.tables import FANOUT
 
 REDRIVABLE: Final = (Disposition.DEAD, Disposition.QUARANTINED, Disposition.CANCELLED)
 # Those that an index lists; to find the others, all rows are read.

@@ -21,10 +21,10 @@ from headgate.fanout.retention import PURGING
 from headgate.fanout.rows import ACTIVE, Chunk, Fanout, run_key
 from headgate.fanout.states import FanoutStatus
 from headgate.ids import IdMaker
-from headgate.store.conditions import Condition, all_of, any_of, differs, equals, lacks
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.conditions import Condition, all_of, any_of, differs, equals, lacks
+from headgate.store.model.requests import Put, Update
 from headgate.store.port import Store
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Put, Update
 
 # Sends a message for each chunk of a fan-out that waits for it. Called again, it sends what was left.
 Send = Callable[[Fanout], object]

@@ -12,10 +12,10 @@ from headgate.fanout.campaigns import member_delete
 from headgate.fanout.library import Library
 from headgate.fanout.rows import Fanout, fanout_of, run_key
 from headgate.fanout.tending import EXPIRING
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.requests import Delete, Query, Range, Sort
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Delete, Query, Range, Sort
 
 # From the moment it stands here, a fan-out is being deleted and cannot be redriven.
 PURGING: Final = "PURGING"

@@ -18,11 +18,11 @@ from headgate import shapes
 from headgate.durable.records import instant
 from headgate.errors import CorruptionError, InvalidIdError
 from headgate.fanout.states import Disposition, FanoutStatus, Outcome, Status
-from headgate.store.conditions import AllOf, Compare, Comparison, Condition, version_is
-from headgate.store.schema import Key
-from headgate.store.tables import FANOUT
-from headgate.store.values import Item
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.conditions import AllOf, Compare, Comparison, Condition, version_is
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 
 WIDTH_MIN: Final = 7
 WIDTH_UNKNOWN: Final = 12

@@ -12,10 +12,10 @@ from headgate.fanout.counts import Counts
 from headgate.fanout.library import Library
 from headgate.fanout.rows import MAIN_LANE, Attempt, Chunk, Fanout, attempt_of, chunk_id_at, chunk_of
 from headgate.fanout.states import Disposition
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import FANOUT
-from headgate.store.values import Item
-from headgate.store.writes import Query, Range, Sort
 
 SAMPLE_MAX: Final = 1000
 # Neighbours are often alike: a few rows at many places say more than many rows at a few.

@@ -19,8 +19,8 @@ from headgate.fanout.steering import Steering
 from headgate.fanout.tending import Tender
 from headgate.fanout.tracking import Tracker
 from headgate.ids import IdMaker
+from headgate.store.model.requests import Write
 from headgate.store.port import Store
-from headgate.store.writes import Write
 
 
 class FanoutService:

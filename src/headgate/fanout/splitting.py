@@ -50,10 +50,10 @@ from headgate.fanout.sources import BytesSource, Piece, Source
 from headgate.fanout.states import Disposition, FanoutStatus
 from headgate.fanout.tending import Tender
 from headgate.ids import IdMaker
-from headgate.store.conditions import absent
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put, Write
 from headgate.store.port import Store
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Put, Write
 
 # Beside the chunks: the fan-out's own row, and a counter for each shard they fall into.
 PIECES_MAX: Final = 80

@@ -33,7 +33,7 @@ from headgate.fanout.library import Library
 from headgate.fanout.messages import message_about
 from headgate.fanout.rows import Chunk, Fanout, moment
 from headgate.fanout.states import Disposition
-from headgate.store.dynamodb_calls import Backoff, Fault, classify
+from headgate.store.dynamodb.client import Backoff, Fault, classify
 from headgate.store.port import Store
 from headgate.store.stats import StoreStats
 

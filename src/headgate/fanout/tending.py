@@ -30,8 +30,8 @@ from headgate.fanout.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, moment, mo
 from headgate.fanout.states import Disposition, FanoutStatus
 from headgate.fanout.tracking import has_expired
 from headgate.ids import IdMaker
+from headgate.store.model.requests import Write
 from headgate.store.port import Store
-from headgate.store.writes import Write
 
 FOLD_SECONDS: Final = 1.0
 TEND_SECONDS: Final = 1.0

@@ -9,10 +9,10 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, StoreBusyError
 from headgate.health.moments import instant
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
 
 PER_HOUR: Final = 10
 TEAM_BYTES_MAX: Final = 256

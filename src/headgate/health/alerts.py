@@ -16,8 +16,8 @@ from headgate.clock import Clock
 from headgate.durable.events import Event
 from headgate.health.moments import instant
 from headgate.ids import IdMaker
-from headgate.store.breaker import BreakerChange
-from headgate.store.failures import ErrorRates, TooMany
+from headgate.store.resilience.circuit_breaker import BreakerChange
+from headgate.store.resilience.error_policy import ErrorRates, TooMany
 
 EVENT_TYPE: Final = "headgate.alert.error_rate"
 EVENT_SOURCE: Final = "/headgate/health"

@@ -10,7 +10,7 @@ from headgate.durable.events import Event
 from headgate.health.incident_values import Incident
 from headgate.health.signal_values import Signal
 from headgate.ids import IdMaker
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 
 SOURCE: Final = "/headgate/health"
 

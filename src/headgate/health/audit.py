@@ -28,11 +28,11 @@ from headgate.health.audit_listing import Entries, Merge, entries_of, last_row
 from headgate.health.audit_verifying import Fault, Problem, Report, Verifier
 from headgate.health.moments import moment
 from headgate.ids import IdMaker
-from headgate.store.conditions import absent, equals
+from headgate.store.catalogue.tables import AUDIT
 from headgate.store.keyring import Keyring
+from headgate.store.model.conditions import absent, equals
+from headgate.store.model.requests import Write
 from headgate.store.port import Store
-from headgate.store.tables import AUDIT
-from headgate.store.writes import Write
 
 # Each time another process was faster; within this one they queue.
 ATTEMPTS_MAX: Final = 32

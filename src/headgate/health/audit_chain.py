@@ -16,12 +16,12 @@ from headgate import shapes
 from headgate.auth.audit_entry import AuditEntry
 from headgate.errors import CorruptionError, InvalidPayloadError, SignatureError
 from headgate.health.moments import instant
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import AUDIT, AUDIT_ENTRY, AUDIT_HEAD
 from headgate.store.keyring import Keyring
-from headgate.store.schema import Key
-from headgate.store.tables import AUDIT, AUDIT_ENTRY, AUDIT_HEAD
-from headgate.store.values import Item, dump_ordered
-from headgate.store.writes import Put
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item, dump_ordered
 
 CHAINS: Final = 16
 # What the first entry of a chain follows.

@@ -12,12 +12,12 @@ from msgspec import Struct
 from headgate import shapes
 from headgate.errors import CursorError, InvalidPayloadError, SignatureError
 from headgate.health.audit_chain import CHAINS, Record, read_record
-from headgate.store.checks import QUERY_LIMIT_MAX
+from headgate.store.catalogue.tables import AUDIT
 from headgate.store.keyring import Keyring, Purpose
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.validation import QUERY_LIMIT_MAX
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import AUDIT
-from headgate.store.values import Item
-from headgate.store.writes import Query, Range, Sort
 
 _LAST: Final = 10**12 - 1
 

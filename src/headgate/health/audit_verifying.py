@@ -18,11 +18,11 @@ from msgspec import Struct
 
 from headgate.errors import CorruptionError
 from headgate.health.audit_chain import CHAINS, NOTHING, Head, Record, hash_of, head_key, head_of, read_record
+from headgate.store.catalogue.tables import AUDIT
 from headgate.store.keyring import Keyring
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import AUDIT
-from headgate.store.values import Item
-from headgate.store.writes import Query, Range, Sort
 
 _ROWS_AT_ONCE: Final = 500
 _SORT: Final = re.compile(r"[0-9]{12}")

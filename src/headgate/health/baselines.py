@@ -13,11 +13,11 @@ from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, NotFoundError, StoreBusyError, VersionConflictError
 from headgate.health.moments import instant
 from headgate.health.urns import dataset_urn
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.writes import Query
 
 METRIC_BYTES_MAX: Final = 256
 OF_DATASET_MAX: Final = 1000

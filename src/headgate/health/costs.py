@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from headgate.errors import DefinitionError
-from headgate.store.schema import Billing
+from headgate.store.model.schema import Billing
 
 HOURS_A_MONTH: Final = 730
 SECONDS_A_MONTH: Final = 30 * 86_400

@@ -33,11 +33,11 @@ from headgate.health.evidence_writes import Decision, EvidenceWrites, Kept, Put
 from headgate.health.sampling import SAMPLED_OUT, Admission, Offers, Rates, Sampler
 from headgate.health.urns import dataset_urn
 from headgate.ids import IdMaker
-from headgate.store.blobs import Blobs
+from headgate.store.blobs.folder import Blobs
+from headgate.store.catalogue.tables import EVIDENCE_CACHE
+from headgate.store.model.requests import Query, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import EVIDENCE_CACHE
-from headgate.store.writes import Query, Write
 
 LIMIT_MAX: Final = 1000
 # As long as incidents speak of it, and a little longer.

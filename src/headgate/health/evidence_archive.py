@@ -38,12 +38,12 @@ from headgate.errors import CorruptionError, HeadgateError
 from headgate.health.evidence_limits import Stats
 from headgate.health.evidence_rows import PREFIX, is_evidence_id
 from headgate.ids import made_at_ms
-from headgate.store.blobs import Blobs
+from headgate.store.blobs.folder import Blobs
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.requests import Delete, Put, Query
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Put, Query
 
 SHELVES: Final = "evidence/"
 SPOOL: Final = "EVIDENCE-SPOOL"

@@ -17,12 +17,12 @@ from headgate.health.evidence_rows import TTL, Evidence, Result, evidence_of
 from headgate.health.evidence_writes import Kept
 from headgate.health.moments import instant, moment
 from headgate.health.urns import dataset_urn
-from headgate.store.conditions import absent, any_of, less_than
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE
+from headgate.store.model.conditions import absent, any_of, less_than
+from headgate.store.model.requests import Page, Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE
-from headgate.store.values import Item
-from headgate.store.writes import Page, Put, Query, Range, Sort, Write
 
 LAST_GOOD: Final = "LAST-GOOD"
 INDEX: Final = "dataset-time-index"

@@ -18,12 +18,12 @@ from headgate.health.evidence_archive import Archive
 from headgate.health.evidence_rows import PIN, PIN_MARK, TTL, is_evidence_id, row_of_line
 from headgate.health.moments import instant
 from headgate.ids import IdMaker
-from headgate.store.conditions import absent, any_of, equals
+from headgate.store.catalogue.tables import EVIDENCE_CACHE
+from headgate.store.model.conditions import absent, any_of, equals
+from headgate.store.model.requests import Put, Update, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import EVIDENCE_CACHE
-from headgate.store.values import Item
-from headgate.store.writes import Put, Update, Write
 
 KEEP_SECONDS: Final = 30 * 86_400
 # A row that expires sooner than this may be gone when the caller's transaction comes to it.

@@ -20,7 +20,7 @@ from headgate.health import vocabulary
 from headgate.health.moments import instant, moment
 from headgate.health.urns import dataset_urn
 from headgate.health.vocabulary import Confidence
-from headgate.store.values import Item
+from headgate.store.model.values import Item
 
 PREFIX: Final = "evd-"
 PIN: Final = "pin#"

@@ -19,12 +19,12 @@ from headgate.health.evidence_archive import Line, spool_put
 from headgate.health.evidence_rows import TTL, Evidence
 from headgate.health.moments import instant
 from headgate.ids import IdMaker
-from headgate.store import writes
-from headgate.store.conditions import absent
-from headgate.store.limiter import Priority, prioritised
+from headgate.store.catalogue.tables import EVIDENCE_CACHE
+from headgate.store.model import requests as writes
+from headgate.store.model.conditions import absent
+from headgate.store.model.values import Item, Vouched
 from headgate.store.port import Store
-from headgate.store.tables import EVIDENCE_CACHE
-from headgate.store.values import Item, Vouched
+from headgate.store.resilience.rate_limiter import Priority, prioritised
 
 # A transaction takes a hundred writes and 4 MB, and one of the writes is the row of the spool.
 GROUP_ROWS: Final = 90

@@ -19,10 +19,10 @@ from headgate import shapes
 from headgate.clock import Clock
 from headgate.errors import ConflictError, IllegalTransitionError, StoreBusyError
 from headgate.health.regions import Fence, Lease, WriterLease
-from headgate.store.conditions import Condition, absent, version_is
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import Condition, absent, version_is
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
 
 _STATE_KEY: Final = Key("REGION#FAILOVER", "STATE")
 

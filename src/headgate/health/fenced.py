@@ -7,13 +7,13 @@ from typing import Any
 
 from headgate.errors import ConflictError, HeadgateError
 from headgate.health.regions import Fence
-from headgate.store.conditions import Condition
-from headgate.store.guarded import AnyStore
-from headgate.store.news import ANYTHING, Topics
-from headgate.store.schema import Key, Table
+from headgate.store.model.conditions import Condition
+from headgate.store.model.requests import ChangeBatch, Delete, Page, Put, Query, StreamStart, Update, Write
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.values import Item
+from headgate.store.resilience.guarded_store import AnyStore
 from headgate.store.stats import StoreStats
-from headgate.store.values import Item
-from headgate.store.writes import ChangeBatch, Delete, Page, Put, Query, StreamStart, Update, Write
+from headgate.store.topics import ANYTHING, Topics
 
 
 class FencedStore:

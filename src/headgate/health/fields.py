@@ -13,12 +13,12 @@ import msgspec
 
 from headgate.errors import ConflictError, CorruptionError, SignatureError
 from headgate.health.vocabulary import IncidentStatus
-from headgate.store.conditions import version_is
+from headgate.store.catalogue.tables import INCIDENT_INDEX
 from headgate.store.keyring import Keyring, Purpose
+from headgate.store.model.conditions import version_is
+from headgate.store.model.requests import Query
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import INCIDENT_INDEX
-from headgate.store.values import Item
-from headgate.store.writes import Query
 
 SECRET_FIELDS: Final = ("oncall_user", "notification_state")
 MASK: Final = "***"

@@ -20,11 +20,11 @@ from headgate.errors import (
     VersionConflictError,
 )
 from headgate.health.moments import instant
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put, Query
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.writes import Put, Query
 
 ATTEMPTS_MAX: Final = 32
 ALL_MAX: Final = 1000

@@ -28,9 +28,9 @@ from headgate.health.moments import instant
 from headgate.health.overrides import override_of, overrides_query
 from headgate.health.signal_lookups import SIGNALS_OF_A_DATASET_MAX
 from headgate.health.signal_rows import signal_of
+from headgate.store.catalogue.tables import INCIDENT_INDEX, SIGNAL_STATE
+from headgate.store.model.requests import Page, Query
 from headgate.store.port import Store
-from headgate.store.tables import INCIDENT_INDEX, SIGNAL_STATE
-from headgate.store.writes import Page, Query
 
 DATASETS_MAX: Final = 200
 OVERRIDABLE_BY: Final = ("admin", "operator")

@@ -7,7 +7,7 @@ from typing import Final
 
 from headgate.health.incident_values import Incident, Link
 from headgate.health.vocabulary import SignalState
-from headgate.store.values import Item
+from headgate.store.model.values import Item
 
 ALL_OK: Final = "all its signals are OK again"
 _OTHERS_OK: Final = "its other signals are OK again"

@@ -14,10 +14,10 @@ from headgate.health.incident_rows import Plain, Sealer, incident_of
 from headgate.health.incident_values import Incident
 from headgate.health.merged_pages import MergedPages, Partition, Place, Span
 from headgate.health.vocabulary import IncidentStatus, Severity
+from headgate.store.catalogue.tables import INCIDENT_INDEX
 from headgate.store.keyring import Keyring
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import INCIDENT_INDEX
-from headgate.store.values import Item
 
 PAGE_MAX: Final = 100
 # Enough for a figure; who needs all of them exports them.

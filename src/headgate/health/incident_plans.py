@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from headgate.health.incident_values import Incident
-from headgate.store.writes import Check, Write
+from headgate.store.model.requests import Check, Write
 
 
 class Opened(Struct, frozen=True):

@@ -12,11 +12,11 @@ from headgate import shapes
 from headgate.health import moments
 from headgate.health.incident_decisions import REOPEN_MS
 from headgate.health.incident_values import Incident
-from headgate.store.conditions import Condition, absent, version_is
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, INCIDENT_INDEX
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Put, Query
+from headgate.store.catalogue.tables import CONTROL, INCIDENT_INDEX
+from headgate.store.model.conditions import Condition, absent, version_is
+from headgate.store.model.requests import Delete, Put, Query
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 
 META: Final = "META"
 KEPT_SECONDS: Final = 365 * 86_400

@@ -27,11 +27,11 @@ from headgate.health.incidents import SYSTEM, Incidents
 from headgate.health.moments import instant
 from headgate.health.vocabulary import IncidentStatus
 from headgate.ids import IdMaker
-from headgate.store.conditions import Condition, equals
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import Condition, equals
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import CONTROL
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Put, Query, Range, Sort, Write
 
 BATCH: Final = 100
 # Evidence of a resolved incident is kept on for those who write up what happened.

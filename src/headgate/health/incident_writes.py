@@ -17,10 +17,10 @@ from headgate.health.incident_values import Incident, Link
 from headgate.health.moments import milliseconds
 from headgate.health.signal_rows import signal_key
 from headgate.health.vocabulary import IncidentStatus, SignalState
-from headgate.store.conditions import Condition, absent, all_of, any_of, equals, version_is
-from headgate.store.tables import SIGNAL_STATE
-from headgate.store.values import Item
-from headgate.store.writes import Check, Delete, Put, Update, Write
+from headgate.store.catalogue.tables import SIGNAL_STATE
+from headgate.store.model.conditions import Condition, absent, all_of, any_of, equals, version_is
+from headgate.store.model.requests import Check, Delete, Put, Update, Write
+from headgate.store.model.values import Item
 
 # When nobody has acknowledged an incident, more people are told, after so many minutes.
 ESCALATION_MINUTES: Final = (0, 15, 30, 60)

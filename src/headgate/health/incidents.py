@@ -39,11 +39,11 @@ from headgate.health.incident_writes import are_well, companions, link_writes, u
 from headgate.health.signal_decisions import Standing
 from headgate.health.signal_rows import signal_key
 from headgate.ids import IdMaker
-from headgate.store.conditions import Condition, absent, all_of, any_of, equals, version_is
+from headgate.store.catalogue.tables import CONTROL, INCIDENT_INDEX, SIGNAL_STATE
+from headgate.store.model.conditions import Condition, absent, all_of, any_of, equals, version_is
+from headgate.store.model.requests import Check, Put, Write
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import CONTROL, INCIDENT_INDEX, SIGNAL_STATE
-from headgate.store.values import Item
-from headgate.store.writes import Check, Put, Write
 
 ATTEMPTS_MAX: Final = 20
 ID_LENGTH_MAX: Final = 128

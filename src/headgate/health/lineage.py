@@ -44,12 +44,12 @@ from headgate.health.lineage_specs import (
     entity_ids,
     spec_id,
 )
-from headgate.store.conditions import Condition, absent, any_of, equals, version_is
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import Condition, absent, any_of, equals, version_is
+from headgate.store.model.requests import Put, Query, Range, Sort, Update, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.values import Item
-from headgate.store.writes import Put, Query, Range, Sort, Update, Write
 
 PAGE: Final = 100
 PAGE_MAX: Final = 1000

@@ -14,10 +14,10 @@ from typing import Final
 from headgate.clock import Clock
 from headgate.health.lineage_rows import GRAPH, Ties, ties_of
 from headgate.health.vocabulary import Confidence
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import CONTROL
-from headgate.store.values import Item
-from headgate.store.writes import Query, Range, Sort
 
 REFRESH_SECONDS: Final = 1.0
 # What no look for news can notice (rows that expired, a clock that was far off) a look at everything does.

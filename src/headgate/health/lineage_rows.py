@@ -11,10 +11,10 @@ from headgate import shapes
 from headgate.health.lineage_manifests import Manifest, Mention, Pending, confidences
 from headgate.health.lineage_specs import EdgeKind, LineageSpec
 from headgate.health.vocabulary import Confidence, EntityType
-from headgate.store.schema import Key, Table
-from headgate.store.tables import COLUMN_READERS, COLUMN_WRITERS, CONTROL, DATASET_READERS, DATASET_WRITERS
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Put
+from headgate.store.catalogue.tables import COLUMN_READERS, COLUMN_WRITERS, CONTROL, DATASET_READERS, DATASET_WRITERS
+from headgate.store.model.requests import Delete, Put
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.values import Item
 
 # Partitions of the due-index: manifests of which rows are still to be written, and all producers by last change.
 PENDING: Final = "LINEAGE#PENDING"

@@ -11,12 +11,12 @@ import msgspec
 
 from headgate import shapes
 from headgate.errors import CursorError, InvalidItemError, SignatureError
-from headgate.store.checks import QUERY_LIMIT_MAX
 from headgate.store.keyring import Keyring, Purpose
+from headgate.store.model.requests import Page, Query, Range, Sort
+from headgate.store.model.schema import Table
+from headgate.store.model.validation import QUERY_LIMIT_MAX
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Table
-from headgate.store.values import Item
-from headgate.store.writes import Page, Query, Range, Sort
 
 # A page may come back short, with a cursor, rather than look at more rows than this for each that it returns.
 SCANNED_PER_ROW_MAX: Final = 50

@@ -18,12 +18,12 @@ from headgate.errors import ThrottledError
 from headgate.health.evidence_limits import Stats as EvidenceStats
 from headgate.health.registry_lookup import LookupStats
 from headgate.health.vocabulary import Severity, SignalState, Tier
-from headgate.store.breaker import Breaker, BreakerChange, BreakerState
-from headgate.store.cache_keys import Kind
-from headgate.store.cache_stats import CacheStats
-from headgate.store.limiter import Limiter
+from headgate.store.cache.keys import Kind
+from headgate.store.cache.stats import CacheStats
+from headgate.store.catalogue.tables import DATASET_REGISTRY, DATASET_RESOLUTION, SIGNAL_STATE
+from headgate.store.resilience.circuit_breaker import Breaker, BreakerChange, BreakerState
+from headgate.store.resilience.rate_limiter import Limiter
 from headgate.store.stats import StoreStats
-from headgate.store.tables import DATASET_REGISTRY, DATASET_RESOLUTION, SIGNAL_STATE
 from headgate.timings import BOUNDS_MS, Timings
 
 OTHER: Final = "other"

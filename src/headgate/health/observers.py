@@ -9,10 +9,10 @@ import structlog
 
 from headgate.clock import Clock
 from headgate.health.failover import Report, Reports
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.writes import Query
 
 _PARTITION: Final = "REGION#REPORTS"
 _KEPT_SECONDS: Final = 86_400

@@ -27,12 +27,12 @@ from headgate.health.openlineage_effects import (
 )
 from headgate.health.openlineage_names import Names
 from headgate.health.openlineage_runs import RunLineage
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Delete, Put
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Put
 
 # An event that was put aside is kept for so long, and so is what a run has said since its last event.
 DEAD_SECONDS: Final = 30 * 24 * 3600

@@ -18,13 +18,13 @@ from headgate.health import openlineage_events
 from headgate.health.moments import instant, milliseconds
 from headgate.health.openlineage_draining import DEAD, Drained, Handlers, Shard
 from headgate.ids import IdMaker
-from headgate.store.conditions import absent, any_of, at_most, equals, exists
+from headgate.store.catalogue.tables import CONTROL
 from headgate.store.deadlines import due_within
+from headgate.store.model.conditions import absent, any_of, at_most, equals, exists
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Put, Query, Range, Sort, Write
 
 SHARDS: Final = 8
 # Events can be large: few are held at once.

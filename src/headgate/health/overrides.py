@@ -15,12 +15,12 @@ from headgate.health import urns
 from headgate.health.gate_decisions import Override, Verb
 from headgate.health.moments import instant
 from headgate.ids import IdMaker
-from headgate.store.conditions import exists
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import exists
+from headgate.store.model.requests import Delete, Put, Query
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Put, Query
 
 SECONDS_MAX: Final = 7 * 86_400
 REASON_MAX: Final = 1_024

@@ -16,12 +16,12 @@ import msgspec
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, StoreBusyError, StoreIOError
-from headgate.store.conditions import Condition, absent, all_of, any_of, equals, lacks, less_than, version_is
+from headgate.store.catalogue.tables import AUDIT, CONTROL
+from headgate.store.model.conditions import Condition, absent, all_of, any_of, equals, lacks, less_than, version_is
+from headgate.store.model.requests import Check, Delete, Put, Update, Write
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key, Table
-from headgate.store.tables import AUDIT, CONTROL
-from headgate.store.values import Item
-from headgate.store.writes import Check, Delete, Put, Update, Write
 
 EPOCH: Final = "region_epoch"
 WRITER: Final = "writer_region"

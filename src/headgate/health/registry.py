@@ -61,11 +61,11 @@ from headgate.health.registry_rows import (
 )
 from headgate.health.urns import dataset_urn
 from headgate.ids import IdMaker
-from headgate.store import cache_keys
-from headgate.store.cache import Cache
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.read_through import Cache
+from headgate.store.catalogue.tables import DATASET_REGISTRY
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
-from headgate.store.tables import DATASET_REGISTRY
 
 __all__ = [
     "EVENT_SOURCE",

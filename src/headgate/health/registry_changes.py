@@ -27,10 +27,10 @@ from headgate.health.registry_rows import (
 from headgate.health.retirement_rows import retirement_put
 from headgate.health.urns import version_of
 from headgate.health.vocabulary import Tier
-from headgate.store.conditions import Condition, absent, equals, version_is
-from headgate.store.tables import DATASET_REGISTRY
-from headgate.store.values import Item
-from headgate.store.writes import Put, Write
+from headgate.store.catalogue.tables import DATASET_REGISTRY
+from headgate.store.model.conditions import Condition, absent, equals, version_is
+from headgate.store.model.requests import Put, Write
+from headgate.store.model.values import Item
 
 EVENT_TYPE: Final = "headgate.dataset.config_changed"
 EVENT_SOURCE: Final = "/headgate/health"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headgate.store.values import same
+from headgate.store.model.values import same
 
 # As many as an audit entry and an event name; there are no configs with more fields than this, only contracts.
 NAMED_MAX: Final = 200

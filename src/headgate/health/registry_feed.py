@@ -20,12 +20,12 @@ from msgspec import Struct
 
 from headgate.errors import CursorError
 from headgate.health.datasets import Dataset, DatasetStatus
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import DATASET_CHANGE, DATASET_FEED_END, DATASET_REGISTRY
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Delete, Page, Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import DATASET_CHANGE, DATASET_FEED_END, DATASET_REGISTRY
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Page, Put, Query, Range, Sort, Write
 
 # Datasets are changed by people, a few in a second at most; when many are discovered at once they queue in 8 places.
 SHARDS: Final = 8

@@ -16,10 +16,10 @@ from headgate.health.registry_rows import (
     versions_key,
     versions_of,
 )
-from headgate.store import cache_keys
-from headgate.store.cache import Cache, Loaded
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.read_through import Cache, Loaded
+from headgate.store.catalogue.tables import DATASET_REGISTRY
 from headgate.store.port import Store
-from headgate.store.tables import DATASET_REGISTRY
 
 
 class Finder:

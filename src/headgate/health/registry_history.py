@@ -9,9 +9,9 @@ from msgspec import Struct
 from headgate.errors import CursorError, DatasetNotFoundError, QueryLimitError
 from headgate.health.datasets import Dataset
 from headgate.health.registry_rows import dataset_of, latest_key, version_key
+from headgate.store.catalogue.tables import DATASET_REGISTRY
+from headgate.store.model.requests import Query, Range, Sort
 from headgate.store.port import Store
-from headgate.store.tables import DATASET_REGISTRY
-from headgate.store.writes import Query, Range, Sort
 
 LIMIT_MAX: Final = 1000
 

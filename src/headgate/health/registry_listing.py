@@ -21,10 +21,10 @@ from headgate.health.datasets import Dataset, DatasetStatus
 from headgate.health.merged_pages import MergedPages, Partition, Place
 from headgate.health.registry_rows import dataset_of, tier_partition
 from headgate.health.vocabulary import Tier
+from headgate.store.catalogue.tables import DATASET_REGISTRY
 from headgate.store.keyring import Keyring
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import DATASET_REGISTRY
-from headgate.store.values import Item
 
 LIMIT_MAX: Final = 1000
 

@@ -15,13 +15,13 @@ from headgate.errors import ConflictError, DatasetNotFoundError, InvalidPayloadE
 from headgate.health.datasets import DatasetStatus
 from headgate.health.moments import instant
 from headgate.health.registry_rows import latest_key
-from headgate.store import cache_keys
-from headgate.store.cache import Cache, Loaded
-from headgate.store.conditions import absent, all_of, differs, exists, version_is
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.read_through import Cache, Loaded
+from headgate.store.catalogue.tables import DATASET_NAME, DATASET_NAMED, DATASET_REGISTRY
+from headgate.store.model.conditions import absent, all_of, differs, exists, version_is
+from headgate.store.model.requests import Check, Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import DATASET_NAME, DATASET_NAMED, DATASET_REGISTRY
-from headgate.store.writes import Check, Delete, Put, Query, Range, Sort, Write
 
 NAMESPACE_BYTES_MAX: Final = 1024
 NAME_BYTES_MAX: Final = 1024

@@ -14,9 +14,9 @@ from headgate.health import vocabulary
 from headgate.health.datasets import Dataset, DatasetSpec, DatasetStatus
 from headgate.health.urns import version_of
 from headgate.health.vocabulary import Tier
-from headgate.store.schema import Key
-from headgate.store.tables import DATASET_ALIAS, DATASET_CONFIG, DATASET_CONFIG_VERSION, DATASET_REGISTRY
-from headgate.store.values import Item
+from headgate.store.catalogue.tables import DATASET_ALIAS, DATASET_CONFIG, DATASET_CONFIG_VERSION, DATASET_REGISTRY
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 
 _SPEC_FIELDS: Final = DatasetSpec.__struct_fields__
 # Set on answers alone, or kept in the row by the registry itself.

@@ -16,13 +16,13 @@ from headgate.health.incident_rows import Due, due_put
 from headgate.health.retirement import Retirement
 from headgate.health.signal_lookups import SIGNALS_OF_A_DATASET_MAX
 from headgate.health.signal_rows import signal_key
-from headgate.store import cache_keys
-from headgate.store.cache import Cache
-from headgate.store.conditions import version_is
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.read_through import Cache
+from headgate.store.catalogue.tables import SIGNAL_STATE
+from headgate.store.model.conditions import version_is
+from headgate.store.model.requests import Delete, Query, Write
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import SIGNAL_STATE
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Query, Write
 
 ATTEMPTS_MAX: Final = 10
 REASON_MAX: Final = 1_024

@@ -25,7 +25,7 @@ from headgate.health.resolution_matching import Matcher
 from headgate.health.resolution_rules import CompiledRule, ResolutionType, Rule, RuleKey, RuleSpec, read_rule
 from headgate.health.urns import LENGTH_MAX, dataset_urn
 from headgate.ids import IdMaker
-from headgate.store.cache import Cache
+from headgate.store.cache.read_through import Cache
 from headgate.store.port import Store
 
 OVERRIDE_HEADER: Final = "x-dataset-urn"

@@ -19,7 +19,7 @@ from msgspec import Struct
 from headgate.errors import InvalidPayloadError
 from headgate.health.resolution_regex import TEXT_LENGTH_MAX, compiled
 from headgate.health.urns import dataset_urn
-from headgate.store.values import same
+from headgate.store.model.values import same
 
 HEADERS: Final = "headers."
 VALUES_MAX: Final = 200

@@ -39,10 +39,10 @@ from headgate.health.resolution_rules import (
     rule_of,
 )
 from headgate.ids import IdMaker
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import DATASET_RESOLUTION, RULE_SET
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
 from headgate.store.port import Store
-from headgate.store.tables import DATASET_RESOLUTION, RULE_SET
-from headgate.store.writes import Delete, Put, Query, Range, Sort, Write
 
 ATTEMPTS_MAX: Final = 64
 LIMIT_MAX: Final = 1000

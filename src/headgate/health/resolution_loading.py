@@ -18,12 +18,12 @@ from headgate.clock import Clock
 from headgate.errors import CorruptionError, TransientError
 from headgate.health.resolution_matching import Matcher
 from headgate.health.resolution_rules import ENABLED, Rule, RuleKey, marks, rule_of
-from headgate.store import cache_keys
-from headgate.store.cache import Cache, Loaded
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.read_through import Cache, Loaded
+from headgate.store.catalogue.tables import DATASET_RESOLUTION, RULE_SET
+from headgate.store.model.requests import Query
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import DATASET_RESOLUTION, RULE_SET
-from headgate.store.values import Item
-from headgate.store.writes import Query
 
 PAGE: Final = 1000
 # How soon rules that do not add up are read again: at first, and at most when they never do.

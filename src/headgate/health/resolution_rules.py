@@ -18,9 +18,9 @@ from headgate.errors import CorruptionError, InvalidIdError, InvalidPayloadError
 from headgate.health.moments import milliseconds, moment
 from headgate.health.resolution_conditions import Condition, Headers, Predicate
 from headgate.health.urns import dataset_urn
-from headgate.store.schema import Key
-from headgate.store.tables import DATASET_RESOLUTION, RESOLUTION_RULE, RULE_DATASET
-from headgate.store.values import Item
+from headgate.store.catalogue.tables import DATASET_RESOLUTION, RESOLUTION_RULE, RULE_DATASET
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 
 PRIORITY_MAX: Final = 9999
 CONDITIONS_MAX: Final = 40

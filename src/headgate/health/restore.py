@@ -14,11 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from headgate.errors import ConflictError
-from headgate.store.conditions import VERSION, Condition, absent, all_of, equals, exists, version_is
-from headgate.store.names import TableNames
+from headgate.store.model.conditions import VERSION, Condition, absent, all_of, equals, exists, version_is
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key, Table
-from headgate.store.values import Item
+from headgate.store.table_names import TableNames
 
 # How many keys of each kind a report names; it counts them all.
 NAMED_MAX: Final = 1000

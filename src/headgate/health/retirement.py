@@ -22,13 +22,13 @@ from headgate.health.retirement_rows import DUE, retirement_key
 from headgate.health.signal_lookups import SIGNALS_OF_A_DATASET_MAX
 from headgate.health.signal_rows import QUIET_DAYS, signal_key, signal_of, signal_row
 from headgate.health.vocabulary import SignalState
-from headgate.store import cache_keys
-from headgate.store.cache import Cache
-from headgate.store.conditions import equals, version_is
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.read_through import Cache
+from headgate.store.catalogue.tables import CONTROL, SIGNAL_STATE
+from headgate.store.model.conditions import equals, version_is
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Update, Write
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import CONTROL, SIGNAL_STATE
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Put, Query, Range, Sort, Update, Write
 
 BATCH: Final = 100
 ATTEMPTS_MAX: Final = 10

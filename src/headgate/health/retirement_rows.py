@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
 
 DUE: Final = "RETIREMENT"
 # When every process has read the dataset anew.

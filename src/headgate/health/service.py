@@ -52,9 +52,9 @@ from headgate.health.topic_producers import TopicProducers
 from headgate.health.vocabulary import SignalState, Tier
 from headgate.health.volumes import Volumes
 from headgate.ids import IdMaker
-from headgate.store import cache_keys
-from headgate.store.blobs import Blobs
-from headgate.store.cache import Cache
+from headgate.store.blobs.folder import Blobs
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.read_through import Cache
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
 from headgate.telemetry import Tracing

@@ -13,13 +13,13 @@ from headgate.health.signal_results import BreachPage, months
 from headgate.health.signal_rows import breach_partition, history_partition, signal_key, signal_of, snapshot_of
 from headgate.health.signal_values import Signal, Snapshot
 from headgate.health.vocabulary import SignalState, Tier
-from headgate.store import cache_keys
-from headgate.store.cache import Cache, Loaded
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.read_through import Cache, Loaded
+from headgate.store.catalogue.tables import BREACH_SHARDS, SIGNAL_HISTORY, SIGNAL_STATE
 from headgate.store.keyring import Keyring
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import BREACH_SHARDS, SIGNAL_HISTORY, SIGNAL_STATE
-from headgate.store.values import Item
-from headgate.store.writes import Query, Range, Sort
 
 SIGNALS_OF_A_DATASET_MAX: Final = 500
 HISTORY_MAX: Final = 10_000

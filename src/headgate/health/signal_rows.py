@@ -13,9 +13,9 @@ from headgate.errors import CorruptionError
 from headgate.health.signal_values import Metrics, Producer, Signal, SignalValue, Snapshot
 from headgate.health.vocabulary import Confidence, SignalState, Tier
 from headgate.health.volume_counts import hour_of, stored_hour
-from headgate.store.schema import Key
-from headgate.store.tables import BREACH_SHARDS
-from headgate.store.values import Item, Vouched
+from headgate.store.catalogue.tables import BREACH_SHARDS
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item, Vouched
 
 _DAY_SECONDS: Final = 86_400
 QUIET_DAYS: Final = 30

@@ -36,14 +36,14 @@ from headgate.health.signal_values import Signal, SignalUpdate, checked
 from headgate.health.vocabulary import SignalState
 from headgate.health.volumes import hour_put, late_put
 from headgate.ids import IdMaker
-from headgate.store import cache_keys
-from headgate.store.cache import Cache
-from headgate.store.conditions import absent, version_is
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.read_through import Cache
+from headgate.store.catalogue.tables import SIGNAL_HISTORY, SIGNAL_STATE
 from headgate.store.keyring import Keyring
-from headgate.store.limiter import Priority, prioritised
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
 from headgate.store.port import Store
-from headgate.store.tables import SIGNAL_HISTORY, SIGNAL_STATE
-from headgate.store.writes import Put, Query, Range, Sort, Write
+from headgate.store.resilience.rate_limiter import Priority, prioritised
 
 BATCH_MAX: Final = 500
 ROUNDS_MAX: Final = 10

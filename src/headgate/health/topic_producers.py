@@ -16,12 +16,12 @@ from headgate.health.lineage_specs import entity_id
 from headgate.health.moments import instant, milliseconds, moment
 from headgate.health.signal_values import FUTURE_MS_MAX
 from headgate.health.vocabulary import Confidence
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.values import Item
-from headgate.store.writes import Query
 
 TOPIC_BYTES_MAX: Final = 1024
 ATTEMPTS_MAX: Final = 32

@@ -28,11 +28,11 @@ from headgate.health.volume_counts import (
     stored_hour,
     together,
 )
+from headgate.store.catalogue.tables import SIGNAL_HISTORY, SIGNAL_STATE
+from headgate.store.model.requests import Put, Query
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item, Vouched
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import SIGNAL_HISTORY, SIGNAL_STATE
-from headgate.store.values import Item, Vouched
-from headgate.store.writes import Put, Query
 
 _KEPT_MS: Final = (DAYS_MAX * DAY_HOURS + 2) * HOUR_MS
 _PAGE: Final = 1000

@@ -7,9 +7,9 @@ from typing import Any, Final
 from headgate.durable.events import Event
 from headgate.health.urns import unversioned
 from headgate.pipelines.sources import dataset_source
+from headgate.store.catalogue.tables import DEPENDENCY, PIPELINES
+from headgate.store.model.requests import Query
 from headgate.store.port import Store
-from headgate.store.tables import DEPENDENCY, PIPELINES
-from headgate.store.writes import Query
 
 # A signal that changed, and an incident that people or time have ended: the gate may say something else now.
 TYPES: Final = ("headgate.signal.state_changed", "headgate.incident.resolved")

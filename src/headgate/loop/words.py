@@ -14,10 +14,10 @@ from headgate.health import moments
 from headgate.health.signal_values import Signal
 from headgate.health.vocabulary import SignalState
 from headgate.pipelines.row_codec import row, struct_of
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import PIPELINES, WRITER_WORD
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put, Query, Range, Sort
 from headgate.store.port import Store
-from headgate.store.tables import PIPELINES, WRITER_WORD
-from headgate.store.writes import Put, Query, Range, Sort
 
 # Good news is forgotten in time: it only keeps what is older from being taken for news.
 KEPT_SECONDS: Final = 90 * 86_400

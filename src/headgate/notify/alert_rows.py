@@ -11,11 +11,11 @@ from msgspec import Struct
 from headgate import shapes
 from headgate.errors import CorruptionError
 from headgate.notify.vocabulary import Action, AlertStatus, DeliveryState, Severity
-from headgate.store.conditions import Condition, absent, version_is
-from headgate.store.schema import Key
-from headgate.store.tables import ALERT, CONTROL, PIPELINES
-from headgate.store.values import Item
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import ALERT, CONTROL, PIPELINES
+from headgate.store.model.conditions import Condition, absent, version_is
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 
 S = TypeVar("S", bound=Struct)
 

@@ -29,10 +29,10 @@ from headgate.notify.alert_rows import (
 )
 from headgate.notify.mutes import Change, Commit
 from headgate.notify.vocabulary import Action, AlertStatus
-from headgate.store.conditions import version_is
+from headgate.store.catalogue.tables import CONTROL, PIPELINES
+from headgate.store.model.conditions import version_is
+from headgate.store.model.requests import Delete, Query, Range, Sort, Write
 from headgate.store.port import Store
-from headgate.store.tables import CONTROL, PIPELINES
-from headgate.store.writes import Delete, Query, Range, Sort, Write
 
 DELIVER: Final = "headgate.alert.deliver"
 SOURCE: Final = "/headgate/notify"

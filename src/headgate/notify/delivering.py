@@ -29,7 +29,7 @@ from headgate.notify.notices import NEWS, TYPE_PREFIX, Notice, event_type
 from headgate.notify.notifier import Notifier
 from headgate.notify.routes import Route, remaining
 from headgate.notify.vocabulary import INFRASTRUCTURE, Action, AlertStatus, DefaultRoute, DeliveryState, Severity
-from headgate.store.breaker import Breaker, BreakerLimits, BreakerState
+from headgate.store.resilience.circuit_breaker import Breaker, BreakerLimits, BreakerState
 
 CHANNEL_FAILED: Final = "ALERT_CHANNEL_FAILED"
 CHANNEL_RECOVERED: Final = "ALERT_CHANNEL_RECOVERED"

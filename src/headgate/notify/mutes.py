@@ -14,11 +14,11 @@ from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.ids import IdMaker
 from headgate.notify.notices import Audience, Notice, is_like
 from headgate.notify.vocabulary import Severity
-from headgate.store.conditions import absent, exists
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import absent, exists
+from headgate.store.model.requests import Delete, Put, Query, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.writes import Delete, Put, Query, Write
 
 PARTITION: Final = "ALERT-MUTES"
 # Nothing is muted for ever: who still means it says so again.

@@ -43,10 +43,10 @@ from headgate.notify.mutes import Mutes, muted_by
 from headgate.notify.notices import NOBODY, Audience, Notice, notice_of
 from headgate.notify.routes import channels_for
 from headgate.notify.vocabulary import INFRASTRUCTURE, Action, AlertStatus, Severity
-from headgate.store.conditions import version_is
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import version_is
+from headgate.store.model.requests import Delete, Query, Range, Sort, Write
 from headgate.store.port import Store
-from headgate.store.tables import CONTROL
-from headgate.store.writes import Delete, Query, Range, Sort, Write
 
 _DUE_MAX: Final = 100
 _log = structlog.get_logger("headgate.notify")

@@ -15,9 +15,9 @@ from headgate.clock import Clock
 from headgate.errors import ConflictError
 from headgate.ids import IdMaker
 from headgate.notify.messages import NotYetError
-from headgate.store.conditions import absent, all_of, any_of, equals, lacks, less_than
+from headgate.store.catalogue.tables import PIPELINES, THREAD
+from headgate.store.model.conditions import absent, all_of, any_of, equals, lacks, less_than
 from headgate.store.port import Store
-from headgate.store.tables import PIPELINES, THREAD
 
 # Longer than a message takes to be posted: who has not said by then where the thread is will not say it any more.
 BEGINS_WITHIN_SECONDS: Final = 60.0

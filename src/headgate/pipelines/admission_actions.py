@@ -19,7 +19,7 @@ from headgate.pipelines.rerun_rows import Rerun
 from headgate.pipelines.run_rows import Run
 from headgate.pipelines.runs import RunStart
 from headgate.pipelines.vocabulary import Cause, RerunReason
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 
 # What a run was before it began.
 NO_RUN = "no run"

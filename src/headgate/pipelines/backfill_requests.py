@@ -10,8 +10,8 @@ from headgate.errors import InvalidPayloadError, UserError
 from headgate.pipelines.backfill_plans import DATES_MAX, BackfillSpec, DateOrder
 from headgate.pipelines.due_slots import Timetable
 from headgate.pipelines.run_rows import Slot, run_log_key, run_log_of
+from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.port import Store
-from headgate.store.tables import PIPELINES
 
 _PAGE: Final = 100
 

@@ -12,7 +12,7 @@ from headgate.pipelines.parts import Parts
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.starting import Starter
 from headgate.pipelines.vocabulary import Cause
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 
 _log = structlog.get_logger(__name__)
 

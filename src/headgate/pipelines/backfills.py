@@ -28,11 +28,11 @@ from headgate.pipelines.backfill_plans import (
 )
 from headgate.pipelines.row_codec import required, row, struct_of
 from headgate.pipelines.vocabulary import RunStatus
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import BACKFILL_COPY, BACKFILL_STATE, PIPELINES
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import BACKFILL_COPY, BACKFILL_STATE, PIPELINES
-from headgate.store.writes import Put, Query, Range, Sort, Write
 
 # What goes into the same transaction: writes, or what makes them from the backfill as it will be.
 Also = Sequence[Write] | Callable[[Backfill], Sequence[Write]]

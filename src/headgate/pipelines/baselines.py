@@ -12,8 +12,8 @@ from headgate.pipelines.event_names import EventName
 from headgate.pipelines.parts import Parts
 from headgate.pipelines.rules import compile_post_run
 from headgate.pipelines.run_rows import Run, Slot
-from headgate.store.tables import BASELINE, PIPELINES
-from headgate.store.writes import Put, Write
+from headgate.store.catalogue.tables import BASELINE, PIPELINES
+from headgate.store.model.requests import Put, Write
 
 KEPT_SECONDS: Final = 30 * 86_400
 

@@ -15,11 +15,11 @@ from headgate.durable.records import instant
 from headgate.errors import ConflictError, CorruptionError, InvalidIdError, NotFoundError, VersionConflictError
 from headgate.pipelines.calendars import Calendars, check_calendar
 from headgate.pipelines.definition import Exclusions, Inclusions
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import DEFINITION, DEFINITION_VERSION, DEFINITIONS
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put, Query
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import DEFINITION, DEFINITION_VERSION, DEFINITIONS
-from headgate.store.values import Item
-from headgate.store.writes import Put, Query
 
 KIND: Final = "CALENDAR"
 # How long the calendars that were read are gone by: every look at a timetable asks for them.

@@ -17,7 +17,7 @@ from headgate.pipelines.parts import Parts
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.starting import Starter
 from headgate.pipelines.vocabulary import Cause
-from headgate.store.tables import CURSOR, PIPELINES
+from headgate.store.catalogue.tables import CURSOR, PIPELINES
 
 # How far ahead is looked for the next slot: beyond it, the schedule is asked again then.
 HORIZON: Final = timedelta(days=2)

@@ -12,11 +12,11 @@ from headgate.clock import Clock
 from headgate.errors import ConflictError
 from headgate.pipelines.row_codec import required, row, struct_of
 from headgate.pipelines.vocabulary import Cause, ControlState, RunStatus
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import PIPELINE_CONTROL, PIPELINES
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put, Query, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import PIPELINE_CONTROL, PIPELINES
-from headgate.store.writes import Put, Query, Write
 
 _RACES_MAX: Final = 10
 # How many pauses that are over are remembered.

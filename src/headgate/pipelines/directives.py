@@ -13,9 +13,9 @@ from headgate.pipelines import run_log
 from headgate.pipelines.row_codec import required
 from headgate.pipelines.run_rows import Directive, Order, RunLog, Slot, run_log_key, run_log_of, run_log_put
 from headgate.pipelines.vocabulary import RunStatus
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Write
 from headgate.store.port import Store
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Write
 
 # What goes into the same transaction: writes, or what makes them from the log as it will be.
 Also = Sequence[Write] | Callable[[RunLog], Sequence[Write]]

@@ -13,8 +13,8 @@ from headgate.pipelines.retries import RetryDecision, decide_retry
 from headgate.pipelines.run_rows import RunLog, Slot
 from headgate.pipelines.sensors import Sensor
 from headgate.pipelines.vocabulary import FailureCategory, JobEvent, RunStatus
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Query, Range, Sort
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Query, Range, Sort
 
 _FAILURES: Final = frozenset({JobEvent.FAIL.value, JobEvent.TIMEOUT.value})
 _LOOKED_AT_MAX: Final = 100

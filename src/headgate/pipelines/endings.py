@@ -14,7 +14,7 @@ from headgate.pipelines.parts import Parts
 from headgate.pipelines.retries import RetryDecision, decide_retry
 from headgate.pipelines.run_rows import JobLogEntry, Run, RunLog
 from headgate.pipelines.vocabulary import ControlState, FailureCategory, JobEvent, RunStatus
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 
 _RACES_MAX: Final = 10
 _FINAL: Final = RetryDecision(is_retryable=False, reason="no attempt follows")

@@ -15,10 +15,10 @@ from headgate.pipelines.readiness import Blocker, ReadinessResult, ReadinessVerd
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.rules import Evaluation
 from headgate.pipelines.run_rows import Slot
+from headgate.store.catalogue.tables import EVALUATION, PIPELINES, READINESS
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import EVALUATION, PIPELINES, READINESS
-from headgate.store.writes import Put, Query, Range, Sort, Write
 
 RETENTION_SECONDS: Final = 30 * 86_400
 # How long a readiness may be gone by without looking again.

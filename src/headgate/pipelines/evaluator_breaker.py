@@ -15,7 +15,7 @@ from headgate.clock import Clock
 from headgate.errors import BreakerOpenError
 from headgate.pipelines.evaluator_protocol import Answer
 from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
-from headgate.store.breaker import Breaker, BreakerChange, BreakerLimits, BreakerState
+from headgate.store.resilience.circuit_breaker import Breaker, BreakerChange, BreakerLimits, BreakerState
 
 # Five failures within a minute, however many successes lie between them; half a minute's rest; then one try.
 LIMITS: Final = BreakerLimits(failures_min=5, failure_rate=0.0, window_seconds=60.0, open_seconds=30.0, probes=1)

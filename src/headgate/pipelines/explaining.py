@@ -21,8 +21,8 @@ from headgate.pipelines.rules import ANY, RuleResult
 from headgate.pipelines.run_rows import Order, RunLog, Slot, run_log_key, run_log_of
 from headgate.pipelines.vocabulary import ControlState, JobEvent, RunStatus, Severity, Verdict
 from headgate.pipelines.wall_clock import zone_of
+from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.port import Store
-from headgate.store.tables import PIPELINES
 
 _NAMED_MAX: Final = 2
 

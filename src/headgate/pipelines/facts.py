@@ -13,10 +13,10 @@ from headgate.pipelines.definition import Json, Pipeline, Upstream
 from headgate.pipelines.run_rows import Slot, run_log_key, run_log_of
 from headgate.pipelines.sensors import Sensor, Sensors
 from headgate.pipelines.vocabulary import FailureCategory, RunStatus, TraitStatus, Verdict
+from headgate.store.catalogue.tables import PIPELINES, RUN_LOG
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import PIPELINES, RUN_LOG
-from headgate.store.values import Item
-from headgate.store.writes import Query, Range, Sort
 
 # No upstream is asked about more periods at once: a month of hours.
 PERIODS_MAX: Final = 31 * 25

@@ -21,11 +21,11 @@ from headgate.pipelines.event_names import EventName
 from headgate.pipelines.parts import Tells
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.run_rows import Slot
-from headgate.store.conditions import absent, all_of, equals, lacks
+from headgate.store.catalogue.tables import HEARTBEAT, PIPELINES
+from headgate.store.model.conditions import absent, all_of, equals, lacks
+from headgate.store.model.requests import Put, Update, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import HEARTBEAT, PIPELINES
-from headgate.store.writes import Put, Update, Write
 
 # Three ticks of the watchdog.
 SILENT_SECONDS: Final = 900.0

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from headgate.pipelines.run_rows import JOB_LOG_SECONDS, JobLogEntry, Slot, job_of, job_put
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Query, Range, Sort, Write
 from headgate.store.port import Store
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Query, Range, Sort, Write
 
 
 class JobLogPage(Struct, frozen=True):

@@ -13,10 +13,10 @@ from headgate.pipelines.definition import Json
 from headgate.pipelines.row_codec import moment_digits, row, struct_of
 from headgate.pipelines.run_rows import JobLogEntry, RunLog, Slot, job_put
 from headgate.pipelines.vocabulary import JobEvent
-from headgate.store.conditions import absent
+from headgate.store.catalogue.tables import LATE_DATA, PIPELINES
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
 from headgate.store.port import Store
-from headgate.store.tables import LATE_DATA, PIPELINES
-from headgate.store.writes import Put, Query, Range, Sort, Write
 
 KEPT_SECONDS: Final = 30 * 86_400
 

@@ -20,12 +20,12 @@ from headgate.ids import IdMaker
 from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.run_rows import Slot
-from headgate.store.conditions import absent, all_of, equals, version_is
+from headgate.store.catalogue.tables import LOCK, PIPELINES
+from headgate.store.model.conditions import absent, all_of, equals, version_is
+from headgate.store.model.requests import Check, Delete, Put, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import LOCK, PIPELINES
-from headgate.store.values import Item
-from headgate.store.writes import Check, Delete, Put, Write
 
 # What an execution may take beyond what its definition says.
 MARGIN_SECONDS: Final = 1_800.0

@@ -21,7 +21,7 @@ from headgate.pipelines.readiness import ReadinessResult, ReadinessVerdict, read
 from headgate.pipelines.rules import CompiledRules, Evaluation, compile_readiness, evaluate
 from headgate.pipelines.run_rows import Order, Run, RunLog
 from headgate.pipelines.vocabulary import RunStatus, Verdict
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 
 # Who is watched looks by itself this seldom, whatever became of who watches.
 OWN_LOOK_SECONDS: Final = 3_600

@@ -20,7 +20,7 @@ from headgate.pipelines.looking import Look, Looking, why_wake
 from headgate.pipelines.parts import Parts
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.waiting import Waiter, Waiters, WaitKind, waiter_of
-from headgate.store.writes import Change, Write
+from headgate.store.model.requests import Change, Write
 
 # How often everyone who waits is read, for what the stream did not tell here: another process may have heard it.
 LEARN_SECONDS: Final = 300.0

@@ -15,10 +15,10 @@ from headgate.pipelines.clockwork import Defined
 from headgate.pipelines.due_slots import timetables
 from headgate.pipelines.lookout import is_of_waiter
 from headgate.pipelines.service import PipelineService
-from headgate.store.news import Topic
-from headgate.store.schema import Key
-from headgate.store.tables import PIPELINES, STREAM_CHECKPOINTS
-from headgate.store.writes import Change, StreamStart
+from headgate.store.catalogue.tables import PIPELINES, STREAM_CHECKPOINTS
+from headgate.store.model.requests import Change, StreamStart
+from headgate.store.model.schema import Key
+from headgate.store.topics import Topic
 
 CONSUMER: Final = "stream-router"
 _BATCH: Final = 100

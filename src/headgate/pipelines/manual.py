@@ -24,7 +24,7 @@ from headgate.pipelines.starting import Starter, execution_name
 from headgate.pipelines.triggering import Triggering
 from headgate.pipelines.vocabulary import Cause, ControlState, FailureCategory, RerunReason, RunStatus, Verdict
 from headgate.pipelines.waiting import Waiters, WaitKind
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 
 _RACES_MAX: Final = 10
 

@@ -17,12 +17,12 @@ from headgate.errors import ConflictError
 from headgate.pipelines.definition import Json
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.run_rows import Slot
-from headgate.store.conditions import VERSION, Condition, absent, lacks, version_is
+from headgate.store.catalogue.tables import MARKER, PIPELINES
+from headgate.store.model.conditions import VERSION, Condition, absent, lacks, version_is
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import MARKER, PIPELINES
-from headgate.store.values import Item
-from headgate.store.writes import Put, Query, Range, Sort, Write
 
 KEPT_SECONDS: Final = 30 * 86_400
 PARTITION: Final = "MARKER#"

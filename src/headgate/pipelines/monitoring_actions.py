@@ -10,7 +10,7 @@ from headgate.pipelines.readiness import ReadinessResult, readiness_of
 from headgate.pipelines.rules import compile_rules, evaluate
 from headgate.pipelines.run_rows import Run
 from headgate.pipelines.vocabulary import RerunReason, RunStatus
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 
 
 class MonitoringActions:

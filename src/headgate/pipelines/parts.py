@@ -27,8 +27,8 @@ from headgate.pipelines.reruns import Reruns
 from headgate.pipelines.run_rows import Run, Slot
 from headgate.pipelines.runs import Runs
 from headgate.pipelines.sensors import Sensors
+from headgate.store.model.requests import Write
 from headgate.store.port import Store
-from headgate.store.writes import Write
 from headgate.triggers.contract import Trigger
 
 

@@ -25,11 +25,11 @@ from headgate.pipelines.catalogue import CATALOGUE, resolved_keys
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.event_types import EventType
 from headgate.pipelines.row_codec import row, struct_of
-from headgate.store.conditions import absent
+from headgate.store.catalogue.tables import CONTROL, PIPELINE_EVENT, PIPELINES
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, PIPELINE_EVENT, PIPELINES
-from headgate.store.writes import Put, Query, Range, Sort, Write
 
 SOURCE: Final = "/headgate/pipelines"
 RETENTION_SECONDS: Final = 90 * 86_400

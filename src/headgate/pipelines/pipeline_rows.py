@@ -15,11 +15,11 @@ from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.definition_json import decode, digest, encode
 from headgate.pipelines.dependencies import Dependency, sources_of, upstreams_of
 from headgate.pipelines.loading import load_pipeline
-from headgate.store.conditions import Condition, absent
-from headgate.store.schema import Key
-from headgate.store.tables import DEFINITION_VERSION, DEFINITIONS, DEPENDENCY, PIPELINE_CONFIG, PIPELINES
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Put, Write
+from headgate.store.catalogue.tables import DEFINITION_VERSION, DEFINITIONS, DEPENDENCY, PIPELINE_CONFIG, PIPELINES
+from headgate.store.model.conditions import Condition, absent
+from headgate.store.model.requests import Delete, Put, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 
 KIND: Final = "PIPELINE"
 PARTITION: Final = "PIPELINES"

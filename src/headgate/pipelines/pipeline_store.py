@@ -38,7 +38,8 @@ from headgate.pipelines.pipeline_rows import (
     stored_of,
     version_key,
 )
-from headgate.store.conditions import (
+from headgate.store.catalogue.tables import DEFINITION_VERSION, DEFINITIONS, DEPENDENCY, PIPELINES
+from headgate.store.model.conditions import (
     VALUE_BYTES_MAX,
     Condition,
     absent,
@@ -48,10 +49,9 @@ from headgate.store.conditions import (
     lacks,
     version_is,
 )
+from headgate.store.model.requests import Page, Query, Range, Sort, Write
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import DEFINITION_VERSION, DEFINITIONS, DEPENDENCY, PIPELINES
-from headgate.store.values import Item
-from headgate.store.writes import Page, Query, Range, Sort, Write
 
 SOURCE_BYTES_MAX: Final = 262_144
 REASON_CHARS_MAX: Final = 1_024

@@ -18,9 +18,9 @@ from headgate.clock import Clock
 from headgate.errors import HeadgateError, InvalidPayloadError
 from headgate.pipelines.rule_operators import number
 from headgate.pipelines.sensor_periods import period_text
+from headgate.store.catalogue.tables import PIPELINES, QUARANTINE
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
 from headgate.store.port import Store
-from headgate.store.tables import PIPELINES, QUARANTINE
-from headgate.store.writes import Put, Query, Range, Sort, Write
 
 KEPT_SECONDS: Final = 30 * 86_400
 # The hour of what is not of one hour.

@@ -17,10 +17,10 @@ from headgate.pipelines.definition import Json
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.vocabulary import RerunReason
-from headgate.store.conditions import absent, version_is
-from headgate.store.schema import Key
-from headgate.store.tables import PIPELINES, RERUN_COPY, RERUN_REQUEST, RERUN_STATE
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import PIPELINES, RERUN_COPY, RERUN_REQUEST, RERUN_STATE
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
 
 PREFIX: Final = "rerun"
 

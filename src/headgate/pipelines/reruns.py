@@ -36,10 +36,10 @@ from headgate.pipelines.rerun_rows import (
 )
 from headgate.pipelines.run_rows import JobLogEntry, RunLog, Slot, job_put, run_log_key, run_log_of, run_log_put
 from headgate.pipelines.vocabulary import JobEvent, RerunReason
-from headgate.store.conditions import Condition, absent, equals, lacks
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.conditions import Condition, absent, equals, lacks
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
 from headgate.store.port import Store
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Put, Query, Range, Sort, Write
 
 Also = Sequence[Write] | Callable[[Rerun, RunLog | None], Sequence[Write]]
 

@@ -35,7 +35,7 @@ from headgate.pipelines.sla import trigger_deadline
 from headgate.pipelines.starting import Starter
 from headgate.pipelines.vocabulary import Cause, RerunReason, Verdict
 from headgate.pipelines.waiting import Waiters, WaitKind
-from headgate.store.writes import Change
+from headgate.store.model.requests import Change
 
 _PIPELINE: Final = "PIPELINE#"
 _log = structlog.get_logger(__name__)

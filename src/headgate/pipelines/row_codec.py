@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from headgate import shapes
 from headgate.errors import CorruptionError, InvalidPayloadError
-from headgate.store.schema import Key
-from headgate.store.tables import PIPELINES
-from headgate.store.values import Item
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 
 S = TypeVar("S", bound=Struct)
 

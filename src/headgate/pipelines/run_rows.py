@@ -15,11 +15,11 @@ from msgspec import Struct, json
 from headgate.pipelines.definition import Json
 from headgate.pipelines.row_codec import moment_digits, row, struct_of
 from headgate.pipelines.vocabulary import Cause, FailureCategory, JobEvent, RunStatus
-from headgate.store.conditions import Condition, absent, version_is
-from headgate.store.schema import Key
-from headgate.store.tables import JOB, PIPELINES, RUN_COPY, RUN_LOG, RUN_STATE
-from headgate.store.values import Item
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import JOB, PIPELINES, RUN_COPY, RUN_LOG, RUN_STATE
+from headgate.store.model.conditions import Condition, absent, version_is
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 
 # How many attempts the log of a period tells of one by one. All of them are counted.
 HISTORY_MAX: Final = 20

@@ -38,9 +38,9 @@ from headgate.pipelines.run_rows import (
     run_writes,
 )
 from headgate.pipelines.vocabulary import TRANSITIONS, Cause, FailureCategory, RunStatus
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Query, Range, Sort, Write
 from headgate.store.port import Store
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Query, Range, Sort, Write
 
 # What goes into the same transaction: writes, or what makes them from the run and the log as they will stand.
 Also = Sequence[Write] | Callable[[Run, RunLog], Sequence[Write]]

@@ -24,12 +24,12 @@ from headgate.pipelines.sensor_periods import (
     period_text,
     split_key,
 )
-from headgate.store.conditions import Condition, absent, equals, has, lacks
+from headgate.store.catalogue.tables import PIPELINES, SENSOR
+from headgate.store.model.conditions import Condition, absent, equals, has, lacks
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import PIPELINES, SENSOR
-from headgate.store.values import Item
-from headgate.store.writes import Put, Query, Range, Sort, Write
 
 # How long what was said of one period is kept: enough to compare with, and not for ever.
 RETENTION_SECONDS: Final = 90 * 86_400

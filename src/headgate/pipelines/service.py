@@ -53,8 +53,8 @@ from headgate.pipelines.stuck_executions import StuckExecutions
 from headgate.pipelines.traits import Traits
 from headgate.pipelines.triggering import Triggering
 from headgate.pipelines.waiting import Waiters
+from headgate.store.model.requests import Change, Write
 from headgate.store.port import Store
-from headgate.store.writes import Change, Write
 from headgate.triggers.contract import Trigger, TriggerFailedError
 
 

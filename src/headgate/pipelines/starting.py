@@ -18,7 +18,7 @@ from headgate.pipelines.parts import Parts
 from headgate.pipelines.rerun_rows import Rerun
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.vocabulary import Cause
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 
 MACHINE: Final = "headgate-lifecycle"
 FILE: Final = "statemachine.asl.json"

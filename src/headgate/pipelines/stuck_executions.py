@@ -18,11 +18,11 @@ from headgate.errors import ConflictError
 from headgate.notify.notices import Notice
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.pipeline_events import PipelineEvent, PipelineEvents
-from headgate.store.conditions import equals
+from headgate.store.catalogue.tables import CONTROL, EXECUTIONS
+from headgate.store.model.conditions import equals
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, EXECUTIONS
-from headgate.store.writes import Delete, Put, Query, Range, Sort
 
 SUBSCRIPTION: Final = "headgate.pipelines.stuck"
 LOOK_SECONDS: Final = 5.0

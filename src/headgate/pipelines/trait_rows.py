@@ -20,9 +20,9 @@ from headgate.pipelines.facts import TraitFact
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
-from headgate.store.schema import Key
-from headgate.store.tables import TRAIT_RESULT
-from headgate.store.values import Item
+from headgate.store.catalogue.tables import TRAIT_RESULT
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 
 HISTORY_MAX: Final = 50
 VALUE_BYTES_MAX: Final = 65_536

@@ -35,11 +35,11 @@ from headgate.pipelines.trait_rows import (
     trait_of,
 )
 from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
-from headgate.store.conditions import Condition, absent, any_of, at_most, lacks, version_is
+from headgate.store.catalogue.tables import PIPELINES, TRAIT_RESULT
+from headgate.store.model.conditions import Condition, absent, any_of, at_most, lacks, version_is
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import PIPELINES, TRAIT_RESULT
-from headgate.store.values import Item
-from headgate.store.writes import Put, Query, Range, Sort, Write
 
 PUSH: Final = "push"
 _PREFIX: Final = "TRAIT#"

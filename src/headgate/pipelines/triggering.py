@@ -15,7 +15,7 @@ from headgate.pipelines.parts import Parts
 from headgate.pipelines.run_rows import Run
 from headgate.pipelines.vocabulary import FailureCategory, JobEvent, RunStatus
 from headgate.pipelines.waiting import Waiters, WaitKind
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 from headgate.triggers.contract import JobState, StartStatus, TriggerFailedError, TriggerOrder
 
 # Between two looks at a job that takes long.

@@ -22,11 +22,11 @@ from headgate.pipelines.parts import Tells
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.vocabulary import ExpectationKind, ExpectationVerdict
-from headgate.store.conditions import absent
+from headgate.store.catalogue.tables import EXPECTATION, PIPELINES
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import EXPECTATION, PIPELINES
-from headgate.store.writes import Put, Query, Range, Sort, Write
 
 # Longer than any report looks back. What is older is never asked for again: the cursors have passed it.
 KEPT_SECONDS: Final = 400 * 86_400

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from headgate.errors import ConflictError, CorruptionError, NotFoundError, SignatureError, StaleClaimError
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.run_rows import Slot
-from headgate.store.conditions import all_of, equals
+from headgate.store.catalogue.tables import PIPELINES, WAITER
+from headgate.store.model.conditions import all_of, equals
+from headgate.store.model.requests import Query, Range, Sort, Update
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import PIPELINES, WAITER
-from headgate.store.writes import Query, Range, Sort, Update
 
 KEPT_SECONDS: Final = 7 * 86_400
 _PREFIX: Final = "WAIT#"

@@ -21,11 +21,11 @@ from headgate.pipelines.clockwork import Defined
 from headgate.pipelines.definition import Pipeline, Schedule
 from headgate.pipelines.due_slots import beginning_of, schedule_id_of
 from headgate.pipelines.row_codec import row, struct_of
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import CURSOR, PIPELINES
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import CURSOR, PIPELINES
-from headgate.store.writes import Put
 
 # A schedule is looked at this often at least: its calendars may have changed, of which nobody tells.
 HORIZON: Final = timedelta(days=1)

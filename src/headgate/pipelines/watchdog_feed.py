@@ -28,8 +28,8 @@ from headgate.pipelines.watchdog_budget import Budget
 from headgate.pipelines.watchdog_cursors import Agenda, ScheduleRef
 from headgate.pipelines.watchdog_roster import Roster
 from headgate.pipelines.watches import Watch, Watches, WatchKind
-from headgate.store.tables import CURSOR, PIPELINES
-from headgate.store.writes import Change
+from headgate.store.catalogue.tables import CURSOR, PIPELINES
+from headgate.store.model.requests import Change
 
 # How long a run may show no sign of life.
 STUCK_SECONDS: Final = 1_800.0

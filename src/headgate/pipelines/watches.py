@@ -18,12 +18,12 @@ from headgate.durable.records import instant
 from headgate.errors import ConflictError
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.run_rows import Slot
-from headgate.store.conditions import Condition, absent, version_is
+from headgate.store.catalogue.tables import EXPECTATION, PIPELINES
+from headgate.store.model.conditions import Condition, absent, version_is
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import EXPECTATION, PIPELINES
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Put, Query, Range, Sort, Write
 
 _PAGE: Final = 100
 _RACES_MAX: Final = 5

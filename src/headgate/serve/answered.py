@@ -11,10 +11,10 @@ import msgspec
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, KeyReusedError, StillRunningError
 from headgate.serve.operations import Answer
-from headgate.store.conditions import absent, equals
+from headgate.store.catalogue.tables import IDEMPOTENCY
+from headgate.store.model.conditions import absent, equals
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import IDEMPOTENCY
 
 KEPT_SECONDS: Final = 24 * 3600
 # After so long a request that has no answer is taken to have died, and may be done again.

@@ -47,8 +47,8 @@ from headgate.serve.pool import WorkPool
 from headgate.serve.raw_values import idempotency_key
 from headgate.serve.staged_pages import Fetch, staged
 from headgate.serve.watching import Watches
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Query, Range, Sort
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.requests import Query, Range, Sort
 
 _PART: Final = Part(Permission.FANOUT_READ, Permission.FANOUT_WRITE)
 

@@ -24,8 +24,8 @@ from headgate.health.registry_rows import dataset_of, latest_key
 from headgate.health.service import HealthService
 from headgate.health.signal_values import Signal
 from headgate.health.vocabulary import IncidentStatus
-from headgate.store.tables import DATASET_REGISTRY, INCIDENT_INDEX
-from headgate.store.writes import Query
+from headgate.store.catalogue.tables import DATASET_REGISTRY, INCIDENT_INDEX
+from headgate.store.model.requests import Query
 
 # Of one dataset, where it is one of many: the newest incidents, and so many writers and readers.
 INCIDENTS_LOOKED_AT: Final = 20

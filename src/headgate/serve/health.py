@@ -15,8 +15,8 @@ from headgate.clock import Clock
 from headgate.durable.pulse import Pulse
 from headgate.errors import CorruptionError, HeadgateError
 from headgate.serve.sweeper import Sweeper
+from headgate.store.catalogue.tables import HEALTH_CHECK
 from headgate.store.port import Store
-from headgate.store.tables import HEALTH_CHECK
 
 DISK_FREE_BYTES_MIN: Final = 256 * 1024 * 1024
 

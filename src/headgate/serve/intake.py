@@ -35,7 +35,7 @@ from headgate.serve.rpc import Method, RpcCall
 from headgate.serve.rpc_codec import Codec
 from headgate.serve.rpc_failures import RpcFailure
 from headgate.settings import Settings
-from headgate.store.cache import Cache
+from headgate.store.cache.read_through import Cache
 
 # So many calls, or so much in them, within a second are worth a process.
 CALLS_MANY: Final = 50

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from headgate.auth.principals import Principal
-from headgate.store.cache_keys import Group, Key, is_group
-from headgate.store.cache_shared import Invalidation
+from headgate.store.cache.keys import Group, Key, is_group
+from headgate.store.cache.shared import Invalidation
 
 _LENGTH: Final = struct.Struct("<I")
 

@@ -10,8 +10,8 @@ from typing import cast
 from headgate.clock import Clock
 from headgate.pace import Pace
 from headgate.serve.intake_frames import Forget, Frame, Incoming, forgetting, forgotten, packed
-from headgate.store.cache import Cache
-from headgate.store.cache_shared import Invalidation
+from headgate.store.cache.read_through import Cache
+from headgate.store.cache.shared import Invalidation
 
 
 class Line(asyncio.Protocol):

@@ -34,7 +34,7 @@ from headgate.serve.rpc_failures import RpcFailure
 from headgate.serve.statestore_api import taken_in_methods
 from headgate.serve.sweeper import Sweeper
 from headgate.settings import Settings
-from headgate.store.cache import Cache
+from headgate.store.cache.read_through import Cache
 from headgate.telemetry import Tracing, configure_logs, watch_store
 from headgate.wiring import open_cache, open_service, open_store
 

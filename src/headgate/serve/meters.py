@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from headgate.serve.pool import WorkPool
 from headgate.serve.sweeper import Sweeper
-from headgate.store.cache_stats import COUNTERS, CacheStats
+from headgate.store.cache.stats import COUNTERS, CacheStats
 
 
 class ServerCollector(Collector):

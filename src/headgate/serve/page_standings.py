@@ -28,8 +28,8 @@ from headgate.pipelines.vocabulary import Cause, ControlState, ExpectationVerdic
 from headgate.serve.page_periods import PeriodStrip, cells
 from headgate.serve.page_troubles import Troubles
 from headgate.serve.page_words import span
-from headgate.store.tables import EVALUATION, PIPELINES
-from headgate.store.writes import Query, Range, Sort
+from headgate.store.catalogue.tables import EVALUATION, PIPELINES
+from headgate.store.model.requests import Query, Range, Sort
 
 PERIODS: Final = 24
 # How far to look for what is due next: a schedule with few days of its own has many that are none.

@@ -19,7 +19,7 @@ from headgate.pipelines.run_rows import RunLog, Slot, run_log_key, run_log_of
 from headgate.pipelines.service import PipelineService
 from headgate.pipelines.verdicts import Verdicts
 from headgate.pipelines.vocabulary import ControlState, ExpectationVerdict
-from headgate.store.tables import PIPELINES
+from headgate.store.catalogue.tables import PIPELINES
 
 # For how long something that was missed is trouble still; longer than the longest weekend.
 MISSED_FOR: Final = timedelta(days=7)

@@ -36,7 +36,7 @@ from headgate.serve.pipeline_views import (
 )
 from headgate.serve.preconditions import etag
 from headgate.serve.problem import Problem
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 
 Moment = Annotated[datetime, Meta(tz=True, examples=["2026-03-03T12:00:00Z"])]
 

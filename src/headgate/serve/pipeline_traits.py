@@ -19,7 +19,7 @@ from headgate.serve.execution_views import Duration
 from headgate.serve.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.pipeline_rules import PUSH, READ
 from headgate.serve.pipeline_views import Date, ScheduleName, shown
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 
 TtlMeta = Meta(description="How long it holds; 0 is until something else is said.", examples=["1h", 3600])
 

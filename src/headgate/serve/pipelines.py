@@ -38,7 +38,7 @@ from headgate.serve.pipeline_views import PageQuery, shown
 from headgate.serve.pool import WorkPool
 from headgate.serve.preconditions import etag, matching
 from headgate.serve.problem import Problem, response
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 from headgate.triggers.registry import TriggerKinds
 
 YAML: Final = "application/yaml"

@@ -51,7 +51,7 @@ from headgate.serve.user_routes import admits_origin, user_routes
 from headgate.serve.watchdog_process import WatchdogChild
 from headgate.serve.watching import Watches
 from headgate.settings import Settings
-from headgate.store.cache import Cache
+from headgate.store.cache.read_through import Cache
 from headgate.telemetry import Metrics, Tracing
 from headgate.wiring import (
     AppService,

@@ -11,9 +11,9 @@ from typing import Final
 
 from headgate.durable.records import Execution, execution_of
 from headgate.errors import HeadgateError, NotFoundError, ServerBusyError
+from headgate.store.catalogue.tables import EXECUTIONS
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.tables import EXECUTIONS
 
 WATCHES_MAX: Final = 2_000
 # How soon after a look the next one may be, so that a busy store is not asked after every commit.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from headgate.serve.returns import Returns
+from headgate.store.model.requests import Write
 from headgate.store.port import Store
-from headgate.store.writes import Write
 
 
 class LoopWrites:

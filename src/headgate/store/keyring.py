@@ -22,7 +22,7 @@ import msgspec
 from headgate import shapes
 from headgate.clock import Clock
 from headgate.errors import CorruptionError, ForeignFileError, SettingsError, SignatureError, StoreIOError
-from headgate.store.blobs import sync_folder
+from headgate.store.blobs.folder import sync_folder
 
 _FORMAT: Final = 1
 _SECRET_BYTES: Final = 32

@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from headgate.errors import HeadgateError
-from headgate.store.conditions import Condition
-from headgate.store.news import ANYTHING, Topics
-from headgate.store.schema import Key, Table
-from headgate.store.values import Item
-from headgate.store.writes import ChangeBatch, Delete, Page, Put, Query, StreamStart, Write
+from headgate.store.model.conditions import Condition
+from headgate.store.model.requests import ChangeBatch, Delete, Page, Put, Query, StreamStart, Write
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.values import Item
+from headgate.store.topics import ANYTHING, Topics
 
 
 class Store(Protocol):

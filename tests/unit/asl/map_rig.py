@@ -19,7 +19,7 @@ from headgate.durable.records import Execution
 from headgate.fanout.library import Library
 from headgate.fanout.rows import Fanout
 from headgate.fanout.service import FanoutService
-from headgate.store.blobs import FolderBlobs
+from headgate.store.blobs.folder import FolderBlobs
 from headgate.testing import Environment
 
 MACHINE = "m"

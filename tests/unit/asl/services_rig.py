@@ -19,10 +19,10 @@ from headgate.durable.failures import ActivityFailure, revive
 from headgate.durable.performing import perform
 from headgate.durable.service import Service
 from headgate.fanout.service import FanoutService
-from headgate.store.blobs import FolderBlobs
+from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
-from headgate.store.sqlite import Synchronous
+from headgate.store.sqlite.store import Synchronous
+from headgate.store.table_names import TableNames
 from tests.stores import open_sqlite
 from tests.unit.fanout.worlds import CrashingStore
 

@@ -19,8 +19,8 @@ from headgate.errors import (
     NotFoundError,
     PayloadTooLargeError,
 )
-from headgate.store.schema import Key
-from headgate.store.tables import DEFINITIONS, WORKERS
+from headgate.store.catalogue.tables import DEFINITIONS, WORKERS
+from headgate.store.model.schema import Key
 from tests.asl_rig import Rig, beside, check_events, each, machine, task
 
 ECHO = machine(("Only", task("echo")))

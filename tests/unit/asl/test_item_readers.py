@@ -10,7 +10,7 @@ import pytest
 
 from headgate.asl.failures import ITEM_READER_FAILED, StateError
 from headgate.asl.item_readers import Reading, blob_name, read_all
-from headgate.store.blobs import FolderBlobs
+from headgate.store.blobs.folder import FolderBlobs
 
 GET = "arn:aws:states:::s3:getObject"
 LIST = "arn:aws:states:::s3:listObjectsV2"

@@ -10,10 +10,10 @@ import pytest
 
 from headgate.asl.dynamodb_calls import READABLE, WRITABLE
 from headgate.asl.failures import StateError
-from headgate.store import tables
-from headgate.store.names import TableNames
-from headgate.store.schema import Key
-from headgate.store.tables import ALL_TABLES
+from headgate.store.catalogue import tables
+from headgate.store.catalogue.tables import ALL_TABLES
+from headgate.store.model.schema import Key
+from headgate.store.table_names import TableNames
 from tests.unit.asl.services_rig import PIPELINES, Rig, key
 from tests.unit.fanout.worlds import CrashError, once
 

@@ -26,12 +26,12 @@ from headgate.errors import (
 )
 from headgate.health.audit import Audit
 from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import API_KEYS, AUDIT
 from headgate.store.keyring import Keyring
+from headgate.store.model.requests import Query, Write
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.sqlite import Synchronous
-from headgate.store.tables import API_KEYS, AUDIT
-from headgate.store.writes import Query, Write
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 

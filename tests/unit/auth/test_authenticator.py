@@ -19,7 +19,7 @@ from headgate.errors import UnauthenticatedError
 from headgate.health.audit import Audit
 from headgate.ids import IdMaker
 from headgate.store.keyring import Keyring
-from headgate.store.sqlite import Synchronous
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 from tests.unit.auth.issuing import AUDIENCE, ISSUER, claims, ec_key, jwk, jwks, sign
 

@@ -24,8 +24,8 @@ from headgate.health.signal_values import ANY_VERSION, Producer, SignalUpdate, S
 from headgate.health.vocabulary import SignalState, Tier
 from headgate.ids import IdMaker
 from headgate.serve.health_views import signal_view
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cache import Cache
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.cache.read_through import Cache
 from headgate.store.keyring import Keyring
 from tests.stores import open_sqlite
 from tests.unit.cli.program import invoke

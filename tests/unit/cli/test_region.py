@@ -14,9 +14,9 @@ from headgate.errors import IllegalTransitionError, SettingsError, UserError
 from headgate.health.failover import Keeper
 from headgate.health.observers import Observer
 from headgate.health.regions import Fence, WriterLease
-from headgate.store.schema import Key
-from headgate.store.tables import SIGNAL_STATE
-from headgate.store.values import Item
+from headgate.store.catalogue.tables import SIGNAL_STATE
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from tests.stores import open_sqlite
 from tests.unit.cli.program import invoke
 

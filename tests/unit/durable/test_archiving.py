@@ -15,10 +15,10 @@ from headgate.durable.archiving import GRACE_SECONDS, KEPT_SECONDS, PREFIX, Arch
 from headgate.durable.history import Started, Status, Turn
 from headgate.durable.records import ARCHIVE, Execution, execution_of, turn_put
 from headgate.durable.starts import StartRequest, start_writes
-from headgate.store.blobs import FolderBlobs
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, EXECUTIONS, TURNS
-from headgate.store.writes import Query
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.catalogue.tables import CONTROL, EXECUTIONS, TURNS
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
 from tests.stores import open_sqlite
 

@@ -36,12 +36,12 @@ from headgate.errors import (
     UserError,
 )
 from headgate.ids import IdMaker, made_at_ms
-from headgate.store.conditions import absent
+from headgate.store.catalogue.tables import ACTIVITIES, CONTROL, EXECUTIONS
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put, Query
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore
-from headgate.store.tables import ACTIVITIES, CONTROL, EXECUTIONS
-from headgate.store.writes import Put, Query
+from headgate.store.sqlite.store import SqliteStore
 from headgate.testing import Environment
 from tests.simulation.durable_processes import ProcessStore
 from tests.stores import open_sqlite

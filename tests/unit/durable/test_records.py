@@ -7,9 +7,9 @@ from msgspec import Raw
 
 from headgate.durable.history import ActivityEnded, StartActivity, Status, Turn
 from headgate.durable.records import NEVER_MS, Activity, Execution, turn_put
-from headgate.store.checks import checked_item
-from headgate.store.values import Vouched, dump
-from headgate.store.writes import Put
+from headgate.store.model.requests import Put
+from headgate.store.model.validation import checked_item
+from headgate.store.model.values import Vouched, dump
 
 EXECUTION = Execution(
     "orders/1", "orders", Status.RUNNING, "2026-11-16T01:01:05.213Z", 5, 1,

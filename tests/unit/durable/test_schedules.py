@@ -41,10 +41,10 @@ from headgate.errors import (
     UserError,
 )
 from headgate.ids import IdMaker
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore
-from headgate.store.tables import EXECUTIONS, INBOXES, SCHEDULES
-from headgate.store.writes import Query, Range, Sort
+from headgate.store.catalogue.tables import EXECUTIONS, INBOXES, SCHEDULES
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.schema import Key
+from headgate.store.sqlite.store import SqliteStore
 from tests.stores import open_sqlite
 
 CREATED = datetime(2026, 11, 16, 0, 30, tzinfo=UTC)

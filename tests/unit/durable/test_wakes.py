@@ -22,10 +22,10 @@ from headgate.durable.sqs import GROUP_CHARS_MAX, group_of
 from headgate.durable.wake_sweep import WakeSweep, is_time
 from headgate.durable.wakes import ActivityWake, Due, TurnWake, WorkerWake, asked_by, dump_due, load_due
 from headgate.errors import CorruptionError
-from headgate.store.blobs import FolderBlobs
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.catalogue.tables import ACTIVITIES, INBOXES, TIMERS, WORKERS
 from headgate.store.keyring import Keyring
-from headgate.store.schema import Key, Table
-from headgate.store.tables import ACTIVITIES, INBOXES, TIMERS, WORKERS
+from headgate.store.model.schema import Key, Table
 from tests.aws_rig import until
 from tests.stores import open_sqlite
 

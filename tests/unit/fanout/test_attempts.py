@@ -32,7 +32,7 @@ from headgate.fanout.attempts import (
 from headgate.fanout.changes import Change
 from headgate.fanout.rows import Chunk, Policy, attempt_of, chunk_of, moment
 from headgate.fanout.states import Disposition, Outcome, Status, is_legal
-from headgate.store.writes import Put, Update
+from headgate.store.model.requests import Put, Update
 from tests.unit.fanout.made_rows import T0, made_chunk
 
 NOW = T0 + 5_000

@@ -29,8 +29,8 @@ from headgate.fanout.sources import (
     read_items,
 )
 from headgate.fanout.states import Disposition, FanoutStatus
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.requests import Put
 from tests.unit.fanout.worlds import RUN, World, crash_everywhere, once
 
 FIRST = "chunk-0000000"

@@ -14,8 +14,8 @@ from headgate.fanout.campaigns import counts_on, member_delete, member_put, memb
 from headgate.fanout.counts import Counts, folded
 from headgate.fanout.rows import Fanout, moment
 from headgate.fanout.states import FanoutStatus
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.tables import FANOUT
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 from tests.unit.fanout.made_rows import T0, made_fanout
 

@@ -15,9 +15,9 @@ from headgate.fanout.changes import Change, Guard, apply
 from headgate.fanout.rows import Chunk, Policy, run_key
 from headgate.fanout.sources import ListSource
 from headgate.fanout.states import Disposition
-from headgate.store.conditions import lacks
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Check
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.conditions import lacks
+from headgate.store.model.requests import Check
 from tests.fanout_books import RUN, Shop, places
 from tests.simulation.durable_processes import Fault, ProcessStore
 

@@ -22,7 +22,7 @@ from headgate.fanout.states import Disposition
 from headgate.fanout.steering import Steering
 from headgate.fanout.tracking import Tracker
 from headgate.ids import IdMaker
-from headgate.store.sqlite import Synchronous
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 QUEUE = "https://sqs.eu-central-1.amazonaws.com/1/prod-chunks"

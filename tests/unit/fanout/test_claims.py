@@ -16,7 +16,7 @@ from headgate.fanout.rows import moment_ms, run_key
 from headgate.fanout.states import Disposition
 from headgate.fanout.tracking import Claim
 from headgate.ids import IdMaker
-from headgate.store.tables import FANOUT
+from headgate.store.catalogue.tables import FANOUT
 from tests.fanout_books import RUN, Shop, places
 from tests.simulation.durable_processes import Fault, ProcessStore
 

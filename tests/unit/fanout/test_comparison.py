@@ -14,7 +14,7 @@ from headgate.fanout.counts import Counts
 from headgate.fanout.error_groups import ErrorGroup, ErrorGroups
 from headgate.fanout.estimates import spread_of
 from headgate.fanout.rows import Policy, moment
-from headgate.store.sqlite import SqliteStore, Synchronous
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 from tests.unit.fanout.made_rows import RUN, T0, Stage, made_fanout
 

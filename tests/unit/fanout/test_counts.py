@@ -21,7 +21,7 @@ from headgate.fanout.counts import (
     verdict,
 )
 from headgate.fanout.states import LEGAL, Disposition, FanoutStatus, Status
-from headgate.store.conditions import holds
+from headgate.store.model.conditions import holds
 from tests.unit.fanout.made_rows import made_chunk, made_fanout
 
 OPEN = ("waiting", "queued", "retrying", "running")

@@ -16,7 +16,7 @@ from headgate.fanout.redriving import Redriver, Selection
 from headgate.fanout.rows import moment
 from headgate.fanout.states import Disposition, FanoutStatus, Outcome
 from headgate.fanout.tracking import Claim
-from headgate.store.tables import FANOUT
+from headgate.store.catalogue.tables import FANOUT
 from tests.unit.fanout.worlds import RUN, World, crash_everywhere, once
 
 FIRST = "chunk-0000000"

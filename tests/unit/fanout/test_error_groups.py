@@ -22,8 +22,8 @@ from headgate.fanout.error_groups import (
 from headgate.fanout.fingerprints import fingerprint
 from headgate.fanout.rows import Policy, moment
 from headgate.fanout.states import Disposition, Outcome
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.tables import FANOUT
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 from tests.unit.fanout.made_rows import RUN, T0, Stage, made_attempt, made_chunk
 

@@ -19,7 +19,7 @@ from headgate.fanout.healing import Action, Healer, Remedy, remedy
 from headgate.fanout.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, Policy, run_key
 from headgate.fanout.sources import LinesSource
 from headgate.fanout.states import Disposition, FanoutStatus
-from headgate.store.tables import FANOUT
+from headgate.store.catalogue.tables import FANOUT
 from tests.unit.fanout.worlds import RUN, World, crash_everywhere, once
 
 FIRST = "chunk-0000000"

@@ -26,7 +26,7 @@ from headgate.fanout.progress import (
 from headgate.fanout.rows import Chunk, Policy, moment
 from headgate.fanout.samples import Sample
 from headgate.fanout.states import Disposition, FanoutStatus
-from headgate.store.sqlite import SqliteStore, Synchronous
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 from tests.unit.fanout.made_rows import RUN, T0, Stage, made_chunk, made_fanout
 

@@ -24,8 +24,8 @@ from headgate.fanout.recounts import NAMES, Recount, faults, mended
 from headgate.fanout.redriving import Redriver, Selection
 from headgate.fanout.rows import ACTIVE, Chunk, chunk_key, counter_key, run_key
 from headgate.fanout.states import Disposition, FanoutStatus
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.requests import Put
 from tests.unit.fanout.worlds import RUN, World, crash_everywhere, once, read_in_pages
 
 FIRST = "chunk-0000000"

@@ -31,14 +31,14 @@ from headgate.fanout.rows import ACTIVE, Fanout, moment_ms, run_key
 from headgate.fanout.sources import LinesSource, ListSource
 from headgate.fanout.states import Disposition, FanoutStatus
 from headgate.fanout.tending import Tender
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cursors import Cursors
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.blobs.spill import Spill
+from headgate.store.catalogue.tables import FANOUT
 from headgate.store.keyring import Keyring
-from headgate.store.names import TableNames
-from headgate.store.spill import Spill
-from headgate.store.sqlite import SqliteStore
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Query
+from headgate.store.model.cursors import Cursors
+from headgate.store.model.requests import Query
+from headgate.store.sqlite.store import SqliteStore
+from headgate.store.table_names import TableNames
 from tests.unit.fanout.worlds import RUN, CrashError, World, crash_everywhere, once, read_in_pages
 
 ALL = Selection(all=True)

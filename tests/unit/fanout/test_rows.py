@@ -32,7 +32,7 @@ from headgate.fanout.rows import (
 )
 from headgate.fanout.splitting import Order, check_order
 from headgate.fanout.states import Disposition, FanoutStatus, Outcome, Status
-from headgate.store.conditions import holds
+from headgate.store.model.conditions import holds
 from tests.unit.fanout.made_rows import RUN, made_attempt, made_chunk, made_fanout
 
 YEAR_9999_MS = 253_402_300_799_999

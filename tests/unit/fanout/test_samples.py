@@ -15,9 +15,9 @@ from headgate.fanout.library import Library
 from headgate.fanout.rows import Chunk, Fanout
 from headgate.fanout.samples import mapped, sampled, sampled_attempts
 from headgate.fanout.states import Disposition, Outcome
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.tables import FANOUT
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.requests import Put
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 from tests.unit.fanout.made_rows import SIZE, T0, made_attempt, made_chunk, made_fanout
 

@@ -31,9 +31,9 @@ from headgate.fanout.steering import Steering
 from headgate.fanout.tending import Tender
 from headgate.fanout.tracking import Tracker
 from headgate.ids import IdMaker
+from headgate.store.model.requests import Write
 from headgate.store.port import Store
-from headgate.store.sqlite import Synchronous
-from headgate.store.writes import Write
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 FIRST = "chunk-0000000"

@@ -18,8 +18,8 @@ from headgate.fanout.rows import Policy
 from headgate.fanout.sources import IterableSource, LinesSource, ListSource, RangeSource, Source
 from headgate.fanout.splitting import Order, Splitter, check_order, check_run_id, digest_of
 from headgate.fanout.states import FanoutStatus
-from headgate.store.tables import INBOXES
-from headgate.store.writes import Query
+from headgate.store.catalogue.tables import INBOXES
+from headgate.store.model.requests import Query
 from tests.fanout_books import RUN, Shop
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
 

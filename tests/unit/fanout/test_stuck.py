@@ -14,8 +14,8 @@ from headgate.errors import NotFoundError
 from headgate.fanout.rows import Policy, moment
 from headgate.fanout.states import Disposition
 from headgate.fanout.stuck import StuckKind, classify, stuck
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.tables import FANOUT
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 from tests.unit.fanout.made_rows import RUN, SIZE, T0, Stage, made_chunk, made_fanout
 

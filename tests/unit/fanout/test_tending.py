@@ -21,8 +21,8 @@ from headgate.fanout.sources import IterableSource, ListSource
 from headgate.fanout.splitting import Order
 from headgate.fanout.states import Disposition, FanoutStatus, Outcome
 from headgate.fanout.tending import Tender, folded_onto, is_gone, worker_name
-from headgate.store.tables import FANOUT, INBOXES
-from headgate.store.writes import Query, Write
+from headgate.store.catalogue.tables import FANOUT, INBOXES
+from headgate.store.model.requests import Query, Write
 from tests.fanout_books import RUN, Shop, places
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
 from tests.unit.fanout.made_rows import made_chunk, made_fanout

@@ -21,7 +21,7 @@ from headgate.fanout.rows import Policy, moment_ms
 from headgate.fanout.splitting import Splitter
 from headgate.fanout.states import Admission, Disposition, FanoutStatus, Outcome
 from headgate.fanout.tracking import Claim, Tracker, admitted, lease_of
-from headgate.store.tables import FANOUT
+from headgate.store.catalogue.tables import FANOUT
 from tests.fanout_books import RUN, Shop, places
 from tests.simulation.durable_processes import Fault, ProcessStore
 from tests.unit.fanout.made_rows import T0, made_chunk, made_fanout

@@ -23,11 +23,11 @@ from headgate.fanout.steering import Steering
 from headgate.fanout.tending import Tender
 from headgate.fanout.tracking import Claim, Tracker
 from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.requests import Query, Update, Write
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.sqlite import Synchronous
-from headgate.store.tables import FANOUT
-from headgate.store.values import Item
-from headgate.store.writes import Query, Update, Write
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 RUN = "run"

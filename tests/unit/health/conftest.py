@@ -11,7 +11,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.store.keyring import Keyring
-from headgate.store.sqlite import Synchronous
+from headgate.store.sqlite.store import Synchronous
 from tests.health_rig import Rig
 from tests.stores import open_sqlite
 

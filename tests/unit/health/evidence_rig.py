@@ -14,12 +14,12 @@ from headgate.health.evidence_rows import Evidence, Producer, Result, Validation
 from headgate.health.moments import instant
 from headgate.health.sampling import Rates, ResultRates
 from headgate.ids import IdMaker
-from headgate.store.blobs import FolderBlobs
-from headgate.store.schema import Key
-from headgate.store.sqlite import Synchronous
-from headgate.store.tables import EVIDENCE_CACHE
-from headgate.store.values import Item
-from headgate.store.writes import Write
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.catalogue.tables import EVIDENCE_CACHE
+from headgate.store.model.requests import Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 URN = "urn:dp:orders:order_created:v1"

@@ -14,12 +14,12 @@ from headgate.health.datasets import DatasetSpec, FreshnessSlo, SchemaBinding, S
 from headgate.health.registry import Registry
 from headgate.health.vocabulary import Tier
 from headgate.ids import IdMaker
-from headgate.store.cache import Cache
-from headgate.store.cache_shared import SharedLayer
+from headgate.store.cache.read_through import Cache
+from headgate.store.cache.shared import SharedLayer
 from headgate.store.keyring import Keyring
-from headgate.store.sqlite import Synchronous
-from headgate.store.values import Item
-from headgate.store.writes import Page, Query, Write
+from headgate.store.model.requests import Page, Query, Write
+from headgate.store.model.values import Item
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 ORDERS = "urn:dp:orders:order_created:v1"

@@ -12,7 +12,7 @@ import pytest
 from headgate.clock import VirtualClock
 from headgate.errors import InvalidPayloadError
 from headgate.health.alert_quotas import AlertQuotas
-from headgate.store.sqlite import Synchronous
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 START_SECONDS = 1_768_471_200.0  # 2026-01-15T10:00:00Z

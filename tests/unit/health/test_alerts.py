@@ -22,8 +22,8 @@ from headgate.health.signal_values import SignalUpdate
 from headgate.health.vocabulary import SignalState
 from headgate.health_wiring import open_health
 from headgate.ids import IdMaker
-from headgate.store.conditions import absent
-from headgate.store.tables import CONTROL
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import absent
 from headgate.telemetry import Tracing
 from tests.health_rig import value
 from tests.unit.serve.health_rig import ORDERS, HealthApi, health_api

@@ -26,14 +26,14 @@ from headgate.errors import (
 from headgate.health.audit import Audit, AuditEntry, Fault
 from headgate.health.audit_chain import CHAINS, chain_of, entry_write, hash_of, read_record, record_of
 from headgate.ids import IdMaker
-from headgate.store.conditions import absent, version_is
+from headgate.store.catalogue.tables import AUDIT, HEALTH_CHECK
 from headgate.store.keyring import Keyring, Purpose
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put, Query, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.tables import AUDIT, HEALTH_CHECK
-from headgate.store.values import Item
-from headgate.store.writes import Put, Query, Write
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 
 THING = "dataset urn:dp:orders:created"

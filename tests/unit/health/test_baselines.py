@@ -11,7 +11,7 @@ import pytest
 from headgate.clock import VirtualClock
 from headgate.errors import InvalidPayloadError, NotFoundError, VersionConflictError
 from headgate.health.baselines import Baselines
-from headgate.store.sqlite import Synchronous
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 ORDERS = "urn:dp:orders:created:v1"

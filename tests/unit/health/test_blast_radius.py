@@ -16,8 +16,8 @@ from headgate.health.lineage_graph import RELOAD_SECONDS, SKEW_MS, LineageGraph
 from headgate.health.lineage_specs import LineageSpec
 from headgate.health.moments import instant
 from headgate.health.vocabulary import Confidence, Impact, Tier
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.writes import Page, Query
+from headgate.store.model.requests import Page, Query
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 
 RAW: Final = "urn:dp:d:raw"

@@ -17,7 +17,7 @@ from headgate.health.costs import (
     monthly,
     sampled,
 )
-from headgate.store.schema import Billing
+from headgate.store.model.schema import Billing
 
 BILLION = 1e9
 

@@ -14,10 +14,10 @@ from headgate.health.evidence import Decision, EvidenceCache
 from headgate.health.evidence_limits import Limits
 from headgate.health.evidence_rows import Evidence, Result, Validation, from_outside
 from headgate.health.sampling import SAMPLED_OUT, Rates, ResultRates
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE
-from headgate.store.values import canonical_item
-from headgate.store.writes import Query
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
+from headgate.store.model.values import canonical_item
 from tests.unit.health.evidence_rig import DAY, NOTHING_BUT_FAILURES, REASON, URN, Rig
 
 

@@ -13,10 +13,10 @@ from headgate.errors import CorruptionError, StoreIOError
 from headgate.health import evidence_archive
 from headgate.health.evidence_archive import DAMAGED, SPOOL, SPOOL_SHARDS
 from headgate.health.evidence_rows import Result
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.values import Item
-from headgate.store.writes import Query
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from tests.unit.health.evidence_rig import DAY, URN, Rig
 
 EXAMPLE = "evd-01HQXY8MNP4QR7ST9VW2XYZ456"

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from headgate.errors import ConflictError
 from headgate.health.evidence_rows import TTL
 from headgate.health.moments import instant
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE
-from headgate.store.values import Item
-from headgate.store.writes import Put, Update
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE
+from headgate.store.model.requests import Put, Update
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from tests.unit.health.evidence_rig import DAY, Rig
 
 INC, OTHER = "INC-01J0000000000000000000000A", "INC-01J0000000000000000000000B"

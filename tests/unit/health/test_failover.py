@@ -13,7 +13,7 @@ from headgate.errors import IllegalTransitionError
 from headgate.health.failover import Decision, Failover, FailoverPolicy, FailoverState, Move, Phase, Report, Verdict
 from headgate.health.failover import verdict as verdict_of
 from headgate.health.regions import WriterLease
-from headgate.store.sqlite import Synchronous
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 EAST, WEST = "us-east-1", "us-west-2"

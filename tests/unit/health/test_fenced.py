@@ -15,11 +15,11 @@ from headgate.health.fenced import FencedStore
 from headgate.health.observers import Observer, read_reports
 from headgate.health.region_duty import RegionDuty
 from headgate.health.regions import EPOCH, WRITER, Fence, WriterLease, raise_epoch
-from headgate.store.conditions import absent
-from headgate.store.schema import Key
-from headgate.store.sqlite import Synchronous
-from headgate.store.tables import AUDIT, CONTROL
-from headgate.store.writes import Delete, Put, Query
+from headgate.store.catalogue.tables import AUDIT, CONTROL
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Delete, Put, Query
+from headgate.store.model.schema import Key
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 EAST, WEST = "us-east-1", "us-west-2"

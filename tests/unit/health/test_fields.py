@@ -12,11 +12,11 @@ import pytest
 from headgate.clock import VirtualClock
 from headgate.errors import CorruptionError
 from headgate.health.fields import MASK, Fields, mask
+from headgate.store.catalogue.tables import INCIDENT_INDEX
 from headgate.store.keyring import Keyring, Purpose
+from headgate.store.model.schema import Key
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.tables import INCIDENT_INDEX
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 
 TOLD = {"pagerduty_incident_id": "PD-77", "slack_thread_ts": "17.5"}

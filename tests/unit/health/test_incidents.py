@@ -26,8 +26,8 @@ from headgate.health.incident_values import BlastRadius, Changes, Incident, Reso
 from headgate.health.signal_decisions import Verdict
 from headgate.health.signal_values import Producer
 from headgate.health.vocabulary import IncidentStatus, Severity
-from headgate.store.schema import Key
-from headgate.store.tables import EVIDENCE_CACHE, INCIDENT_INDEX
+from headgate.store.catalogue.tables import EVIDENCE_CACHE, INCIDENT_INDEX
+from headgate.store.model.schema import Key
 from tests.health_faults import answer_lost, interrupted
 from tests.health_rig import (
     CRITICAL,

@@ -26,11 +26,11 @@ from headgate.health.lineage_rows import manifest_key, ties_key
 from headgate.health.lineage_specs import EDGES_MAX, LineageSpec, bare_name, spec_id
 from headgate.health.moments import instant
 from headgate.health.vocabulary import Confidence, EntityType
+from headgate.store.catalogue.tables import COLUMN_READERS, CONTROL, DATASET_READERS, DATASET_WRITERS
+from headgate.store.model.requests import Query, Write
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.tables import COLUMN_READERS, CONTROL, DATASET_READERS, DATASET_WRITERS
-from headgate.store.values import Item
-from headgate.store.writes import Query, Write
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 
 ORDERS: Final = "urn:dp:orders:order_created:v1"

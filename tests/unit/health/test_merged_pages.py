@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from headgate.clock import VirtualClock
 from headgate.errors import CursorError, InvalidItemError, UserError
 from headgate.health.merged_pages import MergedPages, Partition, Place, Span
+from headgate.store.catalogue.tables import INCIDENT_INDEX
 from headgate.store.keyring import Keyring
+from headgate.store.model.requests import Page, Query, Range
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.tables import INCIDENT_INDEX
-from headgate.store.values import Item
-from headgate.store.writes import Page, Query, Range
 
 INDEX = "status-severity-index"
 CLOCK = VirtualClock()

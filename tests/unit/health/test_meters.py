@@ -20,14 +20,14 @@ from headgate.health.registry_lookup import LookupStats
 from headgate.health.vocabulary import Severity, SignalState, Tier
 from headgate.serve.pool import WorkPool
 from headgate.serve.rpc_dispatch import Dispatcher
-from headgate.store.breaker import BreakerChange, BreakerState
-from headgate.store.cache_keys import Kind
-from headgate.store.cache_stats import CacheStats
-from headgate.store.dynamodb_calls import Calls
-from headgate.store.guarded import GuardedStore
-from headgate.store.schema import Key
+from headgate.store.cache.keys import Kind
+from headgate.store.cache.stats import CacheStats
+from headgate.store.catalogue.tables import SIGNAL_STATE
+from headgate.store.dynamodb.client import Calls
+from headgate.store.model.schema import Key
+from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerState
+from headgate.store.resilience.guarded_store import GuardedStore
 from headgate.store.stats import StoreStats
-from headgate.store.tables import SIGNAL_STATE
 from headgate.telemetry import Metrics, Tracing
 from tests.stores import open_sqlite
 

@@ -30,7 +30,7 @@ from headgate.health.openlineage_inbox import BEHIND_SECONDS_MAX, LEASE_MS, Batc
 from headgate.health.openlineage_names import Names
 from headgate.ids import IdMaker
 from headgate.store import deadlines
-from headgate.store.sqlite import SqliteStore, Synchronous
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 from tests.unit.health.test_openlineage import GOLDEN, JOB, TABLE, TOPIC
 

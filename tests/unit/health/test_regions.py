@@ -17,12 +17,12 @@ from headgate.errors import ConflictError, HeadgateError, StoreBusyError
 from headgate.health.failover import Failover, FailoverPolicy, Keeper, Report
 from headgate.health.moments import instant
 from headgate.health.regions import EPOCH, WRITER, Fence, Replica, WriterLease, known_epoch, merged, raise_epoch, rank
-from headgate.store.conditions import absent, version_is
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.tables import SIGNAL_STATE
-from headgate.store.values import Item
-from headgate.store.writes import Put, Query, Update
+from headgate.store.catalogue.tables import SIGNAL_STATE
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put, Query, Update
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 
 EAST, WEST = "us-east-1", "us-west-2"

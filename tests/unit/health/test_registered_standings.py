@@ -13,7 +13,7 @@ from headgate.errors import StoreBusyError
 from headgate.health.registered_names import TRUSTED_SECONDS
 from headgate.health.registry import UNCHECKED, Registry
 from headgate.health.vocabulary import Tier
-from headgate.store import cache_keys
+from headgate.store.cache import keys as cache_keys
 from tests.unit.health.registry_world import SPEC, Rig
 
 CALLS_MAX: Final = 3

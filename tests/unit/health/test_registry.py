@@ -35,9 +35,9 @@ from headgate.health.datasets import (
 from headgate.health.registry import UNCHECKED, DatasetFilter, FieldChange, read_spec
 from headgate.health.registry_feed import SHARDS, shard_of
 from headgate.health.vocabulary import Tier
-from headgate.store.schema import Key
-from headgate.store.tables import DATASET_REGISTRY
-from headgate.store.writes import Query
+from headgate.store.catalogue.tables import DATASET_REGISTRY
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
 from tests.unit.health.registry_world import ORDERS, SPEC, CrashError, Rig, once
 
 BASE = "urn:dp:orders:order_created"

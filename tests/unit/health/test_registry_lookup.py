@@ -15,7 +15,7 @@ from headgate.health import registry_known
 from headgate.health.datasets import DatasetSpec
 from headgate.health.registry import FallbackOnMiss
 from headgate.health.vocabulary import Tier
-from headgate.store.cache_keys import Kind
+from headgate.store.cache.keys import Kind
 from tests.unit.health.registry_world import ORDERS, SPEC, Rig
 
 BASE = "urn:dp:orders:order_created"

@@ -42,10 +42,10 @@ from headgate.health.resolution import (
 )
 from headgate.health.resolution_matching import Matcher
 from headgate.health.urns import dataset_urn
-from headgate.store.cache import Cache
-from headgate.store.schema import Key
-from headgate.store.tables import DATASET_RESOLUTION
-from headgate.store.writes import Put, Query
+from headgate.store.cache.read_through import Cache
+from headgate.store.catalogue.tables import DATASET_RESOLUTION
+from headgate.store.model.requests import Put, Query
+from headgate.store.model.schema import Key
 from tests.unit.health.registry_world import SPEC, Rig, once
 from tests.unit.health.resolution_world import A, B, C, D, when
 

@@ -21,11 +21,11 @@ from headgate.health.signal_decisions import Verdict
 from headgate.health.signal_values import Signal, SignalUpdate
 from headgate.health.vocabulary import IncidentStatus, SignalState
 from headgate.ids import IdMaker
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cache import Cache
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.cache.read_through import Cache
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
-from headgate.store.sqlite import Synchronous
+from headgate.store.sqlite.store import Synchronous
 from tests.health_rig import CRITICAL, OK, ORDERS, PAYMENTS, WARNING, value
 from tests.stores import open_sqlite
 from tests.unit.health.registry_world import Between, CrashError

@@ -10,9 +10,9 @@ from headgate.health.signal_rows import signal_of, signal_row
 from headgate.health.signal_values import Metrics, Producer, Signal, SignalValue
 from headgate.health.vocabulary import SignalState, Tier
 from headgate.health.volume_counts import VolumeHour
-from headgate.store.checks import checked_item
-from headgate.store.tables import SIGNAL_STATE
-from headgate.store.values import Vouched, canonical_item, dump, load
+from headgate.store.catalogue.tables import SIGNAL_STATE
+from headgate.store.model.validation import checked_item
+from headgate.store.model.values import Vouched, canonical_item, dump, load
 
 VALUE = SignalValue(
     state=SignalState.OK,

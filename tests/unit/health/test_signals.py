@@ -19,9 +19,9 @@ from headgate.health.signal_rows import HISTORY_SECONDS
 from headgate.health.signal_values import Signal, SignalUpdate
 from headgate.health.signals import BATCH_MAX
 from headgate.health.vocabulary import SignalState, Tier
-from headgate.store.schema import Key
-from headgate.store.tables import BREACH_SHARDS, SIGNAL_STATE
-from headgate.store.writes import Query
+from headgate.store.catalogue.tables import BREACH_SHARDS, SIGNAL_STATE
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
 from tests.health_faults import answer_lost, failing, interrupted
 from tests.health_rig import (
     CRITICAL,

@@ -16,7 +16,7 @@ from headgate.durable.records import instant
 from headgate.errors import InvalidIdError, InvalidPayloadError
 from headgate.health.topic_producers import Source, TopicProducer, TopicProducers, merged
 from headgate.health.vocabulary import Confidence
-from headgate.store.sqlite import Synchronous
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 TOPIC, JOB = "raw.orders", "job:etl"

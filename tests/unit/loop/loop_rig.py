@@ -17,8 +17,8 @@ from headgate.loop.outcomes import Outcomes
 from headgate.pipeline_wiring import close_loop
 from headgate.pipelines.definition import Pipeline, Readiness, RetryPolicy, Rule
 from headgate.pipelines.service import PipelineService
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cache import Cache
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.cache.read_through import Cache
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
 from tests.pipeline_rig import Rig, pipeline

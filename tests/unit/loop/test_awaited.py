@@ -11,8 +11,8 @@ from headgate.durable.events import Event
 from headgate.durable.subscriptions import Subscription
 from headgate.health_wiring import announcing
 from headgate.loop.awaited import SUBSCRIPTION, TYPES
-from headgate.store.tables import ACTIVITIES, EVENTS
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import ACTIVITIES, EVENTS
+from headgate.store.model.requests import Put
 from tests.unit.loop.loop_rig import LoopRig, reader
 
 VERSIONED, SHORT = "urn:dp:shop:orders:v1", "urn:dp:shop:orders"

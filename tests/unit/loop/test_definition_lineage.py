@@ -15,7 +15,7 @@ from headgate.notify.notices import Notice
 from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.pipeline_store import Change
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 from tests.pipeline_rig import slot_of
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
 from tests.unit.loop.loop_rig import ORDERS, LoopRig, reader, writer

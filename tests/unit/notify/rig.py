@@ -27,9 +27,9 @@ from headgate.notify.mutes import Change, Mutes
 from headgate.notify.notices import NOBODY, Audience, Notice, event_type
 from headgate.notify.notifier import Notifier
 from headgate.notify.vocabulary import Action, DefaultRoute, Severity
-from headgate.store.blobs import FolderBlobs
+from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.keyring import Keyring
-from headgate.store.writes import Write
+from headgate.store.model.requests import Write
 from tests.stores import open_sqlite
 
 LOOPBACK = Destinations(networks=("127.0.0.0/8", "::1/128"), plain_http=True)

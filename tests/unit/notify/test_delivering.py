@@ -12,7 +12,7 @@ from headgate.errors import NotFoundError, TransientError
 from headgate.notify.alerts import DELIVER
 from headgate.notify.delivering import retire_others
 from headgate.notify.vocabulary import AlertStatus, DeliveryState
-from headgate.store.tables import PIPELINES, THREAD
+from headgate.store.catalogue.tables import PIPELINES, THREAD
 from tests.unit.notify.rig import TWO_FILES, LocalService, Reply, Request, World
 
 Serve = Callable[[Callable[[Request], Reply | None]], LocalService]

@@ -19,7 +19,7 @@ from headgate.notify.configuration import parse_config
 from headgate.notify.messages import Channel
 from headgate.notify.slack_threads import BEGINS_WITHIN_SECONDS, Place, Threads
 from headgate.notify.vocabulary import Action, Severity
-from headgate.store.sqlite import SqliteStore
+from headgate.store.sqlite.store import SqliteStore
 from tests.stores import open_sqlite
 from tests.unit.notify.rig import LocalService, Reply, Request, a_message, surroundings
 

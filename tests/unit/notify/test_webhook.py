@@ -21,7 +21,7 @@ from headgate.notify.configuration import parse_config
 from headgate.notify.messages import Channel
 from headgate.notify.webhook import signing_key
 from headgate.settings import Secret
-from headgate.store.sqlite import SqliteStore
+from headgate.store.sqlite.store import SqliteStore
 from tests.stores import open_sqlite
 from tests.unit.notify.rig import LOOPBACK, LocalService, Reply, Request, a_message
 

@@ -15,7 +15,7 @@ from headgate.durable.duration import Seconds
 from headgate.pipelines.definition import Trait
 from headgate.pipelines.evaluator_protocol import Question
 from headgate.pipelines.evaluators import TraitOrder
-from headgate.store.sqlite import SqliteStore, Synchronous
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 
 NOW = datetime(2026, 3, 3, 8, 0, tzinfo=UTC)

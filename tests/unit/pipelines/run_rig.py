@@ -22,12 +22,12 @@ from headgate.pipelines.reruns import Reruns
 from headgate.pipelines.run_rows import Run, RunLog, Slot
 from headgate.pipelines.runs import Runs, RunStart
 from headgate.pipelines.vocabulary import Cause, RunStatus
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Put, Query
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key
-from headgate.store.sqlite import Synchronous
-from headgate.store.tables import PIPELINES
-from headgate.store.values import Item
-from headgate.store.writes import Put, Query
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 T = TypeVar("T")

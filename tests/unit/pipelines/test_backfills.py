@@ -22,10 +22,10 @@ from headgate.pipelines.backfill_plans import (
     settled,
 )
 from headgate.pipelines.vocabulary import RunStatus
-from headgate.store.conditions import absent, exists
-from headgate.store.schema import Key
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Check, Put, Write
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.conditions import absent, exists
+from headgate.store.model.requests import Check, Put, Write
+from headgate.store.model.schema import Key
 from tests.unit.pipelines.run_rig import EVENT, Rig, at_once, opened_rig
 
 DAYS = tuple(f"2026-03-{day:02}" for day in range(1, 8))

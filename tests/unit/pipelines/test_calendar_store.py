@@ -12,8 +12,8 @@ from headgate.clock import VirtualClock
 from headgate.errors import DefinitionError, InvalidIdError, NotFoundError, VersionConflictError
 from headgate.pipelines.calendar_store import FRESH_SECONDS, CalendarStore
 from headgate.pipelines.definition import Exclusions
+from headgate.store.catalogue.tables import DEFINITIONS
 from headgate.store.port import Store
-from headgate.store.tables import DEFINITIONS
 from tests.stores import open_sqlite
 
 WEEKENDS = Exclusions(weekends=True)

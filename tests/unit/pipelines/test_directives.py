@@ -14,10 +14,10 @@ from headgate.pipelines.definition import RetryPolicy
 from headgate.pipelines.directives import Directives
 from headgate.pipelines.run_rows import Order, RunLog
 from headgate.pipelines.vocabulary import Cause, RunStatus
-from headgate.store.conditions import exists
-from headgate.store.schema import Key
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Check
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.conditions import exists
+from headgate.store.model.requests import Check
+from headgate.store.model.schema import Key
 from tests.unit.pipelines.run_rig import EVENT, SLOT, Rig, opened_rig
 
 NEVER = Check(PIPELINES, Key("PIPELINE#nobody", "CONFIG"), exists())

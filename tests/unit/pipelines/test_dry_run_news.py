@@ -9,7 +9,7 @@ import pytest
 from headgate.pipelines.definition import Budgets, PostRun, RetryPolicy, Rule
 from headgate.pipelines.event_names import EventName as E
 from headgate.pipelines.vocabulary import RerunReason
-from headgate.store.tables import PIPELINES
+from headgate.store.catalogue.tables import PIPELINES
 from tests.pipeline_rig import DATE, Rig, pipeline, slot_of
 
 SLOT = slot_of()

@@ -21,11 +21,11 @@ from headgate.pipelines.rules import compile_readiness, compile_rules, evaluate
 from headgate.pipelines.run_rows import RunLog, Slot, run_log_put
 from headgate.pipelines.sensors import Sensors
 from headgate.pipelines.vocabulary import RunStatus, TraitStatus, Verdict
-from headgate.store.conditions import exists
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.conditions import exists
+from headgate.store.model.requests import Put
 from headgate.store.port import Store
-from headgate.store.sqlite import Synchronous
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Put
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 SLOT = Slot("silver", "daily", "2026-03-03")

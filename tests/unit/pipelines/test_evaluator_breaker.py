@@ -7,7 +7,7 @@ import pytest
 from headgate.pipelines.evaluator_breaker import BREAKERS_MAX, EvaluatorBreakers
 from headgate.pipelines.evaluator_protocol import Answer, failure, not_met, passed, timed_out
 from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
-from headgate.store.breaker import BreakerChange, BreakerState
+from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerState
 from tests.unit.pipelines.evaluator_rig import virtual_clock
 
 URL = "https://evaluator.example/fresh"

@@ -17,8 +17,8 @@ from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.runs import Runs, RunStart
 from headgate.pipelines.sensors import Sensors, sensor_key
 from headgate.pipelines.vocabulary import Cause, FailureCategory, RunStatus, TraitStatus
-from headgate.store.sqlite import SqliteStore
-from headgate.store.tables import PIPELINES
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.sqlite.store import SqliteStore
 from headgate.triggers.contract import TriggerFailedError
 from tests.unit.pipelines.evaluator_rig import NOW, NOW_MS, question, store_in, virtual_clock
 

@@ -33,9 +33,9 @@ from headgate.pipelines.sensors import Sensors
 from headgate.pipelines.trait_rows import VALUE_BYTES_MAX, TraitResult
 from headgate.pipelines.traits import TraitPush, Traits
 from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
-from headgate.store.sqlite import SqliteStore
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Put, Write
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Put, Write
+from headgate.store.sqlite.store import SqliteStore
 from tests.unit.pipelines.evaluator_rig import NOW, NOW_MS, answering, order, serving, store_in, virtual_clock
 
 PASS, FAIL, ERROR, STALE = TraitStatus.PASS, TraitStatus.FAIL, TraitStatus.ERROR, TraitStatus.STALE

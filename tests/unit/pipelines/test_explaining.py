@@ -45,7 +45,7 @@ from headgate.pipelines.vocabulary import (
     TraitStatus,
 )
 from headgate.store.port import Store
-from headgate.store.sqlite import Synchronous
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 SLOT = Slot("silver-orders", "daily", "2026-03-03")

@@ -10,9 +10,9 @@ import pytest
 from headgate.notify.vocabulary import INFRASTRUCTURE
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.heartbeats import Change, Heartbeat, Heartbeats, Who, decide
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.schema import Key, Table
-from headgate.store.values import Item
 from tests.unit.pipelines.parts_rig import WatchRig
 
 LIMIT = 900.0

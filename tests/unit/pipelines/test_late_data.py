@@ -12,10 +12,10 @@ from headgate.errors import ConflictError
 from headgate.pipelines.late_data import KEPT_SECONDS, Arrival, LateArrival, arrival_writes, judge_arrival
 from headgate.pipelines.run_rows import RunLog
 from headgate.pipelines.vocabulary import JobEvent, RerunReason, RunStatus
-from headgate.store.conditions import exists
-from headgate.store.schema import Key
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Check
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.conditions import exists
+from headgate.store.model.requests import Check
+from headgate.store.model.schema import Key
 from tests.unit.pipelines.run_rig import EVENT, SLOT, Rig, at_once, opened_rig
 
 NEVER = Check(PIPELINES, Key("PIPELINE#nobody", "CONFIG"), exists())

@@ -11,10 +11,10 @@ from headgate.durable.duration import Seconds
 from headgate.errors import ConflictError, StaleClaimError
 from headgate.pipelines.definition import Monitoring, Pipeline, PostRun, Readiness, RetryPolicy, TriggerSpec
 from headgate.pipelines.locks import MARGIN_SECONDS, Lock, evaluation_key, held, lifetime_seconds
-from headgate.store.conditions import exists
-from headgate.store.schema import Key
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Check, Put
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.conditions import exists
+from headgate.store.model.requests import Check, Put
+from headgate.store.model.schema import Key
 from tests.unit.pipelines.run_rig import EVENT, HOUR, SLOT, Rig, at_once, opened_rig
 
 KEY = evaluation_key(SLOT)

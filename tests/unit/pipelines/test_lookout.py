@@ -20,7 +20,7 @@ from headgate.pipelines.run_rows import Directive, Order, Run, RunLog
 from headgate.pipelines.service import PipelineService
 from headgate.pipelines.vocabulary import RunStatus
 from headgate.pipelines.waiting import WaitKind
-from headgate.store.tables import PIPELINES, WAITER
+from headgate.store.catalogue.tables import PIPELINES, WAITER
 from tests.health_faults import Failing
 from tests.pipeline_rig import DATE, ORDERS_THERE, Rig, pipeline, slot_of, waiting_pipeline
 

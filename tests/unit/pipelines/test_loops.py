@@ -10,8 +10,8 @@ import pytest
 from headgate.durable.duration import Seconds
 from headgate.pipelines.definition import Readiness, Schedule
 from headgate.pipelines.loops import CONSUMER, PipelineLoops
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import StreamStart
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import StreamStart
 from tests.pipeline_rig import DATE, ORDERS_THERE, Rig, pipeline, waiting_pipeline
 
 

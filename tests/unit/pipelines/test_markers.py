@@ -10,10 +10,10 @@ import pytest
 from headgate.errors import ConflictError
 from headgate.pipelines.markers import KEPT_SECONDS, Placed, marker_of
 from headgate.pipelines.run_rows import Slot
-from headgate.store.conditions import exists
-from headgate.store.schema import Key
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import ChangeKind, Check
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.conditions import exists
+from headgate.store.model.requests import ChangeKind, Check
+from headgate.store.model.schema import Key
 from tests.unit.pipelines.run_rig import EVENT, SLOT, Rig, at_once, opened_rig
 
 NEVER = Check(PIPELINES, Key("PIPELINE#nobody", "CONFIG"), exists())

@@ -24,10 +24,10 @@ from headgate.pipelines.pipeline_events import (
     StoredPipelineEvent,
     bounded,
 )
-from headgate.store.conditions import exists
-from headgate.store.schema import Key
-from headgate.store.tables import CONTROL
-from headgate.store.writes import Check, Put
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import exists
+from headgate.store.model.requests import Check, Put
+from headgate.store.model.schema import Key
 from tests.unit.notify.rig import World
 
 FAILED = PipelineEvent(

@@ -28,11 +28,11 @@ from headgate.pipelines.differences import differences
 from headgate.pipelines.loading import load_folder, load_pipeline
 from headgate.pipelines.pipeline_rows import config_key
 from headgate.pipelines.pipeline_store import Change, PipelineStore
-from headgate.store.conditions import absent
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put, Write
 from headgate.store.port import Store
-from headgate.store.sqlite import Synchronous
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Put, Write
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 from tests.unit.pipelines.loading_rig import MEDALLION, RIGHT, SOURCE
 from tests.unit.pipelines.test_seed_formats import NEWER

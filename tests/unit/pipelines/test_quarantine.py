@@ -18,9 +18,9 @@ from headgate.pipelines.quarantine import (
     judge,
     prefixes,
 )
-from headgate.store.sqlite import SqliteStore
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Put
+from headgate.store.sqlite.store import SqliteStore
 from tests.unit.pipelines.evaluator_rig import store_in, virtual_clock
 
 CLEAN, QUARANTINED, BLOCKED = QuarantineState.CLEAN, QuarantineState.QUARANTINED, QuarantineState.BLOCKED

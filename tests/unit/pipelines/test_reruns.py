@@ -23,10 +23,10 @@ from headgate.pipelines.rerun_rows import Budget, Rerun, RerunStatus, reason_of,
 from headgate.pipelines.reruns import Judgement
 from headgate.pipelines.run_rows import Run, RunLog
 from headgate.pipelines.vocabulary import Cause, FailureCategory, JobEvent, RerunReason, RunStatus
-from headgate.store.conditions import exists
-from headgate.store.schema import Key
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import ChangeKind, Check, Write
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.conditions import exists
+from headgate.store.model.requests import ChangeKind, Check, Write
+from headgate.store.model.schema import Key
 from tests.unit.pipelines.run_rig import EVENT, HOUR, SLOT, Rig, at_once, opened_rig
 
 DRIFT, LATE, MANUAL = RerunReason.DATA_DRIFT, RerunReason.LATE_DATA, RerunReason.MANUAL

@@ -25,8 +25,8 @@ from headgate.pipelines.event_names import EventName
 from headgate.pipelines.rerun_rows import RerunStatus, request_key
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.vocabulary import Cause, RerunReason, RunStatus
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Change, ChangeKind
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Change, ChangeKind
 from tests.pipeline_rig import DATE, LANDED, Rig, pipeline, slot_of, waiting_pipeline
 
 SLOT = slot_of()

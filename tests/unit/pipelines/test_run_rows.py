@@ -24,7 +24,7 @@ from headgate.pipelines.run_rows import (
     run_writes,
 )
 from headgate.pipelines.vocabulary import Cause, FailureCategory, JobEvent, RunStatus
-from headgate.store.conditions import absent, version_is
+from headgate.store.model.conditions import absent, version_is
 
 NOW_MS = 1_750_000_000_000
 

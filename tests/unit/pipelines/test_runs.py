@@ -23,10 +23,10 @@ from headgate.pipelines.run_log import followed
 from headgate.pipelines.run_rows import HISTORY_MAX, Run, RunLog, Slot, run_of
 from headgate.pipelines.runs import RunStart
 from headgate.pipelines.vocabulary import TRANSITIONS, Cause, FailureCategory, JobEvent, RunStatus
-from headgate.store.conditions import exists
-from headgate.store.schema import Key
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Check, Put, Write
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.conditions import exists
+from headgate.store.model.requests import Check, Put, Write
+from headgate.store.model.schema import Key
 from tests.unit.pipelines.run_rig import EVENT, HOUR, SLOT, Rig, at_once, opened_rig
 
 NEVER = Check(PIPELINES, Key("PIPELINE#nobody", "CONFIG"), exists())

@@ -13,12 +13,12 @@ from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, InvalidPayloadError
 from headgate.pipelines.sensor_periods import forms_of, is_key_of, may_speak_of, period_of_fields, split_key
 from headgate.pipelines.sensors import Sensor, Sensors, data_of, sensor_key, sensor_of
-from headgate.store.conditions import absent
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put
+from headgate.store.model.values import Item
 from headgate.store.port import Store
-from headgate.store.sqlite import Synchronous
-from headgate.store.tables import PIPELINES
-from headgate.store.values import Item
-from headgate.store.writes import Put
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 DAY = 86_400.0

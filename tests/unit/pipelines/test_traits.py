@@ -18,11 +18,11 @@ from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.trait_rows import HISTORY_MAX, RETENTION_SECONDS, VALUE_BYTES_MAX, TraitResult
 from headgate.pipelines.traits import TraitPush, Traits
 from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
-from headgate.store.conditions import exists
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Check, Put, Query, Range, Sort, Write
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.conditions import exists
+from headgate.store.model.requests import Check, Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.sqlite.store import SqliteStore
 from tests.unit.pipelines.evaluator_rig import NOW, NOW_MS, store_in, virtual_clock
 
 TODAY = Slot("orders", "daily", "2026-03-03")

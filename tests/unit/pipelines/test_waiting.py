@@ -13,7 +13,7 @@ from headgate.pipelines.definition import Readiness
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.vocabulary import RunStatus
 from headgate.pipelines.waiting import Waiters, WaitKind
-from headgate.store.sqlite import SqliteStore, Synchronous
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.pipeline_rig import DATE, ORDERS_THERE, Rig, slot_of, waiting_pipeline
 from tests.stores import open_sqlite
 

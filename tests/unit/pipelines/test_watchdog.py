@@ -21,8 +21,8 @@ from headgate.pipelines.vocabulary import ExpectationKind, ExpectationVerdict, R
 from headgate.pipelines.watchdog import Check, Watchdog
 from headgate.pipelines.watchdog_budget import Budget, Tally
 from headgate.pipelines.watchdog_cursors import Agenda, Cursors, ScheduleRef
-from headgate.store.tables import PIPELINES
-from headgate.store.writes import Update
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Update
 from tests.pipeline_rig import pipeline
 from tests.unit.pipelines.parts_rig import CRON, SLOT, WatchRig, dates, failing, gold
 

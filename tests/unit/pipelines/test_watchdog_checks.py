@@ -31,7 +31,7 @@ from headgate.pipelines.vocabulary import Cause, ExpectationKind, FailureCategor
 from headgate.pipelines.watchdog import Watchdog, build_watchdog
 from headgate.pipelines.watchdog_checks import ArrivalFacts, Failure, Step, decide_arrival, decide_failure
 from headgate.pipelines.watches import Watch, WatchKind
-from headgate.store.tables import PIPELINES
+from headgate.store.catalogue.tables import PIPELINES
 from tests.pipeline_rig import COMMAND, DATE, pipeline, slot_of, waiting_pipeline
 from tests.unit.pipelines.parts_rig import SLOT, WatchRig, gold
 

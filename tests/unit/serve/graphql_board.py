@@ -32,11 +32,11 @@ from headgate.serve.health import Health, Phase
 from headgate.serve.http import build_http
 from headgate.serve.pool import WorkPool
 from headgate.serve.watching import Watches
-from headgate.store.blobs import FolderBlobs
-from headgate.store.cache import Cache
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.cache.read_through import Cache
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
-from headgate.store.sqlite import Synchronous
+from headgate.store.sqlite.store import Synchronous
 from headgate.telemetry import Metrics as Meters
 from headgate.telemetry import Tracing
 from tests.stores import open_sqlite

@@ -17,7 +17,7 @@ from headgate.serve.pool import WorkPool
 from headgate.serve.rpc import Method
 from headgate.serve.statestore_api import statestore_methods
 from headgate.serve.watching import Watches
-from headgate.store.cache import Cache
+from headgate.store.cache.read_through import Cache
 from headgate.wiring import OpenedStore
 
 URN = "urn:dp:orders:created:v1"

@@ -23,8 +23,8 @@ from headgate.serve.health import Health, Phase
 from headgate.serve.http import build_http
 from headgate.serve.pipelines import pipeline_routes
 from headgate.serve.pool import WorkPool
+from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.keyring import Keyring
-from headgate.store.tables import PIPELINES
 from headgate.telemetry import Metrics, Tracing
 from headgate.triggers.command import CommandKind
 from headgate.triggers.config import Config

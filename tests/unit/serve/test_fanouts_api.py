@@ -22,8 +22,8 @@ from headgate.serve.health import Health, Phase
 from headgate.serve.http import build_http
 from headgate.serve.pool import WorkPool
 from headgate.serve.watching import Watches
-from headgate.store.sqlite import Synchronous
-from headgate.store.tables import FANOUT
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.sqlite.store import Synchronous
 from headgate.telemetry import Metrics, Tracing
 from tests.stores import open_sqlite
 from tests.unit.serve.durable_api import problem

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.auth.roles import Role
 from headgate.health.audit_chain import head_key
-from headgate.store.tables import AUDIT
+from headgate.store.catalogue.tables import AUDIT
 from tests.unit.serve.durable_api import problem
 from tests.unit.serve.health_rig import ORDERS, HealthApi, done, health_api, of
 

@@ -25,9 +25,9 @@ from headgate.serve.intake_frames import Answer, Ask, Beat, Count, Failed, Forge
 from headgate.serve.intake_line import Line
 from headgate.serve.meters_elsewhere import Summed, unpacked
 from headgate.serve.rpc_failures import RpcFailure
-from headgate.store import cache_keys
-from headgate.store.cache import Cache
-from headgate.store.cache_shared import Invalidation
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.read_through import Cache
+from headgate.store.cache.shared import Invalidation
 
 KEY = cache_keys.signal_state("urn:dp:a", "FRESHNESS")
 GROUP = cache_keys.signal_states_of("urn:dp:a")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headgate.clock import VirtualClock
 from headgate.serve.meters import CacheCollector
-from headgate.store.cache import Cache, Loaded
-from headgate.store.cache_keys import dataset_config
+from headgate.store.cache.keys import dataset_config
+from headgate.store.cache.read_through import Cache, Loaded
 
 
 def test_cache_collector__three_hits_after_a_miss__hit_rate_and_counts_by_kind() -> None:

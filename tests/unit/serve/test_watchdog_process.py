@@ -21,7 +21,7 @@ from headgate.pipelines.watchdog import TickReport
 from headgate.pipelines.watches import Watch, Watches, WatchKind
 from headgate.serve.watchdog_process import DEGRADED_SECONDS, WatchdogChild, rest_seconds, run
 from headgate.settings import Settings
-from headgate.store.tables import PIPELINES
+from headgate.store.catalogue.tables import PIPELINES
 from headgate.wiring import database_path, open_store
 from tests.acceptance.program import until
 

@@ -10,11 +10,11 @@ import pytest
 
 from headgate.errors import ConflictError, InvalidItemError, StoreClosedError
 from headgate.serve.writes import LoopWrites
-from headgate.store.conditions import absent
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore
-from headgate.store.tables import CONTROL
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
+from headgate.store.sqlite.store import SqliteStore
 from tests.stores import open_sqlite
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import NotFoundError, StoreIOError, UserError
-from headgate.store.blobs import Blobs, FolderBlobs, check_blob_name
+from headgate.store.blobs.folder import Blobs, FolderBlobs, check_blob_name
 
 GOOD_NAMES = ["a", "a/b", "spill/2040010100/0f", "A-Z_0=9.json.gz", "a/b/c/d/e", "x" * 200, "a..b", "part/" + "x" * 100]
 BAD_NAMES = [
@@ -196,7 +196,7 @@ def test_put__disk_gives_out_half_way__leaves_no_part_of_it(folder: Path) -> Non
 import resource, signal, sys
 from pathlib import Path
 from headgate.errors import HeadgateError
-from headgate.store.blobs import FolderBlobs
+from headgate.store.blobs.folder import FolderBlobs
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:

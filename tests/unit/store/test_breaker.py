@@ -10,7 +10,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import BreakerOpenError
-from headgate.store.breaker import Breaker, BreakerChange, BreakerLimits, BreakerState
+from headgate.store.resilience.circuit_breaker import Breaker, BreakerChange, BreakerLimits, BreakerState
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 

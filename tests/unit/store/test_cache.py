@@ -22,8 +22,7 @@ from headgate.errors import (
     ThrottledError,
     TransientError,
 )
-from headgate.store.cache import FLOOR_SECONDS, POLICIES, VERSION_MAX, Cache, Cached, Layer, Loaded
-from headgate.store.cache_keys import (
+from headgate.store.cache.keys import (
     Key,
     Kind,
     all_resolution_rules,
@@ -33,6 +32,7 @@ from headgate.store.cache_keys import (
     signal_state,
     signal_states_of,
 )
+from headgate.store.cache.read_through import FLOOR_SECONDS, POLICIES, VERSION_MAX, Cache, Cached, Layer, Loaded
 
 KEY = dataset_config("urn:dp:orders:created:v1")
 DEADLINE_SECONDS = 10.0

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidItemError
-from headgate.store.cache_keys import (
+from headgate.store.cache.keys import (
     Group,
     Key,
     Kind,

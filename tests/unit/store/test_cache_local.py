@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from headgate.store.cache_keys import Group, Key, group_of
-from headgate.store.cache_local import Entry, LocalLayer
-from headgate.store.cache_stats import CacheStats
+from headgate.store.cache.keys import Group, Key, group_of
+from headgate.store.cache.local import Entry, LocalLayer
+from headgate.store.cache.stats import CacheStats
 
 KEYS = [Key(f"ss:urn{group}:{kind}") for group in range(4) for kind in range(5)]
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from headgate.clock import VirtualClock
 from headgate.errors import TransientError
-from headgate.store.cache import FILL_SECONDS_MAX, Cache, Cached, Layer, Loaded
-from headgate.store.cache_keys import Key, Kind, dataset_config, dataset_configs_of, signal_state, signal_states_of
-from headgate.store.cache_shared import FAILURES_MAX, OWED_MAX, PAUSE_SECONDS, GuardedLayer, Invalidation, SharedEntry
-from headgate.store.cache_stats import CacheStats
+from headgate.store.cache.keys import Key, Kind, dataset_config, dataset_configs_of, signal_state, signal_states_of
+from headgate.store.cache.read_through import FILL_SECONDS_MAX, Cache, Cached, Layer, Loaded
+from headgate.store.cache.shared import FAILURES_MAX, OWED_MAX, PAUSE_SECONDS, GuardedLayer, Invalidation, SharedEntry
+from headgate.store.cache.stats import CacheStats
 from tests.shared_layer import MemoryLayer, MemoryServer
 
 KEY = signal_state("urn:dp:orders:created:v1", "FRESHNESS")

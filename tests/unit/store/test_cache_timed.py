@@ -8,10 +8,9 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import TransientError
-from headgate.store import cache_keys
-from headgate.store.cache_keys import Key
-from headgate.store.cache_shared import Invalidation, Listener, SharedEntry, SharedRead
-from headgate.store.cache_timed import TimedLayer
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.keys import Key
+from headgate.store.cache.shared import Invalidation, Listener, SharedEntry, SharedRead, TimedLayer
 
 KEY = cache_keys.dataset_config("urn:dp:a:b", 1)
 ENTRY = SharedEntry(body=b"x", version=1, age_seconds=0, fresh_seconds=1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import InvalidItemError
-from headgate.store.conditions import (
+from headgate.store.model.conditions import (
     Condition,
     absent,
     all_of,

@@ -10,10 +10,10 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import CursorError
-from headgate.store.cursors import Cursors
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE, FANOUT, PIPELINES, TURNS
 from headgate.store.keyring import RETIRED_KEPT_MAX, Keyring, Purpose
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE, FANOUT, PIPELINES, TURNS
-from headgate.store.writes import Query, Range, Sort
+from headgate.store.model.cursors import Cursors
+from headgate.store.model.requests import Query, Range, Sort
 
 CLOCK = VirtualClock(2_208_988_800.0)
 QUERY = Query(table=PIPELINES, partition="PIPELINE#a", sort=Sort(Range.BEGINS_WITH, "RUN#"))

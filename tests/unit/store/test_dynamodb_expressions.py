@@ -9,17 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidItemError
-from headgate.store import conditions as c
-from headgate.store.dynamodb_expressions import (
-    Placeholders,
-    condition_expression,
-    key_expression,
-    update_expression,
-)
-from headgate.store.dynamodb_items import to_attributes
-from headgate.store.schema import Key, Table
-from headgate.store.tables import EXECUTIONS, INBOXES, SIGNAL_STATE, TURNS
-from headgate.store.writes import Query, Range, Sort, Update
+from headgate.store.catalogue.tables import EXECUTIONS, INBOXES, SIGNAL_STATE, TURNS
+from headgate.store.dynamodb.expressions import Placeholders, condition_expression, key_expression, update_expression
+from headgate.store.dynamodb.marshalling import to_attributes
+from headgate.store.model import conditions as c
+from headgate.store.model.requests import Query, Range, Sort, Update
+from headgate.store.model.schema import Key, Table
 
 NO_TTL = msgspec.structs.replace(INBOXES, ttl_attribute=None)
 WITH_TTL = TURNS

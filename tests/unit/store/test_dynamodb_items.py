@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.store.dynamodb_items import from_attributes, from_value, to_attributes, to_key, to_value
-from headgate.store.schema import Key
-from headgate.store.tables import TURNS
-from headgate.store.values import canonical_item, same
+from headgate.store.catalogue.tables import TURNS
+from headgate.store.dynamodb.marshalling import from_attributes, from_value, to_attributes, to_key, to_value
+from headgate.store.model.schema import Key
+from headgate.store.model.values import canonical_item, same
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 MAP_KEYS = TEXT.filter(lambda name: bool(name) and "$" not in name)

@@ -6,17 +6,17 @@ import msgspec
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.store import conditions as c
-from headgate.store import tables
-from headgate.store.blobs import FolderBlobs
-from headgate.store.dynamodb_calls import CONDITION_FAILED, Refusal
-from headgate.store.dynamodb_items import to_attributes
-from headgate.store.dynamodb_writes import PreparedWrite, WriteRequests, applied_item, is_repeatable
-from headgate.store.names import TableNames
-from headgate.store.schema import Key
-from headgate.store.spill import Spill
-from headgate.store.values import Item
-from headgate.store.writes import Delete, Put, Update, Write
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.blobs.spill import Spill
+from headgate.store.catalogue import tables
+from headgate.store.dynamodb.client import CONDITION_FAILED, Refusal
+from headgate.store.dynamodb.marshalling import to_attributes
+from headgate.store.dynamodb.writes import PreparedWrite, WriteRequests, applied_item, is_repeatable
+from headgate.store.model import conditions as c
+from headgate.store.model.requests import Delete, Put, Update, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+from headgate.store.table_names import TableNames
 
 KEY = Key("e", "m")
 INBOXES = msgspec.structs.replace(tables.INBOXES, ttl_attribute=None)

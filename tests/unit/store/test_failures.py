@@ -23,9 +23,9 @@ from headgate.errors import (
     UserError,
     VersionConflictError,
 )
-from headgate.store import failures
-from headgate.store.dynamodb_calls import Calls, Refusal
-from headgate.store.failures import (
+from headgate.store.dynamodb.client import Calls, Refusal
+from headgate.store.resilience import error_policy as failures
+from headgate.store.resilience.error_policy import (
     BY_CODE,
     PAUSE_SECONDS_MAX,
     Category,

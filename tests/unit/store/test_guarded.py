@@ -23,15 +23,15 @@ from headgate.errors import (
     StoreFullError,
     ThrottledError,
 )
-from headgate.store.breaker import BreakerChange, BreakerState
-from headgate.store.conditions import absent, version_is
-from headgate.store.guarded import GuardedStore
-from headgate.store.limiter import Priority, prioritised
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE, SIGNAL_STATE
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Check, Delete, Put, Query, StreamStart
+from headgate.store.model.schema import Key, Table
 from headgate.store.port import Store
-from headgate.store.schema import Key, Table
-from headgate.store.sqlite import Synchronous
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE, SIGNAL_STATE
-from headgate.store.writes import Check, Delete, Put, Query, StreamStart
+from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerState
+from headgate.store.resilience.guarded_store import GuardedStore
+from headgate.store.resilience.rate_limiter import Priority, prioritised
+from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 
 KEY = Key("p", "s")

@@ -12,7 +12,7 @@ import pytest
 from headgate.clock import SystemClock, VirtualClock
 from headgate.errors import DeadlineExceededError, ThrottledError
 from headgate.store.deadlines import due_within
-from headgate.store.limiter import (
+from headgate.store.resilience.rate_limiter import (
     RATE_MIN,
     Limiter,
     LimiterLimits,

@@ -12,9 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from headgate.store.news import ANYTHING, WORK, Topic, Topics, are_quiet, topics_of
-from headgate.store.schema import Key, Table
-from headgate.store.tables import (
+from headgate.store.catalogue.tables import (
     ACTIVITIES,
     AUDIT,
     CONTROL,
@@ -26,8 +24,10 @@ from headgate.store.tables import (
     SIGNAL_HISTORY,
     SIGNAL_STATE,
 )
-from headgate.store.wakeups import Wakeups
-from headgate.store.writes import Delete, Put
+from headgate.store.model.requests import Delete, Put
+from headgate.store.model.schema import Key, Table
+from headgate.store.sqlite.wakeups import Wakeups
+from headgate.store.topics import ANYTHING, WORK, Topic, Topics, are_quiet, topics_of
 from tests.stores import FILE, open_sqlite
 
 

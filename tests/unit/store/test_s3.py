@@ -13,7 +13,7 @@ from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError
 from botocore.parsers import ResponseParserError
 
 from headgate.errors import StoreBusyError
-from headgate.store.s3 import S3Blobs
+from headgate.store.blobs.s3 import S3Blobs
 
 CALLS: list[Callable[[S3Blobs], object]] = [
     lambda blobs: blobs.get("spill/x"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidItemError
-from headgate.store.schema import Entity, Index, Key, KeyAttribute, KeyKind, Table
+from headgate.store.model.schema import Entity, Index, Key, KeyAttribute, KeyKind, Table
 
 RUN_LOG = Entity("run log", "PIPELINE#{pipeline_id}", "RUNLOG#{date}#{schedule_id}")
 CONFIG = Entity("config", "PIPELINE#{id}", "CONFIG", {"GSI1PK": "PIPELINES", "GSI1SK": "{id}"})

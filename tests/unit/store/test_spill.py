@@ -11,12 +11,12 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import CorruptionError
-from headgate.store.blobs import FolderBlobs
-from headgate.store.checks import ITEM_BYTES_MAX
-from headgate.store.schema import Key, Table
-from headgate.store.spill import PREFIX, SPILL_BYTES_MIN, UPDATE_SPILL_BYTES, Spill
-from headgate.store.tables import CONTROL, EVIDENCE_CACHE, PIPELINES, TURNS
-from headgate.store.values import BLOB, Item, stored_bytes
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.blobs.spill import PREFIX, SPILL_BYTES_MIN, UPDATE_SPILL_BYTES, Spill
+from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE, PIPELINES, TURNS
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.validation import ITEM_BYTES_MAX
+from headgate.store.model.values import BLOB, Item, stored_bytes
 
 KB = 1024
 HOUR = 3600

@@ -11,13 +11,13 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError
-from headgate.store.conditions import absent, version_is
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.sqlite_recent import ROWS_MAX
-from headgate.store.tables import SIGNAL_STATE
-from headgate.store.values import Item, dump, vouched
-from headgate.store.writes import Check, Delete, Put, Write
+from headgate.store.catalogue.tables import SIGNAL_STATE
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Check, Delete, Put, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item, dump, vouched
+from headgate.store.sqlite.row_cache import ROWS_MAX
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 
 KEY = Key("urn:dp:a:b", "FRESHNESS")

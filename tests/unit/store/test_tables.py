@@ -7,9 +7,9 @@ import re
 import pytest
 
 from headgate.errors import InvalidItemError
-from headgate.store import tables
-from headgate.store.schema import Billing, Classification, Entity, Key, KeyKind, Table
-from headgate.store.tables import ALL_TABLES, named
+from headgate.store.catalogue import tables
+from headgate.store.catalogue.tables import ALL_TABLES, named
+from headgate.store.model.schema import Billing, Classification, Entity, Key, KeyKind, Table
 
 ON_DEMAND, PROVISIONED = Billing.ON_DEMAND, Billing.PROVISIONED
 INTERNAL, CONFIDENTIAL = Classification.INTERNAL, Classification.CONFIDENTIAL

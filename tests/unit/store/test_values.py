@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidItemError
-from headgate.store.values import (
+from headgate.store.model.values import (
     BLOB,
     add_numbers,
     canonical_item,

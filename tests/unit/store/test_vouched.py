@@ -11,13 +11,13 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, CorruptionError, InvalidItemError
-from headgate.store.checks import checked_item
-from headgate.store.conditions import version_is
-from headgate.store.schema import Key
-from headgate.store.sqlite import SqliteStore, Synchronous
-from headgate.store.tables import SIGNAL_STATE
-from headgate.store.values import Item, Vouched
-from headgate.store.writes import Put
+from headgate.store.catalogue.tables import SIGNAL_STATE
+from headgate.store.model.conditions import version_is
+from headgate.store.model.requests import Put
+from headgate.store.model.schema import Key
+from headgate.store.model.validation import checked_item
+from headgate.store.model.values import Item, Vouched
+from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 
 KEY = Key("urn:dp:a:b", "FRESHNESS")

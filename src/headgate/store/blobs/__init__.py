@@ -1,0 +1,1 @@
+"""Blobs: say here what this part is for."""

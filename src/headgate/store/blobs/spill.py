@@ -1,0 +1,194 @@
+"""Moves large attributes out of items that would be over the size limit, into blobs, and back on reading.
+
+A spilled attribute is stored as `{"$blob": name, "bytes": size}`. The blob is written before the row that
+points to it, so a crash leaves an unreferenced blob and never a dangling row. Its name carries the hour
+it was written in and a digest of its content: writing again within the hour is idempotent, and no row
+ever starts to point to a name of an earlier hour. So once `sweep` finds that nothing points to an older
+blob, nothing ever will; only images in a change stream may still do so for a day.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from headgate import shapes
+from headgate.clock import Clock
+from headgate.errors import CorruptionError, InvalidItemError, NotFoundError
+from headgate.store.blobs.folder import Blobs
+from headgate.store.catalogue.tables import named
+from headgate.store.model.requests import Change
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.validation import ITEM_BYTES_MAX
+from headgate.store.model.values import BLOB, Item, canonical_item, dump, load, stored_bytes
+
+PREFIX: Final = "spill/"
+CONDEMNED: Final = "spill-condemned/"
+# What gives a reference away in the text of a stored item, where `values` doubles the dollar sign of a map key.
+REFERENCE: Final = f'"${BLOB}"'
+# Attributes below this size gain nothing by moving: the reference itself takes some 150 bytes.
+SPILL_BYTES_MIN: Final = 16 * 1024
+# An update does not know the rest of the item, so it spills by the size of the value alone.
+UPDATE_SPILL_BYTES: Final = 64 * 1024
+# A writer that named its blob in one hour may write its row in the next.
+_SETTLED_SECONDS: Final = 2 * 3600
+# Old images in change streams may still point to a blob for a day after its row was overwritten.
+_KEPT_SECONDS: Final = 26 * 3600
+
+
+class RawItems(Protocol):
+    """What the sweep needs of a store: items as stored, references not followed."""
+
+    def get_raw(self, table: Table, key: Key) -> Item | None:
+        """Return the stored form of an item, also of one that has expired and is still there, read consistently."""
+
+
+class _Header(msgspec.Struct, frozen=True, array_like=True):
+    table: str
+    key: Key
+    attribute: str
+
+
+class Spill:
+    """Fits items to the size limit by way of blobs."""
+
+    def __init__(self, blobs: Blobs, clock: Clock) -> None:
+        self._blobs = blobs
+        self._clock = clock
+
+    def fit(self, table: Table, item: Item) -> Item:
+        """Return `item` with its largest attributes spilled until it fits, or as small as it will go."""
+        size = stored_bytes(item)
+        if size <= ITEM_BYTES_MAX:
+            return item
+        fitted = dict(item)
+        for name, bytes_saved in _largest_first(table, item):
+            if size <= ITEM_BYTES_MAX:
+                break
+            fitted[name] = self._spill(table, table.key_of(item), name, item[name])
+            size += stored_bytes({name: fitted[name]}) - bytes_saved
+        return fitted
+
+    def fit_update(self, table: Table, key: Key, values: Item) -> Item:
+        """Return the values of an update with each large one spilled."""
+        if not any(map(_may_be_large, values.values())):
+            return values
+        large = [name for name, size in _largest_first(table, values) if size >= UPDATE_SPILL_BYTES]
+        return {**values, **{name: self._spill(table, key, name, values[name]) for name in large}} if large else values
+
+    def restore(self, item: Item) -> Item:
+        """Return `item` with every spilled attribute back in place. Raises `CorruptionError` if a blob is missing."""
+        if not any(_is_reference(value) for value in item.values()):
+            return item
+        return {name: self._read(value[BLOB]) if _is_reference(value) else value for name, value in item.items()}
+
+    def restore_change(self, change: Change) -> Change:
+        """Return `change` with both of its images whole."""
+        old = None if change.old is None else self.restore(change.old)
+        new = None if change.new is None else self.restore(change.new)
+        return msgspec.structs.replace(change, old=old, new=new)
+
+    def sweep(self, items: RawItems, *, limit: int = 1000, stop: Callable[[], bool] | None = None) -> int:
+        """Delete up to `limit` blobs that no row has pointed to for more than a day, and return how many.
+
+        A blob without a row is condemned first, by a marker that says since when, and deleted by a later sweep if
+        there is still none. `stop` is asked between blobs; once it says yes, the rest is left for another time.
+        """
+        deleted = 0
+        condemned = set()
+        for marker in self._blobs.list(CONDEMNED):
+            _, since, name = marker.split("/")
+            blob = _condemned_blob(name)
+            condemned.add(blob)
+            if (
+                deleted >= limit
+                or since >= _hour(self._clock.seconds() - _KEPT_SECONDS)
+                or (stop is not None and stop())
+            ):
+                continue
+            # Looked at again, for a writer whose clock was wrong, or who slept, may have pointed to it since.
+            if not self._is_referenced(items, blob):
+                self._blobs.delete(blob)
+                deleted += 1
+            self._blobs.delete(marker)
+        self._condemn(items, condemned, stop)
+        return deleted
+
+    def _condemn(self, items: RawItems, condemned: set[str], stop: Callable[[], bool] | None) -> None:
+        for name in self._blobs.list(PREFIX):
+            is_young = name.split("/")[1] >= _hour(self._clock.seconds() - _SETTLED_SECONDS)
+            if is_young or (stop is not None and stop()):
+                break
+            if name not in condemned and not self._is_referenced(items, name):
+                self._blobs.put(self._marker(name), b"")
+
+    def _is_referenced(self, items: RawItems, name: str) -> bool:
+        try:
+            header, _ = _split(name, self._blobs.get(name))
+            item = items.get_raw(named(header.table), header.key)
+        except NotFoundError:
+            # Another sweep was quicker.
+            return False
+        except (CorruptionError, InvalidItemError, msgspec.DecodeError):
+            # Damaged, or of a table that this build does not know: not ours to judge, and no reason to stop.
+            return True
+        return item is not None and any(_is_reference(value) and value[BLOB] == name for value in item.values())
+
+    def _marker(self, name: str) -> str:
+        return f"{CONDEMNED}{_hour(self._clock.seconds())}/{name.removeprefix(PREFIX).replace('/', '-')}"
+
+    def _spill(self, table: Table, key: Key, attribute: str, value: Any) -> dict[str, Any]:  # noqa: ANN401
+        header = msgspec.json.encode(_Header(table.name, key, attribute))
+        stored, special = canonical_item({"value": value})
+        content = header + b"\n" + dump(stored, special=special).encode()
+        name = f"{PREFIX}{_hour(self._clock.seconds())}/{hashlib.sha256(content).hexdigest()}"
+        self._blobs.put(name, content)
+        return {BLOB: name, "bytes": len(content)}
+
+    def _read(self, name: str) -> Any:  # noqa: ANN401
+        try:
+            content = self._blobs.get(name)
+        except NotFoundError as exc:
+            raise CorruptionError(f"blob {name} is gone, but a row points to it; restore it from a backup") from exc
+        return load(_split(name, content)[1].decode())["value"]
+
+
+def _condemned_blob(name: str) -> str:
+    return PREFIX + name.replace("-", "/", 1)
+
+
+def _is_reference(value: object) -> bool:
+    return type(value) is dict and BLOB in value
+
+
+def _split(name: str, content: bytes) -> tuple[_Header, bytes]:
+    if hashlib.sha256(content).hexdigest() != name.rpartition("/")[2]:
+        raise CorruptionError(f"blob {name}: its content does not match its digest; restore it from a backup")
+    head, _, body = content.partition(b"\n")
+    return shapes.from_json(head, _Header), body
+
+
+def _may_be_large(value: object) -> bool:
+    """Whether a value is worth measuring, told without doing so."""
+    if type(value) is str:
+        return 4 * len(value) >= SPILL_BYTES_MIN
+    return isinstance(value, bytes | list | dict | frozenset)
+
+
+def _largest_first(table: Table, item: Item) -> Iterator[tuple[str, int]]:
+    fixed = {*table.key_names, *table.index_attributes, table.ttl_attribute}
+    sizes = {
+        name: stored_bytes({name: value})
+        for name, value in item.items()
+        if name not in fixed and _may_be_large(value) and not _is_reference(value)
+    }
+    large = {name: size for name, size in sizes.items() if size >= SPILL_BYTES_MIN}
+    return iter(sorted(large.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def _hour(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%d%H")

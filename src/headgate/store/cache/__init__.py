@@ -1,0 +1,1 @@
+"""Cache: say here what this part is for."""

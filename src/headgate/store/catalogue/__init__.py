@@ -1,0 +1,1 @@
+"""Catalogue: say here what this part is for."""

@@ -1,0 +1,360 @@
+"""The catalogue: every table, key, index, expiry and stream of the product, once.
+
+SQLite's schema, DynamoDB's CreateTable, the Terraform input, health checks and docs/reference/tables.md
+derive from it. Names and keys that users' own queries rely on are kept to the letter (ADR-0005).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headgate.errors import InvalidItemError
+from headgate.store.catalogue.health_tables import AUDIT as AUDIT
+from headgate.store.catalogue.health_tables import AUDIT_ENTRY as AUDIT_ENTRY
+from headgate.store.catalogue.health_tables import AUDIT_HEAD as AUDIT_HEAD
+from headgate.store.catalogue.health_tables import BREACH_SHARDS as BREACH_SHARDS
+from headgate.store.catalogue.health_tables import COLUMN_READER as COLUMN_READER
+from headgate.store.catalogue.health_tables import COLUMN_READERS as COLUMN_READERS
+from headgate.store.catalogue.health_tables import COLUMN_WRITER as COLUMN_WRITER
+from headgate.store.catalogue.health_tables import COLUMN_WRITERS as COLUMN_WRITERS
+from headgate.store.catalogue.health_tables import DATASET_ALIAS as DATASET_ALIAS
+from headgate.store.catalogue.health_tables import DATASET_CHANGE as DATASET_CHANGE
+from headgate.store.catalogue.health_tables import DATASET_CONFIG as DATASET_CONFIG
+from headgate.store.catalogue.health_tables import DATASET_CONFIG_VERSION as DATASET_CONFIG_VERSION
+from headgate.store.catalogue.health_tables import DATASET_FEED_END as DATASET_FEED_END
+from headgate.store.catalogue.health_tables import DATASET_NAME as DATASET_NAME
+from headgate.store.catalogue.health_tables import DATASET_NAMED as DATASET_NAMED
+from headgate.store.catalogue.health_tables import DATASET_READER as DATASET_READER
+from headgate.store.catalogue.health_tables import DATASET_READERS as DATASET_READERS
+from headgate.store.catalogue.health_tables import DATASET_REGISTRY as DATASET_REGISTRY
+from headgate.store.catalogue.health_tables import DATASET_RESOLUTION as DATASET_RESOLUTION
+from headgate.store.catalogue.health_tables import DATASET_WRITER as DATASET_WRITER
+from headgate.store.catalogue.health_tables import DATASET_WRITERS as DATASET_WRITERS
+from headgate.store.catalogue.health_tables import EVIDENCE as EVIDENCE
+from headgate.store.catalogue.health_tables import EVIDENCE_CACHE as EVIDENCE_CACHE
+from headgate.store.catalogue.health_tables import HEALTH_CHECK as HEALTH_CHECK
+from headgate.store.catalogue.health_tables import INCIDENT as INCIDENT
+from headgate.store.catalogue.health_tables import INCIDENT_INDEX as INCIDENT_INDEX
+from headgate.store.catalogue.health_tables import RESOLUTION_RULE as RESOLUTION_RULE
+from headgate.store.catalogue.health_tables import RULE_DATASET as RULE_DATASET
+from headgate.store.catalogue.health_tables import RULE_SET as RULE_SET
+from headgate.store.catalogue.health_tables import SIGNAL as SIGNAL
+from headgate.store.catalogue.health_tables import SIGNAL_HISTORY as SIGNAL_HISTORY
+from headgate.store.catalogue.health_tables import SIGNAL_STATE as SIGNAL_STATE
+from headgate.store.model.schema import Classification, Entity, Index, KeyAttribute, KeyKind, Table
+
+_PK: Final = KeyAttribute("PK")
+_SK: Final = KeyAttribute("SK")
+_GSI1: Final = (KeyAttribute("GSI1PK"), KeyAttribute("GSI1SK"))
+_GSI2: Final = (KeyAttribute("GSI2PK"), KeyAttribute("GSI2SK"))
+# What must happen by a time: the partition names the kind of work (and a shard), the sort key is when.
+_DUE: Final = Index("due-index", KeyAttribute("due_pk"), KeyAttribute("due_at_ms", KeyKind.NUMBER))
+
+
+def _pipeline(name: str, sort: str, **index_keys: str) -> Entity:
+    return Entity(name, "PIPELINE#{pipeline_id}", sort, index_keys)
+
+
+PIPELINE_CONFIG: Final = _pipeline("pipeline config", "CONFIG", GSI1PK="PIPELINES", GSI1SK="{pipeline_id}")
+TRAIT_RESULT: Final = _pipeline("trait result", "TRAIT#{trait_type}")
+RUN_STATE: Final = Entity("run state", "RUN#{run_id}", "STATE")
+RUN_COPY: Final = _pipeline("run (list copy)", "RUN#{run_id}")
+RUN_LOG: Final = _pipeline("run log", "RUNLOG#{date}#{schedule_id}")
+PIPELINE_EVENT: Final = _pipeline("event", "EVENT#{timestamp}#{event_id}")
+LOCK: Final = Entity("lock", "LOCK#{lock_key}", "LOCK")
+RERUN_STATE: Final = Entity("rerun", "RERUN#{rerun_id}", "STATE", {"GSI1PK": "RERUNS", "GSI1SK": "{rerun_id}"})
+RERUN_COPY: Final = _pipeline("rerun (list copy)", "RERUN#{rerun_id}")
+READINESS: Final = _pipeline("readiness cache", "READINESS")
+MARKER: Final = Entity("marker", "MARKER#{pipeline_id}", "{date}#{schedule_id}")
+SENSOR: Final = _pipeline("sensor", "SENSOR#{sensor_key}")
+EVALUATION: Final = _pipeline("evaluation", "EVAL#{date}#{schedule_id}#{evaluation_id}")
+EXPECTATION: Final = _pipeline(
+    "expectation", "EXPECT#{schedule_id}#{date}#{kind}", GSI1PK="EXPECT#{verdict}", GSI1SK="{due_at}#{pipeline_id}"
+)
+JOB: Final = _pipeline("job log", "JOB#{schedule_id}#{date}#{at_ms:013d}")
+RERUN_REQUEST: Final = _pipeline("rerun request", "RERUN_REQUEST#{schedule_id}#{date}")
+DRY_RUN: Final = _pipeline("dry run", "DRY_RUN#{schedule_id}#{date}")
+OVERRIDE: Final = _pipeline(
+    "override", "OVERRIDE#{override_id}", GSI1PK="OVERRIDES", GSI1SK="{expires_at}#{override_id}"
+)
+BACKFILL_STATE: Final = Entity(
+    "backfill", "BACKFILL#{backfill_id}", "STATE", {"GSI1PK": "BACKFILLS", "GSI1SK": "{backfill_id}"}
+)
+BACKFILL_COPY: Final = _pipeline("backfill (list copy)", "BACKFILL#{backfill_id}")
+DEPENDENCY: Final = Entity("dependency", "DEP#{upstream_id}", "DEP#{downstream_id}")
+QUARANTINE: Final = _pipeline("quarantine", "QUARANTINE#{date}#{hour}")
+PIPELINE_CONTROL: Final = Entity(
+    "pipeline control", "CONTROL#{pipeline_id}", "STATUS", {"GSI1PK": "CONTROLS", "GSI1SK": "{pipeline_id}"}
+)
+LATE_DATA: Final = _pipeline("late data", "LATE#{date}#{schedule_id}#{at_ms:013d}")
+REPLAY: Final = _pipeline("replay", "REPLAY#{date}#{schedule_id}")
+ALERT: Final = _pipeline("alert", "ALERT#{at_ms:013d}#{alert_id}", GSI1PK="ALERTS", GSI1SK="{at_ms:013d}#{alert_id}")
+THREAD: Final = _pipeline("alert thread", "THREAD#{schedule_id}#{date}")
+# In the index are those alone in whose place someone is to look.
+WAITER: Final = _pipeline(
+    "waiter", "WAIT#{schedule_id}#{date}#{kind}", GSI1PK="WATCHED", GSI1SK="{pipeline_id}#{schedule_id}#{date}"
+)
+BASELINE: Final = _pipeline("post-run baseline", "BASELINE#{schedule_id}#{date}")
+CURSOR: Final = _pipeline("watchdog cursor", "CURSOR#{schedule_id}")
+WRITER_WORD: Final = Entity("writer's word", "DATASET#{dataset_urn}", "WORD#{signal_type}#{pipeline_id}")
+HEARTBEAT: Final = Entity("heartbeat", "HEARTBEAT#{name}", "STATE")
+
+PIPELINES: Final = Table(
+    "headgate-pipelines",
+    "Pipelines: definitions, sensors, evaluations, runs, locks, expectations in one table",
+    _PK,
+    _SK,
+    (Index("GSI1", *_GSI1),),
+    ttl_attribute="ttl",
+    stream=True,
+    entities=(
+        PIPELINE_CONFIG, TRAIT_RESULT, RUN_STATE, RUN_COPY, RUN_LOG, PIPELINE_EVENT, LOCK, RERUN_STATE, RERUN_COPY,
+        READINESS, MARKER, SENSOR, EVALUATION, EXPECTATION, JOB, RERUN_REQUEST, DRY_RUN, OVERRIDE, BACKFILL_STATE,
+        BACKFILL_COPY, DEPENDENCY, QUARANTINE, PIPELINE_CONTROL, LATE_DATA, REPLAY, ALERT, THREAD, WAITER,
+        BASELINE, CURSOR, WRITER_WORD, HEARTBEAT,
+    ),
+)  # fmt: skip
+
+# Fan-out. Queries that users make on this table with AWS's own tools must go on working.
+
+FANOUT_RUN: Final = Entity("fan-out", "{run_id}", "RUN", {"GSI1_PK": "{group}", "GSI1_SK": "{created_at}"})
+CHUNK: Final = Entity(
+    "chunk",
+    "{run_id}",
+    "CHUNK#chunk-{start:07d}",
+    {
+        "attention_pk": "{run_id}#{attention}",
+        "attention_sk": "{since}#{start:07d}",
+        "queue_pk": "{run_id}#{lane}",
+        "queue_sk": "{available_at_ms}#{start:07d}",
+    },
+)
+FANOUT: Final = Table(
+    "headgate-fanout",
+    "Fan-outs, their chunks, attempts and counters",
+    _PK,
+    _SK,
+    (
+        Index("GSI1", KeyAttribute("GSI1_PK"), KeyAttribute("GSI1_SK")),
+        # Sparse: only chunks that someone may have to look at.
+        Index("attention-index", KeyAttribute("attention_pk"), KeyAttribute("attention_sk")),
+        # Sparse: chunks that a worker may take, in the order in which they may be taken.
+        Index("queue-index", KeyAttribute("queue_pk"), KeyAttribute("queue_sk")),
+    ),
+    ttl_attribute="ttl",
+    entities=(
+        FANOUT_RUN,
+        CHUNK,
+        Entity("campaign member", "CAMPAIGN#{campaign}", "MEMBER#{created_at}#{run_id}"),
+        Entity("deferred items of a chunk", "{run_id}", "SLOW#slow-{start:07d}"),
+        Entity("chunk attempt", "{run_id}", "ATT#chunk-{start:07d}#{attempt:04d}"),
+        Entity("fan-out event", "{run_id}", "EVT#{event_id}"),
+        Entity("fan-out counters", "{run_id}", "CTR#{shard:02d}"),
+    ),
+)
+
+# Durable execution.
+
+EXECUTIONS: Final = Table(
+    "headgate-executions",
+    "Executions of workflows: status, version, what they wait for",
+    KeyAttribute("execution_id"),
+    None,
+    (
+        # Sparse: executions with messages to take or commands still to dispatch.
+        Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("ready_at_ms", KeyKind.NUMBER)),
+        Index("status-index", KeyAttribute("status"), KeyAttribute("started_at")),
+        Index("workflow-index", KeyAttribute("workflow"), KeyAttribute("started_at")),
+        Index("parent-index", KeyAttribute("parent_id"), KeyAttribute("execution_id")),
+    ),
+    ttl_attribute="ttl",
+    entities=(Entity("execution", "{execution_id}"),),
+)
+TURNS: Final = Table(
+    "headgate-turns",
+    "The history of each execution: events consumed and commands issued, a row a turn",
+    KeyAttribute("execution_id"),
+    KeyAttribute("turn", KeyKind.NUMBER),
+    ttl_attribute="ttl",
+    entities=(Entity("turn", "{execution_id}", "{turn}"),),
+)
+INBOXES: Final = Table(
+    "headgate-inboxes",
+    "Messages that an execution has not consumed yet, ids of signals it was sent, answers to updates",
+    KeyAttribute("execution_id"),
+    KeyAttribute("message_id"),
+    # Sparse: only messages carry it, so that whoever drives executions finds those with mail.
+    (Index("ready-index", KeyAttribute("ready_pk"), KeyAttribute("at_ms", KeyKind.NUMBER)),),
+    ttl_attribute="ttl",
+    entities=(
+        Entity("message", "{execution_id}", "M#{at_ms:013d}#{unique}"),
+        Entity("signal id", "{execution_id}", "S#{signal_id}"),
+        Entity("answer to an update", "{execution_id}", "U#{update_id}"),
+    ),
+    wakes=True,
+)
+ACTIVITIES: Final = Table(
+    "headgate-activities",
+    "Activities: claims, leases, attempts, results",
+    KeyAttribute("activity_id"),
+    None,
+    (
+        Index("queue-index", KeyAttribute("queue_pk"), KeyAttribute("available_at_ms", KeyKind.NUMBER)),
+        Index("lease-index", KeyAttribute("lease_pk"), KeyAttribute("lease_expires_ms", KeyKind.NUMBER)),
+        Index("execution-index", KeyAttribute("execution_id"), KeyAttribute("seq", KeyKind.NUMBER)),
+    ),
+    ttl_attribute="ttl",
+    entities=(
+        Entity("activity", "{execution_id}#{run}#{seq:06d}"),
+        Entity("delivery of an event", "{subscription}#{event_id}"),
+    ),
+    wakes=True,
+)
+TIMERS: Final = Table(
+    "headgate-timers",
+    "What is to happen at a time, for executions and for the watchdog",
+    KeyAttribute("timer_id"),
+    None,
+    (_DUE,),
+    entities=(Entity("timer", "{timer_id}"),),
+    wakes=True,
+)
+SUBSCRIPTIONS: Final = Table(
+    "headgate-subscriptions",
+    "Subscriptions to events, and the deliveries that failed for good",
+    KeyAttribute("subscription"),
+    _SK,
+    (Index("kind-index", KeyAttribute("kind"), _SK),),
+    ttl_attribute="ttl",
+    entities=(
+        Entity("subscription", "{subscription}", "META"),
+        Entity("dead letter", "{subscription}", "DEAD#{event_id}"),
+        Entity("replay of events", "{subscription}", "REPLAY#{replay_id}"),
+    ),
+)
+EVENTS: Final = Table(
+    "headgate-events",
+    "What was emitted on the bus, by day",
+    KeyAttribute("day"),
+    KeyAttribute("event_id"),
+    (Index("type-index", KeyAttribute("type"), KeyAttribute("event_id")),),
+    ttl_attribute="ttl",
+    entities=(Entity("event", "{yyyymmdd}", "{event_id}"),),
+)
+
+# Shared by all parts.
+
+IDEMPOTENCY: Final = Table(
+    "headgate-idempotency",
+    "Answers already given under an Idempotency-Key",
+    KeyAttribute("idempotency_key"),
+    ttl_attribute="ttl",
+    entities=(Entity("idempotency key", "{scope}#{idempotency_key}"),),
+)
+API_KEYS: Final = Table(
+    "headgate-api-keys",
+    "API keys, as digests, with their roles and scopes",
+    KeyAttribute("key_id"),
+    None,
+    (
+        Index("principal-index", KeyAttribute("principal"), KeyAttribute("created_at")),
+        # One partition on purpose: keys are few, and are listed whole.
+        Index("kind-index", KeyAttribute("kind"), KeyAttribute("created_at")),
+    ),
+    ttl_attribute="ttl",
+    classification=Classification.CONFIDENTIAL,
+    entities=(Entity("API key", "{key_id}", None, {"kind": "KEY"}),),
+)
+WORKERS: Final = Table(
+    "headgate-workers",
+    "Worker processes and their heartbeats",
+    KeyAttribute("worker_id"),
+    None,
+    (Index("fleet-index", KeyAttribute("fleet"), KeyAttribute("worker_id")),),
+    ttl_attribute="ttl",
+    entities=(Entity("worker", "{worker_id}"),),
+)
+SCHEDULES: Final = Table(
+    "headgate-schedules",
+    "Recurring starts: cron expression, zone, policy, next time",
+    KeyAttribute("schedule_id"),
+    None,
+    (_DUE,),
+    entities=(Entity("schedule", "{schedule_id}"),),
+)
+DEFINITION: Final = Entity("definition (latest)", "{kind}#{name}", "LATEST", {"latest_kind": "{kind}"})
+DEFINITION_VERSION: Final = Entity("definition (version)", "{kind}#{name}", "v{version:06d}")
+DEFINITIONS: Final = Table(
+    "headgate-definitions",
+    "Versioned definitions: state machines, archetypes, calendars",
+    _PK,
+    _SK,
+    (Index("kind-index", KeyAttribute("latest_kind"), _PK),),
+    stream=True,
+    entities=(DEFINITION, DEFINITION_VERSION),
+)
+CONTROL: Final = Table(
+    "headgate-control",
+    "Small shared facts: dedup keys, escalations, quotas, lineage specs, baselines, contexts",
+    _PK,
+    _SK,
+    (_DUE,),
+    ttl_attribute="ttl",
+    entities=(
+        Entity("dedup key", "DEDUP#{dedup_key}", "DEDUP"),
+        Entity("escalation", "ESCALATION#{incident_id}", "STATE", {"due_pk": "ESCALATION#{shard}"}),
+        Entity("quota", "QUOTA#{subject}", "{bucket}"),
+        Entity("lineage spec", "LSPEC#{producer_id}", "SPEC#{spec_id}"),
+        Entity("lineage spec of a commit", "LCOMMIT#{commit}", "{spec_id}"),
+        Entity("lineage manifest", "LSPEC#{producer_id}", "MANIFEST", {"due_pk": "LINEAGE#PENDING"}),
+        Entity("lineage graph", "LSPEC#{producer_id}", "GRAPH", {"due_pk": "LINEAGE#GRAPH"}),
+        Entity("OpenLineage event", "OLIN#{shard}", "{event_id}"),
+        Entity("OpenLineage event put aside", "OLDEAD", "{event_id}"),
+        Entity("OpenLineage shard", "OLIN#{shard}", "LEASE"),
+        Entity("OpenLineage run", "OLRUN#{producer_id}", "RUN#{run_id}"),
+        Entity("baseline", "BASELINE#{dataset_urn}", "{metric}"),
+        Entity("producer of a topic", "PRODUCERS#{topic}", "{producer_id}"),
+        Entity("deliveries still to be made", "DELIVERIES#{event_id}", "REST", {"due_pk": "DELIVERIES"}),
+        Entity("incident context", "CONTEXT#{incident_id}", "CONTEXT"),
+        Entity("evidence to be archived", "EVIDENCE-SPOOL#{shard}", "{ulid}"),
+        Entity("last good evidence", "LAST-GOOD#{dataset_urn}", "EVIDENCE"),
+        Entity("recovery", "RECOVERY#{incident_id}", "STATE", {"due_pk": "RECOVERY#{shard}"}),
+        Entity("pins of an incident", "PINS#{incident_id}", "STATE", {"due_pk": "PINS#{shard}"}),
+        Entity("open incident of a dataset", "OPEN#{dataset_urn}", "{incident_id}"),
+        Entity("dataset deleted or restored", "RETIREMENT#{dataset_urn}", "STATE", {"due_pk": "RETIREMENT"}),
+        Entity("flag", "FLAGS", "{name}"),
+        Entity("gate override", "OVERRIDE#{dataset_urn}", "{override_id}"),
+        Entity("alert group", "ALERT-GROUP#{group}", "STATE", {"due_pk": "ALERT#GROUP"}),
+        Entity("alert mute", "ALERT-MUTES", "{mute_id}"),
+        Entity("writer region", "REGION#WRITER", "LEASE"),
+        Entity("region epoch", "REGION#EPOCH", "EPOCH"),
+        Entity("failover", "REGION#FAILOVER", "STATE"),
+        Entity("region report", "REGION#REPORTS", "{region}#{observer}"),
+        Entity("alert quota", "QUOTA#ALERTS#{team}", "{hour}"),
+    ),
+)
+STREAM_CHECKPOINTS: Final = Table(
+    "headgate-stream-checkpoints",
+    "How far each consumer of a change stream has come",
+    KeyAttribute("consumer"),
+    KeyAttribute("stream"),
+    entities=(Entity("checkpoint", "{consumer}", "{table}"),),
+)
+
+ALL_TABLES: Final[tuple[Table, ...]] = (
+    PIPELINES,
+    SIGNAL_STATE, INCIDENT_INDEX, DATASET_REGISTRY, DATASET_RESOLUTION, EVIDENCE_CACHE,
+    DATASET_WRITERS, DATASET_READERS, COLUMN_WRITERS, COLUMN_READERS,
+    SIGNAL_HISTORY, AUDIT, HEALTH_CHECK,
+    FANOUT,
+    EXECUTIONS, TURNS, INBOXES, ACTIVITIES, TIMERS, SUBSCRIPTIONS, EVENTS,
+    IDEMPOTENCY, API_KEYS, WORKERS, SCHEDULES, DEFINITIONS, CONTROL, STREAM_CHECKPOINTS,
+)  # fmt: skip
+
+
+def named(name: str) -> Table:
+    """Return the table called `name`. Raises `InvalidItemError` for a name the catalogue does not have."""
+    for table in ALL_TABLES:
+        if table.name == name:
+            return table
+    raise InvalidItemError(f"table {name!r}: the catalogue has {[table.name for table in ALL_TABLES]}")

@@ -1,0 +1,1 @@
+"""Dynamodb: say here what this part is for."""

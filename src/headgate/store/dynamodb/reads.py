@@ -1,0 +1,109 @@
+"""Reading items from DynamoDB, which may still hold what has expired, answer in parts, or leave keys for later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from headgate.clock import Clock
+from headgate.errors import ThrottledError
+from headgate.store.dynamodb.client import Backoff, Calls
+from headgate.store.dynamodb.expressions import Placeholders, key_expression
+from headgate.store.dynamodb.marshalling import from_attributes, to_attributes, to_key
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.values import Item
+from headgate.store.table_names import TableNames
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+GET_MANY_KEYS_MAX: Final = 100
+# After a first page full of expired items, the next ones are asked for in larger steps.
+NEXT_PAGE_ITEMS_MIN: Final = 100
+
+
+class ItemReads:
+    """Returns live items as they are stored: references to spilled attributes are not followed here."""
+
+    def __init__(self, client: DynamoDBClient, calls: Calls, *, names: TableNames, clock: Clock) -> None:
+        self._client = client
+        self._calls = calls
+        self._names = names
+        self._clock = clock
+
+    def get(self, table: Table, key: Key, *, consistent: bool, backoff: Backoff | None = None) -> Item | None:
+        """Return one live item, or None."""
+        attributes = self.attributes(table, key, consistent=consistent, backoff=backoff)
+        return live(table, attributes, self._clock.seconds())
+
+    def attributes(
+        self, table: Table, key: Key, *, consistent: bool, backoff: Backoff | None = None
+    ) -> Mapping[str, Mapping[str, Any]] | None:
+        """Return one item in DynamoDB's form, expired or not, or None."""
+        physical = self._names.physical(table)
+        request = {"TableName": physical, "Key": to_key(table, key), "ConsistentRead": consistent}
+        answer = self._calls.read(self._client.get_item, request, f"table {physical}", backoff)
+        return answer.get("Item")
+
+    def get_many(self, table: Table, keys: Sequence[Key], *, consistent: bool) -> Iterator[Item]:
+        """Yield those items that are there, in no order. `keys` are distinct."""
+        for start in range(0, len(keys), GET_MANY_KEYS_MAX):
+            yield from self._get_chunk(table, keys[start : start + GET_MANY_KEYS_MAX], consistent=consistent)
+
+    def query(self, query: Query, position: Mapping[str, Any] | None, count: int) -> list[Item]:
+        """Return the first `count` items after `position`, or all if there are fewer."""
+        about = f"table {self._names.physical(query.table)}"
+        request = self._query_request(query, position, count)
+        items: list[Item] = []
+        while True:
+            answer = self._calls.read(self._client.query, request, about)
+            now = self._clock.seconds()
+            found = (live(query.table, attributes, now) for attributes in answer["Items"])
+            items += [item for item in found if item is not None]
+            last = answer.get("LastEvaluatedKey")
+            if not last or len(items) >= count:
+                return items[:count]
+            request |= {"ExclusiveStartKey": last, "Limit": max(count - len(items), NEXT_PAGE_ITEMS_MIN)}
+
+    def _get_chunk(self, table: Table, keys: Sequence[Key], *, consistent: bool) -> Iterator[Item]:
+        physical = self._names.physical(table)
+        backoff = self._calls.backoff()
+        wanted = {"Keys": [to_key(table, key) for key in keys], "ConsistentRead": consistent}
+        pending: Mapping[str, Any] = {physical: wanted}
+        while pending:
+            request = {"RequestItems": pending}
+            answer = self._calls.read(self._client.batch_get_item, request, f"table {physical}", backoff)
+            now = self._clock.seconds()
+            found = (live(table, attributes, now) for attributes in answer.get("Responses", {}).get(physical, []))
+            yield from (item for item in found if item is not None)
+            pending = answer.get("UnprocessedKeys", {})
+            if pending and not backoff.pause():
+                raise ThrottledError(
+                    f"table {physical}: DynamoDB left keys unread for {backoff.deadline_seconds:g} s; ask for fewer"
+                )
+
+    def _query_request(self, query: Query, position: Mapping[str, Any] | None, count: int) -> dict[str, Any]:
+        places = Placeholders()
+        request: dict[str, Any] = {
+            "TableName": self._names.physical(query.table),
+            "KeyConditionExpression": key_expression(query, places),
+            **places.parameters(),
+            "ScanIndexForward": not query.descending,
+            "ConsistentRead": query.consistent,
+            "Limit": count,
+        }
+        if query.index is not None:
+            request["IndexName"] = query.index
+        if position is not None:
+            request["ExclusiveStartKey"] = to_attributes(position)
+        return request
+
+
+def live(table: Table, attributes: Mapping[str, Mapping[str, Any]] | None, now_seconds: float) -> Item | None:
+    """Return the item, or None if there is none or it has expired: DynamoDB deletes late."""
+    if attributes is None:
+        return None
+    item = from_attributes(attributes)
+    expires = None if table.ttl_attribute is None else item.get(table.ttl_attribute)
+    return item if expires is None or expires > now_seconds else None

@@ -1,0 +1,398 @@
+"""The store on DynamoDB: for many machines, with AWS as the distributed engine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import boto3
+from botocore.exceptions import BotoCoreError
+
+from headgate.clock import Clock
+from headgate.errors import (
+    ConflictError,
+    HeadgateError,
+    OutcomeUnknownError,
+    StoreClosedError,
+    StoreIOError,
+)
+from headgate.store.blobs.spill import Spill
+from headgate.store.catalogue.tables import ALL_TABLES, HEALTH_CHECK
+from headgate.store.dynamodb.client import CONDITION_FAILED, Calls, Refusal, client_config, require_whole_answers
+from headgate.store.dynamodb.marshalling import from_attributes
+from headgate.store.dynamodb.reads import ItemReads, live
+from headgate.store.dynamodb.streams import ChangeStreams, Checkpoints, dump_position, load_position
+from headgate.store.dynamodb.tables import RestoredTables, Tables
+from headgate.store.dynamodb.writes import BatchWrites, PreparedWrite, WriteRequests, applied_item, is_repeatable
+from headgate.store.model.conditions import Condition
+from headgate.store.model.cursors import Cursors
+from headgate.store.model.requests import ChangeBatch, Check, Delete, Page, Put, Query, StreamStart, Update, Write
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.validation import (
+    check_batch,
+    check_key,
+    check_query,
+    check_stream,
+    check_transaction,
+    check_transaction_bytes,
+)
+from headgate.store.model.values import Item
+from headgate.store.stats import StoreStats
+from headgate.store.table_names import TableNames
+from headgate.store.topics import ANYTHING, Topics
+from headgate.store.transactions import may_count, refused, settle, token_row
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_dynamodbstreams import DynamoDBStreamsClient
+
+__all__ = ["DynamoStore"]
+
+THREADS_MAX: Final = 16
+WAIT_SECONDS_MAX: Final = 1.0
+HEALTH_SECONDS: Final = 2.0
+
+R = TypeVar("R")
+
+_MEMBERS: Final = {Put: "Put", Update: "Update", Delete: "Delete", Check: "ConditionCheck"}
+
+
+class DynamoStore:
+    """Implements `headgate.store.port.Store`. Index queries, and reads that do not ask for consistency, may lag.
+
+    There is no push: `wait` lets at most a second pass. `changes` remembers by itself where a consumer began
+    with the newest, and an empty batch, because neither leaves anything to be dealt with. A delete without a
+    condition that had to be sent twice returns None, because the first may have taken the item.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: DynamoDBClient,
+        streams: DynamoDBStreamsClient,
+        names: TableNames,
+        clock: Clock,
+        cursors: Cursors,
+        spill: Spill,
+        deadline_seconds: float = 10.0,
+    ) -> None:
+        require_whole_answers(client)
+        require_whole_answers(streams)
+        self.stats = StoreStats()
+        self._client = client
+        self._streams_client = streams
+        self._names = names
+        self._clock = clock
+        self._cursors = cursors
+        self._spill = spill
+        self._calls = Calls(clock, self.stats, deadline_seconds)
+        self._reads = ItemReads(client, self._calls, names=names, clock=clock)
+        self._requests = WriteRequests(names, spill)
+        self._batches = BatchWrites(client, self._calls)
+        self._streams = ChangeStreams(client, streams, self._calls, names=names, clock=clock)
+        self._tables = Tables(client, self._calls, names=names, clock=clock)
+        self._checkpoints = Checkpoints(self)
+        # Two pools, so that writes which are held up do not hold up reads.
+        self._query_pool = ThreadPoolExecutor(THREADS_MAX, "dynamodb-query")
+        self._submit_pool = ThreadPoolExecutor(THREADS_MAX, "dynamodb-submit")
+        self._closed = False
+        self._process_id = os.getpid()
+
+    @classmethod
+    def connect(
+        cls,
+        *,
+        region: str,
+        endpoint_url: str | None,
+        names: TableNames,
+        clock: Clock,
+        cursors: Cursors,
+        spill: Spill,
+        deadline_seconds: float = 10.0,
+    ) -> DynamoStore:
+        """Build the clients, with the credentials AWS finds where it always looks. Nothing is sent yet."""
+        config = client_config(deadline_seconds)
+        try:
+            session = boto3.session.Session(region_name=region)
+            client = session.client("dynamodb", endpoint_url=endpoint_url, config=config)
+            streams = session.client("dynamodbstreams", endpoint_url=endpoint_url, config=config)
+        except (BotoCoreError, ValueError) as exc:
+            raise StoreIOError(
+                f"DynamoDB in {region}: no client can be built: {exc}; check region and endpoint"
+            ) from exc
+        return cls(
+            client=client,
+            streams=streams,
+            names=names,
+            clock=clock,
+            cursors=cursors,
+            spill=spill,
+            deadline_seconds=deadline_seconds,
+        )
+
+    def create_tables(self, catalogue: Sequence[Table] = ALL_TABLES) -> list[str]:
+        """Create the tables that are missing, wait until they can be used, and return their physical names."""
+        self._refuse_if_closed()
+        return self._tables.create_missing(catalogue)
+
+    def check_tables(self, catalogue: Sequence[Table] = ALL_TABLES) -> list[str]:
+        """Return a sentence for each way in which the tables differ from the catalogue; nothing if all is well."""
+        self._refuse_if_closed()
+        return self._tables.differences(catalogue)
+
+    def restored(self) -> RestoredTables:
+        """Return the tables of this store as those that a restore made."""
+        return RestoredTables(self._client, self._calls, names=self._names, clock=self._clock)
+
+    def get(self, table: Table, key: Key, *, consistent: bool = False) -> Item | None:
+        self._refuse_if_closed()
+        check_key(table, key)
+        self.stats.reads += 1
+        item = self._reads.get(table, key, consistent=consistent)
+        return item and self._spill.restore(item)
+
+    def get_raw(self, table: Table, key: Key) -> Item | None:
+        """Return the item as stored, expired or not, references to spilled attributes not followed."""
+        self._refuse_if_closed()
+        check_key(table, key)
+        self.stats.reads += 1
+        attributes = self._reads.attributes(table, key, consistent=True)
+        return None if attributes is None else from_attributes(attributes)
+
+    def get_many(self, table: Table, keys: Sequence[Key], *, consistent: bool = False) -> list[Item | None]:
+        self._refuse_if_closed()
+        for key in keys:
+            check_key(table, key)
+        # DynamoDB refuses a key that is asked for twice.
+        distinct = list(dict.fromkeys(keys))
+        self.stats.reads += len(distinct)
+        items = self._reads.get_many(table, distinct, consistent=consistent)
+        found = {table.key_of(item): self._spill.restore(item) for item in items}
+        return [found.get(key) for key in keys]
+
+    def query(self, query: Query) -> Page:
+        self._refuse_if_closed()
+        check_query(query)
+        position = self._cursors.position(query)
+        self.stats.queries += 1
+        # One item more than asked for tells whether there is another page.
+        items = self._reads.query(query, position, query.limit + 1)
+        page = [self._spill.restore(item) for item in items[: query.limit]]
+        return Page(page, self._cursors.after(query, page[-1]) if len(items) > query.limit else None)
+
+    def query_many(self, queries: Sequence[Query]) -> list[Page]:
+        self._refuse_if_closed()
+        if len(queries) <= 1:
+            return [self.query(query) for query in queries]
+        return list(self._in_pool(lambda: self._query_pool.map(self.query, queries)))
+
+    def put(self, table: Table, item: Mapping[str, Any], *, condition: Condition | None = None) -> None:
+        prepared, now = self._prepared(Put(table, item, condition))
+        answer = self._calls.write(self._client.put_item, prepared.request, self._about(prepared))
+        if isinstance(answer, Refusal) and applied_item(prepared, answer) is None:
+            raise self._conflict([prepared], answer, now)
+        self.stats.commits += 1
+
+    def update(
+        self,
+        table: Table,
+        key: Key,
+        *,
+        set: Mapping[str, Any] | None = None,
+        add: Mapping[str, int | float] | None = None,
+        remove: Sequence[str] = (),
+        condition: Condition | None = None,
+    ) -> Item:
+        prepared, now = self._prepared(Update(table, key, set or {}, add or {}, tuple(remove), condition))
+        request = {**prepared.request, "ReturnValues": "ALL_NEW"}
+        repeatable = is_repeatable(prepared.write)
+        answer = self._calls.write(self._client.update_item, request, self._about(prepared), repeatable=repeatable)
+        if not isinstance(answer, Refusal):
+            item = from_attributes(answer["Attributes"])
+        elif (found := applied_item(prepared, answer)) is not None:
+            item = found
+        else:
+            raise self._conflict([prepared], answer, now)
+        self.stats.commits += 1
+        return self._spill.restore(item)
+
+    def delete(self, table: Table, key: Key, *, condition: Condition | None = None) -> Item | None:
+        prepared, now = self._prepared(Delete(table, key, condition))
+        request = {**prepared.request, "ReturnValues": "ALL_OLD"}
+        answer = self._calls.write(self._client.delete_item, request, self._about(prepared))
+        if isinstance(answer, Refusal):
+            raise self._conflict([prepared], answer, now)
+        self.stats.commits += 1
+        return self._seen(table, answer.get("Attributes"), now)
+
+    def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
+        prepared, now = self._prepared_transaction(writes, token)
+        if token is None:
+            self._transact(prepared, now)
+            return
+        # The caller's token must not go to DynamoDB itself, which compares whole requests: the same call made
+        # later tells the time anew. Its row is part of the transaction instead, on every backend alike.
+        row = token_row(token, writes, now)
+        try:
+            self._transact([*prepared, self._requests.prepare(row, now)], now)
+        except ConflictError as exc:
+            settle(exc, row, len(writes))
+
+    def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
+        prepared = [self._prepared_transaction(writes, None) for writes in transactions]
+        outcomes: list[HeadgateError | None] = []
+        for pieces, now in prepared:
+            try:
+                self._transact(pieces, now)
+            except ConflictError as exc:
+                outcomes.append(exc)
+            else:
+                outcomes.append(None)
+        return outcomes
+
+    def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
+        prepared, now = self._prepared_transaction(writes, None)
+
+        def commit() -> None:
+            error: BaseException | None = None
+            try:
+                self._transact(prepared, now)
+            except BaseException as exc:  # noqa: BLE001 - whoever waits is told, whatever it is
+                error = exc
+            done(error)
+
+        self._in_pool(lambda: self._submit_pool.submit(commit))
+
+    def batch_write(self, writes: Sequence[Put | Delete]) -> None:
+        self._refuse_if_closed()
+        check_batch(writes)
+        now = self._clock.seconds()
+        prepared = [self._requests.prepare(write, now) for write in writes]
+        self.stats.batches += 1
+        self.stats.writes += len(writes)
+        self._batches.write(prepared)
+        self.stats.commits += 1
+
+    def changes(
+        self, table: Table, consumer: str, *, limit: int = 100, start: StreamStart = StreamStart.OLDEST
+    ) -> ChangeBatch:
+        self._refuse_if_closed()
+        check_stream(table, limit)
+        row = self._checkpoints.find(table, consumer)
+        if row is None and start is StreamStart.NEWEST:
+            # Remembered before anything is read: what is returned and never checkpointed must come again.
+            newest = dump_position(self._streams.newest(table, consumer))
+            row = self._checkpoints.move(table, consumer, newest, None)
+        before = {} if row is None else load_position(table, row["position"])
+        changes, after = self._streams.read(table, consumer, before, limit)
+        if not changes and after != before:
+            # Nothing to deal with lies between the two. A consumer may well not checkpoint an empty batch, and
+            # on a quiet table its position would then name only shards that have long been trimmed.
+            self._checkpoints.move(table, consumer, dump_position(after), row)
+        return ChangeBatch([self._spill.restore_change(change) for change in changes], dump_position(after))
+
+    def checkpoint(self, table: Table, consumer: str, position: str) -> None:
+        self._refuse_if_closed()
+        check_stream(table)
+        load_position(table, position)
+        self._checkpoints.set(table, consumer, position)
+
+    def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
+        del topics, others  # Nobody tells us what was committed, here or elsewhere.
+        self._refuse_if_closed()
+        return 0
+
+    def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
+        del topics, others
+        self._refuse_if_closed()
+        self._clock.sleep(max(0.0, min(timeout_seconds, WAIT_SECONDS_MAX)))
+        return generation + 1
+
+    def wake(self) -> None:
+        """Do nothing: nobody waits here for longer than `WAIT_SECONDS_MAX`."""
+
+    def sweep(self, *, limit: int = 1000) -> int:
+        """Return 0: DynamoDB expires items by itself."""
+        del limit
+        self._refuse_if_closed()
+        return 0
+
+    def check_health(self) -> None:
+        self._refuse_if_closed()
+        self._reads.get(HEALTH_CHECK, Key("health"), consistent=True, backoff=self._calls.backoff(HEALTH_SECONDS))
+
+    def close(self) -> None:
+        self._closed = True
+        self._submit_pool.shutdown()
+        self._query_pool.shutdown()
+        self._client.close()
+        self._streams_client.close()
+
+    def _prepared(self, write: Put | Update | Delete) -> tuple[PreparedWrite, float]:
+        self._refuse_if_closed()
+        now = self._clock.seconds()
+        prepared = self._requests.prepare(write, now)
+        self.stats.writes += 1
+        return prepared, now
+
+    def _prepared_transaction(self, writes: Sequence[Write], token: str | None) -> tuple[list[PreparedWrite], float]:
+        self._refuse_if_closed()
+        check_transaction(writes, token)
+        now = self._clock.seconds()
+        counts = may_count(writes, token)
+        prepared = [self._requests.prepare(write, now, cannot_repeat=counts) for write in writes]
+        check_transaction_bytes(write.size_bytes for write in prepared)
+        self.stats.transactions += 1
+        self.stats.writes += len(writes)
+        return prepared, now
+
+    def _transact(self, prepared: Sequence[PreparedWrite], now: float) -> None:
+        request = {
+            "TransactItems": [{_MEMBERS[type(member.write)]: member.request} for member in prepared],
+            # DynamoDB's own token makes the attempts of this one call count once.
+            "ClientRequestToken": secrets.token_hex(16),
+        }
+        answer = self._calls.write(self._client.transact_write_items, request, self._about(*prepared))
+        if isinstance(answer, Refusal):
+            raise self._conflict(prepared, answer, now)
+        self.stats.commits += 1
+
+    def _in_pool(self, enter: Callable[[], R]) -> R:
+        try:
+            return enter()
+        except RuntimeError as exc:
+            # What a pool says that `close` has shut down since we looked.
+            raise StoreClosedError("the store was closed; open it again") from exc
+
+    def _conflict(self, prepared: Sequence[PreparedWrite], refusal: Refusal, now: float) -> ConflictError:
+        self.stats.conflicts += 1
+        failures = {
+            place: self._seen(prepared[place].table, attributes, now) for place, attributes in refusal.items.items()
+        }
+        place = min(failures)
+        first, current = prepared[place], failures[place]
+        # A transaction has DynamoDB's token: one that was applied is not refused when it is sent again.
+        if refusal.after_doubt and refusal.code == CONDITION_FAILED:
+            return OutcomeUnknownError(
+                f"table {first.table.name}, item {tuple(first.key)}: the connection broke during the write, "
+                "and the item is not what the write would have left; look at the current item and decide again",
+                current=current,
+            )
+        return refused(first.table, first.key, first.condition, failures)
+
+    def _seen(self, table: Table, attributes: Mapping[str, Any] | None, now: float) -> Item | None:
+        item = live(table, attributes, now)
+        return item and self._spill.restore(item)
+
+    def _about(self, *prepared: PreparedWrite) -> str:
+        physical = sorted({self._names.physical(member.table) for member in prepared})
+        return f"table {physical[0]}" if len(physical) == 1 else f"tables {', '.join(physical)}"
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the store was closed; open it again")
+        if os.getpid() != self._process_id:
+            raise StoreClosedError("the store was opened before a fork; open it in the new process")

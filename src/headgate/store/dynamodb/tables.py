@@ -1,0 +1,263 @@
+"""A table that AWS restored: what a restore leaves out is switched on again, and all of its items can be read.
+
+A restored table has its items, keys and indexes, and none of the rest: no expiry, no stream, no recovery of its own.
+
+The tables in DynamoDB: created from the catalogue, and compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from headgate.clock import Clock
+from headgate.errors import StoreBusyError
+from headgate.store.dynamodb.client import IN_USE, NOT_FOUND, Calls, Refusal
+from headgate.store.dynamodb.reads import live
+from headgate.store.model.schema import Billing, Index, KeyAttribute, Table
+from headgate.store.model.values import Item
+from headgate.store.table_names import TableNames
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_dynamodb.type_defs import (
+        GlobalSecondaryIndexDescriptionTypeDef,
+        KeySchemaElementTypeDef,
+        TableDescriptionTypeDef,
+    )
+
+
+STREAM_VIEW: Final = "NEW_AND_OLD_IMAGES"
+# Where provisioned tables begin; auto scaling or an operator takes them from there.
+PROVISIONED_UNITS: Final = {"ReadCapacityUnits": 25, "WriteCapacityUnits": 25}
+CREATED_WITHIN_SECONDS: Final = 300.0
+_LOOK_AGAIN_SECONDS: Final = 1.0
+
+
+def create_request(table: Table, physical: str) -> dict[str, Any]:
+    """Return the input of CreateTable. TTL is not part of it: DynamoDB takes that only afterwards."""
+    attributes = {attribute.name: attribute.kind for attribute in _attributes(table)}
+    throughput = {"ProvisionedThroughput": PROVISIONED_UNITS} if table.billing is Billing.PROVISIONED else {}
+    request: dict[str, Any] = {
+        "TableName": physical,
+        "BillingMode": table.billing.value,
+        "AttributeDefinitions": [
+            {"AttributeName": name, "AttributeType": kind.value} for name, kind in sorted(attributes.items())
+        ],
+        "KeySchema": _key_schema(table),
+        **throughput,
+    }
+    if table.indexes:
+        request["GlobalSecondaryIndexes"] = [
+            {
+                "IndexName": index.name,
+                "KeySchema": _key_schema(index),
+                "Projection": {"ProjectionType": "ALL"},
+                **throughput,
+            }
+            for index in table.indexes
+        ]
+    if table.stream or table.wakes:
+        request["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": STREAM_VIEW}
+    return request
+
+
+class Tables:
+    """The tables as one account and region has them."""
+
+    def __init__(self, client: DynamoDBClient, calls: Calls, *, names: TableNames, clock: Clock) -> None:
+        self._client = client
+        self._calls = calls
+        self._names = names
+        self._clock = clock
+
+    def create_missing(self, catalogue: Sequence[Table]) -> list[str]:
+        """Create what is not there, wait until all of it can be used, and return the physical names that were created.
+
+        An existing table is left as it is, except that an expiry which was never switched on is switched on:
+        a process that died after creating the table may have left it so. Raises `StoreBusyError` if a table
+        does not become active in time.
+        """
+        named = [(table, self._names.physical(table)) for table in catalogue]
+        created = [physical for table, physical in named if self._create(table, physical)]
+        ends_at = self._clock.monotonic() + CREATED_WITHIN_SECONDS
+        for table, physical in named:
+            self._wait_until_active(physical, ends_at)
+            self._switch_on_expiry(table, physical)
+        return created
+
+    def differences(self, catalogue: Sequence[Table]) -> list[str]:
+        """Return a sentence for each way in which the tables differ from the catalogue; nothing if all is well.
+
+        Indexes beyond those of the catalogue are the operator's own affair.
+        """
+        return [
+            f"table {physical}: {difference}"
+            for table, physical in ((table, self._names.physical(table)) for table in catalogue)
+            for difference in self._table_differences(table, physical)
+        ]
+
+    def _create(self, table: Table, physical: str) -> bool:
+        if self._described(physical) is not None:
+            return False
+        answer = self._calls.ask(
+            self._client.create_table, create_request(table, physical), f"table {physical}", refusals=(IN_USE,)
+        )
+        # In use: another process, or an attempt of ours whose answer was lost, has just created it.
+        return not isinstance(answer, Refusal)
+
+    def _described(self, physical: str) -> TableDescriptionTypeDef | None:
+        answer = self._calls.ask(
+            self._client.describe_table, {"TableName": physical}, f"table {physical}", refusals=(NOT_FOUND,)
+        )
+        return None if isinstance(answer, Refusal) else answer["Table"]
+
+    def _wait_until_active(self, physical: str, ends_at: float) -> None:
+        while True:
+            found = self._described(physical)
+            if found is not None and not _unready(found):
+                return
+            if self._clock.monotonic() >= ends_at:
+                raise StoreBusyError(
+                    f"table {physical}: not active after {CREATED_WITHIN_SECONDS:g} s; look at it in the console"
+                )
+            self._clock.sleep(_LOOK_AGAIN_SECONDS)
+
+    def _switch_on_expiry(self, table: Table, physical: str) -> None:
+        if table.ttl_attribute is None or self._expiry(physical)[0] != "DISABLED":
+            return
+        specification = {"Enabled": True, "AttributeName": table.ttl_attribute}
+        request = {"TableName": physical, "TimeToLiveSpecification": specification}
+        self._calls.read(self._client.update_time_to_live, request, f"table {physical}")
+
+    def _expiry(self, physical: str) -> tuple[str, str | None]:
+        """Return the status of a table's expiry, and the attribute it goes by."""
+        answer = self._calls.read(self._client.describe_time_to_live, {"TableName": physical}, f"table {physical}")
+        found = answer["TimeToLiveDescription"]
+        return found.get("TimeToLiveStatus", "DISABLED"), found.get("AttributeName")
+
+    def _table_differences(self, table: Table, physical: str) -> Iterator[str]:
+        found = self._described(physical)
+        if found is None:
+            yield "it does not exist; create it, or correct the prefix or its name"
+            return
+        yield from (f"{thing} is {status}, not ACTIVE" for thing, status in _unready(found).items())
+        kinds = {entry["AttributeName"]: entry["AttributeType"] for entry in found.get("AttributeDefinitions", [])}
+        yield from _key_differences("the table", table, found.get("KeySchema", []), kinds)
+        yield from _index_differences(table, found.get("GlobalSecondaryIndexes", []), kinds)
+        if table.stream:
+            stream = found.get("StreamSpecification", {"StreamEnabled": False})
+            if not stream["StreamEnabled"]:
+                yield f"it has no stream; enable one with {STREAM_VIEW}"
+            elif stream.get("StreamViewType") != STREAM_VIEW:
+                yield f"its stream shows {stream.get('StreamViewType')}; it must show {STREAM_VIEW}"
+        yield from self._expiry_differences(table, physical)
+
+    def _expiry_differences(self, table: Table, physical: str) -> Iterator[str]:
+        status, attribute = self._expiry(physical)
+        if status in ("ENABLED", "ENABLING"):
+            if attribute != table.ttl_attribute:
+                wanted = "not expire" if table.ttl_attribute is None else f"expire by {table.ttl_attribute!r}"
+                yield f"items expire by {attribute!r}; they must {wanted}"
+        elif table.ttl_attribute is not None:
+            yield f"items do not expire; switch on TTL for {table.ttl_attribute!r}"
+
+
+def _attributes(table: Table) -> Iterator[KeyAttribute]:
+    yield from _keys(table)
+    for index in table.indexes:
+        yield from index.attributes()
+
+
+def _keys(source: Table | Index) -> list[KeyAttribute]:
+    return [source.partition] if source.sort is None else [source.partition, source.sort]
+
+
+def _key_schema(source: Table | Index) -> list[dict[str, str]]:
+    return [
+        {"AttributeName": attribute.name, "KeyType": role}
+        for attribute, role in zip(_keys(source), ("HASH", "RANGE"), strict=False)
+    ]
+
+
+def _unready(found: TableDescriptionTypeDef) -> dict[str, str]:
+    """Return the status of the table and of each of its indexes that cannot be used yet."""
+    statuses = {"the table": found.get("TableStatus", "ACTIVE")}
+    for index in found.get("GlobalSecondaryIndexes", []):
+        statuses[f"index {index.get('IndexName')!r}"] = index.get("IndexStatus", "ACTIVE")
+    # A table or an index can be used while its settings are changed.
+    return {thing: status for thing, status in statuses.items() if status not in ("ACTIVE", "UPDATING")}
+
+
+def _index_differences(
+    table: Table, found: Iterable[GlobalSecondaryIndexDescriptionTypeDef], kinds: Mapping[str, str]
+) -> Iterator[str]:
+    existing = {entry.get("IndexName"): entry for entry in found}
+    for index in table.indexes:
+        entry = existing.get(index.name)
+        if entry is None:
+            yield f"index {index.name!r} is missing; create it"
+            continue
+        yield from _key_differences(f"index {index.name!r}", index, entry.get("KeySchema", []), kinds)
+        projection = entry.get("Projection", {}).get("ProjectionType")
+        if projection != "ALL":
+            yield f"index {index.name!r} projects {projection}; it must project ALL"
+
+
+def _key_differences(
+    thing: str, wanted: Table | Index, found: Iterable[KeySchemaElementTypeDef], kinds: Mapping[str, str]
+) -> Iterator[str]:
+    expected = [f"{attribute.name} ({attribute.kind})" for attribute in _keys(wanted)]
+    names = [entry["AttributeName"] for entry in sorted(found, key=lambda entry: entry["KeyType"])]
+    actual = [f"{name} ({kinds.get(name)})" for name in names]
+    if actual != expected:
+        yield f"{thing} is keyed by {', '.join(actual)}; it must be keyed by {', '.join(expected)}"
+
+
+class RestoredTables:
+    """The physical tables that `names` gives: those that were restored, or those that are in use."""
+
+    def __init__(self, client: DynamoDBClient, calls: Calls, *, names: TableNames, clock: Clock) -> None:
+        self._client = client
+        self._calls = calls
+        self._names = names
+        self._clock = clock
+        self._tables = Tables(client, calls, names=names, clock=clock)
+
+    def make_usable(self, table: Table) -> list[str]:
+        """Switch on expiry, stream and point-in-time recovery where they are off, and return what is wrong still.
+
+        Doing it again changes nothing. Tags, alarms, scaling and policies are the operator's own to set.
+        """
+        physical = self._names.physical(table)
+        about = f"table {physical}"
+        # The table exists: what this does to it is to wait until it is active and to switch on its expiry.
+        self._tables.create_missing([table])
+        described = self._calls.read(self._client.describe_table, {"TableName": physical}, about)["Table"]
+        if (table.stream or table.wakes) and not described.get("StreamSpecification", {}).get("StreamEnabled"):
+            stream = {"StreamEnabled": True, "StreamViewType": STREAM_VIEW}
+            self._calls.read(self._client.update_table, {"TableName": physical, "StreamSpecification": stream}, about)
+            self._tables.create_missing([table])
+        recovery = {"PointInTimeRecoveryEnabled": True}
+        self._calls.read(
+            self._client.update_continuous_backups,
+            {"TableName": physical, "PointInTimeRecoverySpecification": recovery},
+            about,
+        )
+        return self._tables.differences([table])
+
+    def items(self, table: Table) -> Iterator[Item]:
+        """Yield every live item as it is stored, read consistently, in no order. Costs what reading all of it costs."""
+        physical = self._names.physical(table)
+        request: dict[str, Any] = {"TableName": physical, "ConsistentRead": True}
+        while True:
+            answer = self._calls.read(self._client.scan, request, f"table {physical}")
+            now = self._clock.seconds()
+            found = (live(table, attributes, now) for attributes in answer["Items"])
+            yield from (item for item in found if item is not None)
+            last = answer.get("LastEvaluatedKey")
+            if not last:
+                return
+            request["ExclusiveStartKey"] = last

@@ -1,0 +1,1 @@
+"""Resilience: say here what this part is for."""

@@ -1,0 +1,1 @@
+"""Sqlite: say here what this part is for."""

@@ -1,0 +1,218 @@
+"""The database file: telling ours from another program's, creating it, and bringing an older one up to date."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from headgate.errors import ForeignFileError, NewerStoreError, ReadOnlyStoreError, StoreClosedError, StoreIOError
+from headgate.store.sqlite.errors import translated
+from headgate.store.sqlite.file_lock import FileLock
+from headgate.store.sqlite.rows import TableRows
+
+APPLICATION_ID: Final = 0x48474154  # "HGAT"; `file` and sqlite3's .dbinfo show it.
+FORMAT: Final = 1
+META: Final = '"headgate:meta"'
+CHANGES: Final = '"headgate:changes"'
+_BUSY_SECONDS: Final = 5.0
+
+
+class Synchronous(enum.StrEnum):
+    """What a commit waits for.
+
+    FULL: the disk. What was acknowledged survives a power cut. NORMAL: the operating system. What was
+    acknowledged survives any crash of the program, but a power cut may undo the last commits; the file
+    stays whole either way.
+    """
+
+    FULL = "FULL"
+    NORMAL = "NORMAL"
+
+
+class DatabaseFile:
+    """One SQLite file and the lock file beside it, which orders the commits of all processes."""
+
+    def __init__(self, path: Path, tables: Sequence[TableRows], synchronous: Synchronous) -> None:
+        """Open the file, creating or migrating it as needed.
+
+        Raises `ForeignFileError`, `NewerStoreError`, `ReadOnlyStoreError`, `CorruptionError`; none of them
+        has changed the file.
+        """
+        self.path = path
+        self._path_text = str(path)
+        self._synchronous = synchronous
+        _check_owner(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.lock = FileLock(path.with_name(f"{path.name}.lock"))
+            with suppress(FileExistsError):
+                # SQLite would let others read a file it creates; its -wal and -shm take over the mode of this one.
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except PermissionError as exc:
+            raise ReadOnlyStoreError(
+                f"{path}: the folder cannot be written; make it writable or name another home"
+            ) from exc
+        except OSError as exc:
+            raise StoreIOError(f"{path}: cannot be opened: {exc.strerror}; name another home") from exc
+        try:
+            self._migrate(tables)
+            self._identity = _identity(self._path_text)
+        except BaseException:
+            self.lock.close()
+            raise
+
+    def connect(self) -> sqlite3.Connection:
+        """Return a new connection, ready for use from any one thread at a time."""
+        try:
+            connection = sqlite3.connect(
+                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=512
+            )
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+        except sqlite3.Error as exc:
+            raise translated(exc, self.path) from exc
+        return connection
+
+    def check_in_place(self) -> None:
+        """Refuse to go on writing to a file that has been deleted or replaced: nobody would ever find it again."""
+        if _identity(self._path_text) != self._identity:
+            raise StoreClosedError(
+                f"{self.path}: the database was moved, deleted or replaced while it was open; restart this process"
+            )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Have this process's turn to write. Raises `StoreBusyError` if it does not come in time."""
+        self.lock.acquire()
+        try:
+            yield
+        finally:
+            self.lock.release()
+
+    def close(self) -> None:
+        self.lock.close()
+
+    def _migrate(self, tables: Sequence[TableRows]) -> None:
+        digest = _digest(tables)
+        with self.locked():
+            connection = self.connect()
+            try:
+                if _meta(connection, "catalogue") == digest:
+                    return
+                if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+                    # Before the first table, and outside WAL, so that the header itself says whose file it is.
+                    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                    connection.execute(f"PRAGMA user_version = {FORMAT}")
+                    connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("BEGIN IMMEDIATE")
+                _bring_up_to_date(connection, tables)
+                connection.execute(f"INSERT OR REPLACE INTO {META} VALUES ('catalogue', ?)", (digest,))
+                connection.execute("COMMIT")
+            except sqlite3.Error as exc:
+                raise translated(exc, self.path) from exc
+            finally:
+                connection.close()
+
+
+def _identity(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - on the path of every commit
+    except OSError:
+        return (0, 0)
+    return (found.st_dev, found.st_ino)
+
+
+def _check_owner(path: Path) -> None:
+    """Refuse a file that is not ours, without a chance of changing it.
+
+    SQLite itself looks, read-only: opening the file ourselves and closing it again would drop the locks that
+    another store in this process has on it, and the newest header may be in the write-ahead log.
+    """
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return
+    except OSError as exc:
+        raise ReadOnlyStoreError(f"{path}: cannot be looked at: {exc.strerror}; make its folder accessible") from exc
+    if path.is_dir():
+        raise ForeignFileError(f"{path}: is a folder, not a Headgate database; name another home")
+    if size == 0:
+        return
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
+        try:
+            (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+            (user_version,) = connection.execute("PRAGMA user_version").fetchone()
+        finally:
+            connection.close()
+    except sqlite3.Error as exc:
+        raise translated(exc, path) from exc
+    if application_id != APPLICATION_ID:
+        raise ForeignFileError(f"{path}: a database of another program; move it away or name another home")
+    if user_version > FORMAT:
+        raise NewerStoreError(
+            f"{path}: written by a newer Headgate (format {user_version}, this one reads {FORMAT}); "
+            "upgrade this installation, or name another home"
+        )
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, tables: Sequence[TableRows]) -> None:
+    connection.execute(f"CREATE TABLE IF NOT EXISTS {META} (key TEXT PRIMARY KEY, value) WITHOUT ROWID")
+    connection.execute(
+        f"CREATE TABLE IF NOT EXISTS {CHANGES} (seq INTEGER PRIMARY KEY AUTOINCREMENT, source TEXT NOT NULL, "
+        "kind TEXT NOT NULL, old TEXT, new TEXT, at_seconds REAL NOT NULL, expired INTEGER NOT NULL)"
+    )
+    connection.execute(f'CREATE INDEX IF NOT EXISTS "headgate:changes.source" ON {CHANGES} (source, seq)')
+    for rows in tables:
+        connection.execute(rows.create_table)
+        _add_missing_columns(connection, rows)
+        for name, statement in rows.create_indexes.items():
+            _create_index(connection, name, statement)
+    # Processes of another build must stop, for they would not fill the columns of today's indexes; they notice
+    # by SQLite's schema counter, which this moves even when nothing else in the schema has changed.
+    connection.execute('CREATE TABLE "headgate:build" (x)')
+    connection.execute('DROP TABLE "headgate:build"')
+
+
+def _create_index(connection: sqlite3.Connection, name: str, statement: str) -> None:
+    found = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'index' AND name = ?", (name,)).fetchone()
+    if found is not None and found[0] == statement:
+        return
+    if found is not None:
+        connection.execute(f'DROP INDEX "{name}"')
+    connection.execute(statement)
+
+
+def _add_missing_columns(connection: sqlite3.Connection, rows: TableRows) -> None:
+    """Give an older table the columns of today's indexes, and make every copy agree with its body.
+
+    A build without an index leaves its column empty on the rows it writes, so the copies are checked
+    whenever the catalogue differs from the one that last opened the file, in either direction.
+    """
+    present = {f'"{name}"' for _, name, *_ in connection.execute(f"PRAGMA table_info({rows.name})")}
+    for attribute, column in rows.copied_columns.items():
+        if f'"{column.strip(chr(34))}"' not in present:
+            connection.execute(f"ALTER TABLE {rows.name} ADD COLUMN {column}")
+        stored = f"json_extract(body, '$.\"{attribute}\"')"
+        connection.execute(f"UPDATE {rows.name} SET {column} = {stored} WHERE {column} IS NOT {stored}")
+
+
+def _meta(connection: sqlite3.Connection, key: str) -> object:
+    try:
+        row = connection.execute(f"SELECT value FROM {META} WHERE key = ?", (key,)).fetchone()
+    except sqlite3.OperationalError as exc:
+        if "no such table" in str(exc):
+            return None
+        raise
+    return row[0] if row else None
+
+
+def _digest(tables: Sequence[TableRows]) -> str:
+    statements = [text for rows in tables for text in (rows.create_table, *rows.create_indexes.values())]
+    return hashlib.sha256("\n".join(statements).encode()).hexdigest()

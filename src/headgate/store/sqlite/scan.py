@@ -1,0 +1,38 @@
+"""Every item of a table in a SQLite store, for whoever compares two copies of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from headgate.store.model.schema import Table
+from headgate.store.model.values import Item
+from headgate.store.sqlite.operations import live_item
+from headgate.store.sqlite.rows import TableRows
+from headgate.store.table_names import TableNames
+
+PAGE_ROWS: Final = 1000
+
+
+def items(
+    read_sql: Callable[[str, Sequence[Any]], list[tuple[Any, ...]]], table: Table, names: TableNames, now_seconds: float
+) -> Iterator[Item]:
+    """Yield every live item as it is stored, in the order of the keys. `read_sql` is that of `SqliteStore`.
+
+    Rows are read in pages, so that no snapshot is held: what is written meanwhile may or may not be in it.
+    """
+    rows = TableRows(table, names.physical(table))
+    keys = ", ".join(("pk", "sk")[: len(table.key_names)])
+    places = ", ".join("?" * len(table.key_names))
+    after: tuple[Any, ...] | None = None
+    while True:
+        where = "" if after is None else f" WHERE ({keys}) > ({places})"
+        statement = f"SELECT {keys}, body FROM {rows.name}{where} ORDER BY {keys} LIMIT {PAGE_ROWS}"
+        found = read_sql(statement, after or ())
+        for row in found:
+            item = live_item(rows, row[-1], now_seconds)
+            if item is not None:
+                yield item
+        if len(found) < PAGE_ROWS:
+            return
+        after = found[-1][:-1]

@@ -1,0 +1,431 @@
+"""The store on one SQLite file: the default backend, for one machine and any number of processes on it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from headgate.clock import Clock
+from headgate.errors import ConflictError, HeadgateError, StoreClosedError
+from headgate.store.blobs.spill import REFERENCE, Spill
+from headgate.store.catalogue.tables import ALL_TABLES
+from headgate.store.model.conditions import Condition
+from headgate.store.model.cursors import Cursors
+from headgate.store.model.requests import ChangeBatch, Check, Delete, Page, Put, Query, StreamStart, Update, Write
+from headgate.store.model.schema import Key, Table
+from headgate.store.model.validation import (
+    check_batch,
+    check_distinct,
+    check_key,
+    check_length,
+    check_query,
+    check_size,
+    check_stream,
+    check_transaction_bytes,
+    checked_item,
+    checked_update,
+)
+from headgate.store.model.values import Item, dump
+from headgate.store.sqlite.change_log import Changes
+from headgate.store.sqlite.errors import translated
+from headgate.store.sqlite.file import DatabaseFile, Synchronous
+from headgate.store.sqlite.group_commit import Commits
+from headgate.store.sqlite.operations import (
+    BODY_SURELY_FITS,
+    CheckRow,
+    DeleteRow,
+    Operation,
+    PutRow,
+    UpdateRow,
+    carry_out_all,
+    carry_out_each,
+    decoded,
+    live_item,
+    surely_within,
+)
+from headgate.store.sqlite.rows import TableRows, parameters
+from headgate.store.sqlite.wakeups import Wakeups
+from headgate.store.stats import StoreStats
+from headgate.store.table_names import TableNames
+from headgate.store.topics import ANYTHING, Topics, are_quiet, topics_of
+from headgate.store.transactions import may_count, settle, token_row
+
+__all__ = ["SqliteStore", "Synchronous"]
+
+BATCH_ROWS_MAX: Final = 500
+# Text of this length fits into an item whatever its characters are.
+_CHARS_SURELY_FIT: Final = BODY_SURELY_FITS // 4
+# So many keys are read with one statement.
+_MANY: Final = 100
+
+
+class SqliteStore:
+    """Implements `headgate.store.port.Store`. Reads see every commit that returned before they began."""
+
+    def __init__(
+        self,
+        file: DatabaseFile,
+        rows: dict[str, TableRows],
+        *,
+        clock: Clock,
+        cursors: Cursors,
+        spill: Spill,
+        index_lag_seconds: float,
+    ) -> None:
+        self.stats = StoreStats()
+        self._file = file
+        self._rows = rows
+        self._clock = clock
+        self._cursors = cursors
+        self._spill = spill
+        self._readers: deque[sqlite3.Connection] = deque()
+        self._index_reader = _LaggingReader(file, index_lag_seconds) if index_lag_seconds > 0 else None
+        self._wakeups = Wakeups(file.path, file.connect)
+        self._commits = Commits(file, self._wakeups, self.stats, [each.recent for each in rows.values()])
+        self._changes = Changes(rows, clock)
+        self._closed: str | None = None
+        _OPEN_STORES.add(self)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        names: TableNames,
+        clock: Clock,
+        cursors: Cursors,
+        spill: Spill,
+        synchronous: Synchronous = Synchronous.FULL,
+        index_lag_seconds: float = 0.0,
+    ) -> SqliteStore:
+        """Open the store at `path`, creating it or bringing an older one up to date.
+
+        `index_lag_seconds` makes index queries answer from a snapshot up to that old, as DynamoDB's may:
+        tests run with it to find code that trusts an index.
+
+        Raises `ForeignFileError`, `NewerStoreError`, `ReadOnlyStoreError` or `CorruptionError`, and has then
+        changed nothing.
+        """
+        rows = {table.name: TableRows(table, names.physical(table)) for table in ALL_TABLES}
+        file = DatabaseFile(path, list(rows.values()), synchronous)
+        return cls(file, rows, clock=clock, cursors=cursors, spill=spill, index_lag_seconds=index_lag_seconds)
+
+    def get(self, table: Table, key: Key, *, consistent: bool = False) -> Item | None:
+        del consistent  # Every read here is.
+        body = self._body(table, key)
+        if body is None:
+            return None
+        item = live_item(self._rows[table.name], body, self._clock.seconds())
+        return self._spill.restore(item) if item is not None and REFERENCE in body else item
+
+    def get_raw(self, table: Table, key: Key) -> Item | None:
+        """Return the item as stored, expired or not, references to spilled attributes not followed."""
+        body = self._body(table, key)
+        return None if body is None else decoded(self._rows[table.name], body)
+
+    def get_many(self, table: Table, keys: Sequence[Key], *, consistent: bool = False) -> list[Item | None]:
+        if len(keys) <= 1:
+            return [self.get(table, key, consistent=consistent) for key in keys]
+        rows, now = self._rows[table.name], self._clock.seconds()
+        found: dict[Key, Item] = {}
+        # Not one snapshot anyway, and a statement for each number of keys would be compiled each time.
+        for start in range(0, len(keys), _MANY):
+            part = keys[start : start + _MANY]
+            for key in part:
+                check_key(table, key)
+            self.stats.reads += len(part)
+            given = [value for key in part for value in key if value is not None]
+            for *place, body in self._read(rows.select_many(len(part)), given):
+                item = live_item(rows, body, now)
+                if item is not None:
+                    found[Key(*place)] = self._spill.restore(item) if REFERENCE in body else item
+        return [found.get(key) for key in keys]
+
+    def query(self, query: Query) -> Page:
+        check_query(query)
+        position = self._cursors.position(query)
+        self.stats.queries += 1
+        rows = self._rows[query.table.name]
+        statement, parameters = rows.query(query, position, self._clock.seconds())
+        if query.index is not None and self._index_reader is not None:
+            self._refuse_if_closed()
+            found = self._index_reader.read(statement, parameters)
+        else:
+            found = self._read(statement, parameters)
+        items = [
+            self._spill.restore(decoded(rows, body)) if REFERENCE in body else decoded(rows, body)
+            for (body,) in found[: query.limit]
+        ]
+        more = len(found) > query.limit
+        return Page(items, self._cursors.after(query, items[-1]) if more else None)
+
+    def query_many(self, queries: Sequence[Query]) -> list[Page]:
+        return [self.query(query) for query in queries]
+
+    def put(self, table: Table, item: Mapping[str, Any], *, condition: Condition | None = None) -> None:
+        put = Put(table, item, condition)
+        self._commit(self._put_row(put, self._clock.seconds()), topics_of([put]))
+
+    def update(
+        self,
+        table: Table,
+        key: Key,
+        *,
+        set: Mapping[str, Any] | None = None,
+        add: Mapping[str, int | float] | None = None,
+        remove: Sequence[str] = (),
+        condition: Condition | None = None,
+    ) -> Item:
+        update = Update(table, key, set or {}, add or {}, tuple(remove), condition)
+        item = self._commit(self._update_row(update, self._clock.seconds(), cannot_repeat=False), topics_of([update]))
+        assert item is not None, "an update that was not refused has a result"
+        return item
+
+    def delete(self, table: Table, key: Key, *, condition: Condition | None = None) -> Item | None:
+        deletion = Delete(table, key, condition)
+        return self._commit(self._operation(deletion, self._clock.seconds()), topics_of([deletion]))
+
+    def transact(self, writes: Sequence[Write], *, token: str | None = None) -> None:
+        operations = self._operations(writes, token)
+        self.stats.transactions += 1
+        topics = topics_of(writes)
+        if token is None:
+            self._commit_all(operations, topics)
+            return
+        row = token_row(token, writes, self._clock.seconds())
+        try:
+            self._commit_all([*operations, self._put_row(row, self._clock.seconds())], topics)
+        except ConflictError as exc:
+            settle(exc, row, len(operations))
+
+    def transact_many(self, transactions: Sequence[Sequence[Write]]) -> list[HeadgateError | None]:
+        pieces = [self._operations(writes, None) for writes in transactions]
+        self._refuse_if_closed()
+        self.stats.transactions += len(pieces)
+        self.stats.writes += sum(len(operations) for operations in pieces)
+        topics = 0 if all(map(are_quiet, transactions)) else reduce(or_, map(topics_of, transactions))
+        outcomes = self._commits.run(lambda connection: carry_out_each(connection, pieces), topics=topics)
+        return [self._with_whole_items(o) if isinstance(o, ConflictError) else o for o in outcomes]
+
+    def submit(self, writes: Sequence[Write], done: Callable[[BaseException | None], None]) -> None:
+        operations = self._operations(writes, None)
+        self._refuse_if_closed()
+        self.stats.transactions += 1
+        self.stats.writes += len(writes)
+        work = operations[0].carry_out if len(operations) == 1 else lambda c: carry_out_all(c, operations)
+
+        def settle(error: BaseException | None) -> None:
+            try:
+                told = self._with_whole_items(error) if isinstance(error, ConflictError) else error
+            except HeadgateError as exc:
+                told = exc
+            done(told)
+
+        self._commits.submit(work, settle, topics_of(writes))
+
+    def batch_write(self, writes: Sequence[Put | Delete]) -> None:
+        check_batch(writes)
+        self.stats.batches += 1
+        now = self._clock.seconds()
+        operations = [self._operation(write, now) for write in writes]
+        for start in range(0, len(operations), BATCH_ROWS_MAX):
+            self._commit_all(operations[start : start + BATCH_ROWS_MAX], topics_of(writes))
+
+    def changes(
+        self, table: Table, consumer: str, *, limit: int = 100, start: StreamStart = StreamStart.OLDEST
+    ) -> ChangeBatch:
+        check_stream(table, limit)
+        self.stats.reads += 1
+        batch = self._changes.read(self, table, self._changes.position(self, table, consumer, start), limit)
+        return ChangeBatch([self._spill.restore_change(change) for change in batch.changes], batch.position)
+
+    def checkpoint(self, table: Table, consumer: str, position: str) -> None:
+        check_stream(table)
+        self._changes.checkpoint(self, table, consumer, position)
+
+    def read_sql(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement that reads, for the parts of this backend that keep tables of their own."""
+        return self._read(statement, parameters)
+
+    def generation(self, topics: Topics = ANYTHING, *, others: bool = False) -> int:
+        self._refuse_if_closed()
+        return self._wakeups.generation(topics, others=others)
+
+    def wait(self, generation: int, timeout_seconds: float, topics: Topics = ANYTHING, *, others: bool = False) -> int:
+        self._refuse_if_closed()
+        return self._wakeups.wait(generation, timeout_seconds, topics, others=others)
+
+    def wake(self) -> None:
+        self._wakeups.wake()
+
+    def sweep(self, *, limit: int = 1000) -> int:
+        self._refuse_if_closed()
+        return self._commits.run(lambda connection: self._changes.sweep(connection, limit))
+
+    def check_health(self) -> None:
+        self._read("SELECT count(*) FROM sqlite_master", ())
+        self._file.check_in_place()
+
+    def close(self) -> None:
+        if self._closed is not None:
+            return
+        self._closed = "the store was closed; open it again"
+        self._commits.close()
+        self._wakeups.close()
+        while self._readers:
+            self._readers.pop().close()
+        if self._index_reader is not None:
+            self._index_reader.close()
+        self._file.close()
+
+    def _commit(self, operation: Operation, topics: Topics) -> Item | None:
+        self._refuse_if_closed()
+        self.stats.writes += 1
+        try:
+            item = self._commits.run(operation.carry_out, topics=topics)
+        except ConflictError as exc:
+            raise self._with_whole_items(exc) from None
+        return None if item is None else self._spill.restore(item)
+
+    def _commit_all(self, operations: Sequence[Operation], topics: Topics) -> None:
+        self._refuse_if_closed()
+        self.stats.writes += len(operations)
+        try:
+            self._commits.run(lambda connection: carry_out_all(connection, operations), topics=topics)
+        except ConflictError as exc:
+            raise self._with_whole_items(exc) from None
+
+    def _with_whole_items(self, conflict: ConflictError) -> ConflictError:
+        self.stats.conflicts += 1
+        conflict.failures = {place: item and self._spill.restore(item) for place, item in conflict.failures.items()}
+        conflict.current = conflict.failures[conflict.write_index]
+        return conflict
+
+    def _operations(self, writes: Sequence[Write], token: str | None) -> list[Operation]:
+        """Return the writes of a transaction as they are carried out. Raises if some backend could not take it."""
+        check_length(writes, token)
+        now = self._clock.seconds()
+        counts: bool | None = None
+        are_small = True
+        operations: list[Operation] = []
+        for write in writes:
+            if type(write) is Put:
+                operation: Operation = self._put_row(write, now)
+            else:
+                if counts is None and type(write) is Update:
+                    counts = may_count(writes, token)
+                operation = self._operation(write, now, cannot_repeat=bool(counts))
+            are_small = are_small and operation.is_small
+            operations.append(operation)
+        # Looked at more closely only where there is a doubt: by far most transactions are small and in order.
+        if len(operations) > 1:
+            if len({(operation.rows.name, operation.key) for operation in operations}) < len(operations):
+                check_distinct(writes)
+            if not are_small:
+                check_transaction_bytes(operation.bytes_written() for operation in operations)
+        return operations
+
+    def _operation(self, write: Write, now: float, *, cannot_repeat: bool = False) -> Operation:
+        match write:
+            case Put():
+                return self._put_row(write, now)
+            case Delete() | Check():
+                check_key(write.table, write.key)
+                kind = DeleteRow if type(write) is Delete else CheckRow
+                return kind(self._rows[write.table.name], parameters(write.key), write.condition, now)
+            case Update():
+                return self._update_row(write, now, cannot_repeat=cannot_repeat)
+
+    def _put_row(self, put: Put, now: float) -> PutRow:
+        item, special = checked_item(put.table, put.item)
+        body = dump(item, special=special)
+        if len(body) > _CHARS_SURELY_FIT and not surely_within(body, BODY_SURELY_FITS):
+            item = self._spill.fit(put.table, item)
+            check_size(put.table, item)
+            body = dump(item, special=True)
+        return PutRow(self._rows[put.table.name], item, body, put.condition, now, quiet=put.quiet)
+
+    def _update_row(self, update: Update, now: float, *, cannot_repeat: bool) -> UpdateRow:
+        checked = checked_update(update, cannot_repeat=cannot_repeat)
+        values = self._spill.fit_update(checked.table, checked.key, dict(checked.set))
+        fitted = Update(checked.table, checked.key, values, checked.add, checked.remove, checked.condition)
+        return UpdateRow(self._rows[checked.table.name], fitted, now)
+
+    def _body(self, table: Table, key: Key) -> str | None:
+        check_key(table, key)
+        self.stats.reads += 1
+        found = self._read(self._rows[table.name].select, parameters(key))
+        return found[0][0] if found else None
+
+    def _read(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        # All rows are fetched before the connection goes back: an open cursor would pin an old snapshot.
+        if self._closed is not None:
+            self._refuse_if_closed()
+        try:
+            connection = self._readers.pop()
+        except IndexError:
+            connection = self._file.connect()
+        try:
+            return connection.execute(statement, parameters).fetchall()
+        except sqlite3.Error as exc:
+            raise translated(exc, self._file.path) from exc
+        finally:
+            if self._closed is None:
+                self._readers.append(connection)
+            else:
+                connection.close()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed is not None:
+            raise StoreClosedError(f"{self._file.path}: {self._closed}")
+
+    def carried_over_fork(self) -> None:
+        """Let go in a forked child: SQLite's locks do not survive a fork, and the file lock would have two owners."""
+        if self._closed is None:
+            self._closed = "the store was opened before a fork; open it in the new process"
+            self._file.lock.forget()
+
+
+class _LaggingReader:
+    """Answers from a snapshot that is renewed only when older than the lag, as an index that has fallen behind."""
+
+    def __init__(self, file: DatabaseFile, lag_seconds: float) -> None:
+        self._connection = file.connect()
+        self._lag_seconds = lag_seconds
+        self._lock = threading.Lock()
+        self._taken_at = -lag_seconds
+
+    def read(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with self._lock:
+            # Real time even under a virtual clock: the lag must end although the test's clock stands still.
+            if monotonic() - self._taken_at >= self._lag_seconds:
+                if self._connection.in_transaction:
+                    self._connection.execute("COMMIT")
+                self._connection.execute("BEGIN")
+                self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                self._taken_at = monotonic()
+            return self._connection.execute(statement, parameters).fetchall()
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+
+_OPEN_STORES: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for store in list(_OPEN_STORES):
+        store.carried_over_fork()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
