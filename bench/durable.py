@@ -162,8 +162,8 @@ class _Samples:
     """The rows of one step as the engine writes them, taken from a real run."""
 
     def __init__(self) -> None:
-        from headgate.durable.history import ActivityEnded, StartActivity, Status, Turn
-        from headgate.durable.records import NEVER_MS, Activity, Execution, item_of, turn_put
+        from headgate.durable.model.history import ActivityEnded, StartActivity, Status, Turn
+        from headgate.durable.model.records import NEVER_MS, Activity, Execution, item_of, turn_put
         from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS, TURNS
         from headgate.store.model.values import dump
         from headgate.store.sqlite.rows import TableRows

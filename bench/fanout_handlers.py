@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import NoReturn
 
-from headgate.durable.failures import NonRetryable
+from headgate.durable.model.failures import NonRetryable
 
 
 def nothing(items: Sequence[int]) -> None:

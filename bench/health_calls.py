@@ -15,7 +15,7 @@ from bench.health_server import BARE, ECHO, ECHO_RPC, Running, serving
 from bench.measure import Figure, ratio
 from headgate.auth.principals import LOCAL
 from headgate.clock import SystemClock
-from headgate.durable.app import App
+from headgate.durable.sdk.app import App
 from headgate.health_wiring import open_health
 from headgate.serve import statestore as pb
 from headgate.serve.graphql_engine import Asked, Engine

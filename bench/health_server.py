@@ -32,7 +32,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from bench.health_rows import settings_at
 from headgate.auth.authenticator import Authenticator
 from headgate.clock import SystemClock
-from headgate.durable.app import App
+from headgate.durable.sdk.app import App
 from headgate.health.meters import HealthMeters
 from headgate.health_wiring import open_health, open_keys
 from headgate.serve import server

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from bench.health_rows import Sizes, settings_at, signal_at, signature_at, state_at
 from bench.measure import Figure, ratio
 from headgate.clock import SystemClock
-from headgate.durable.app import App
+from headgate.durable.sdk.app import App
 from headgate.health.moments import instant
 from headgate.health.service import HealthService
 from headgate.health.signal_rows import history_row, signal_of, signal_row

@@ -9,7 +9,7 @@ from time import perf_counter, process_time, sleep
 from bench.measure import Figure
 from bench.pipelines_service import LANDED, Bench, define, load, pipeline, processor_share, running
 from headgate.clock import SystemClock
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition import Pipeline, Readiness, Rule, Schedule
 from headgate.pipelines.pursuit_check import Lifecycle
 from headgate.pipelines.run_rows import Slot

@@ -19,9 +19,9 @@ from msgspec import Raw, Struct
 
 from headgate.asl.journal import Event
 from headgate.asl.machines import checked_definition
-from headgate.durable.activity_context import activity, complete_later
-from headgate.durable.app import App
-from headgate.durable.failures import ExecutionFailure
+from headgate.durable.model.failures import ExecutionFailure
+from headgate.durable.sdk.activity_context import activity, complete_later
+from headgate.durable.sdk.app import App
 from headgate.errors import NotFoundError, StaleClaimError
 from headgate.testing import Environment
 from tests.asl_tasks import Tasks

@@ -13,7 +13,7 @@ from headgate.asl.journal import Event
 from headgate.asl.machines import checked_definition
 from headgate.asl.running import Limits
 from headgate.asl.task_tokens import Callback, Told
-from headgate.durable.failures import ExecutionFailure
+from headgate.durable.model.failures import ExecutionFailure
 from headgate.store.catalogue.tables import ACTIVITIES, TIMERS
 from headgate.store.sqlite.scan import items
 from headgate.store.sqlite.store import SqliteStore

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from headgate.clock import VirtualClock
-from headgate.durable.bus import Bus
-from headgate.durable.event_log import first_id
-from headgate.durable.events import Event
-from headgate.durable.records import instant
-from headgate.durable.subscriptions import Subscription
+from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.event_log import first_id
+from headgate.durable.bus.events import Event
+from headgate.durable.bus.subscriptions import Subscription
+from headgate.durable.model.records import instant
 from headgate.health.audit import Audit
 from headgate.health.evidence_archive import Archive
 from headgate.health.evidence_pins import Pins

@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 
 from headgate.asl.executions import ExecutionStatus
 from headgate.asl.hosting import WORKFLOW
-from headgate.durable.app import App
-from headgate.durable.duration import Duration, Seconds, seconds
+from headgate.durable.model.duration import Duration, Seconds, seconds
+from headgate.durable.sdk.app import App
 from headgate.pipelines.calls import Answer
 from headgate.pipelines.clockwork import Defined
 from headgate.pipelines.definition import (

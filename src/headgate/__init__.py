@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headgate import testing as testing
-    from headgate.durable.activity_context import activity, complete_later, heartbeat
-    from headgate.durable.app import App
-    from headgate.durable.client import Client
-    from headgate.durable.definitions import Limit
-    from headgate.durable.emitting import emit
-    from headgate.durable.events import Event
-    from headgate.durable.failures import (
+    from headgate.durable.bus.events import Event
+    from headgate.durable.bus.subscriptions import Filter
+    from headgate.durable.client.client import Client
+    from headgate.durable.client.handle import Handle
+    from headgate.durable.http.messages import HttpError, Request, Response
+    from headgate.durable.http.router import Cors
+    from headgate.durable.model.failures import (
         ActivityFailure,
         ActivityTimeout,
         Cancelled,
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
         NonRetryable,
         UpdateFailure,
     )
-    from headgate.durable.handle import Handle
-    from headgate.durable.history import ParentClose, Status
-    from headgate.durable.http import Cors
-    from headgate.durable.http_messages import HttpError, Request, Response
-    from headgate.durable.retry import Retry
-    from headgate.durable.starts import Reuse
-    from headgate.durable.subscriptions import Filter
-    from headgate.durable.workflow import (
+    from headgate.durable.model.history import ParentClose, Status
+    from headgate.durable.model.retry import Retry
+    from headgate.durable.model.starts import Reuse
+    from headgate.durable.sdk.activity_context import activity, complete_later, heartbeat
+    from headgate.durable.sdk.app import App
+    from headgate.durable.sdk.definitions import Limit
+    from headgate.durable.sdk.emitting import emit
+    from headgate.durable.sdk.workflow import (
         continue_as_new,
         info,
         log,
@@ -60,13 +60,13 @@ if TYPE_CHECKING:
     from headgate.wiring import connect
 
 _HOMES = {
-    "durable.activity_context": ("activity", "complete_later", "heartbeat"),
-    "durable.app": ("App",),
-    "durable.client": ("Client",),
-    "durable.definitions": ("Limit",),
-    "durable.emitting": ("emit",),
-    "durable.events": ("Event",),
-    "durable.failures": (
+    "durable.sdk.activity_context": ("activity", "complete_later", "heartbeat"),
+    "durable.sdk.app": ("App",),
+    "durable.client.client": ("Client",),
+    "durable.sdk.definitions": ("Limit",),
+    "durable.sdk.emitting": ("emit",),
+    "durable.bus.events": ("Event",),
+    "durable.model.failures": (
         "ActivityFailure",
         "ActivityTimeout",
         "Cancelled",
@@ -76,14 +76,14 @@ _HOMES = {
         "NonRetryable",
         "UpdateFailure",
     ),
-    "durable.handle": ("Handle",),
-    "durable.history": ("ParentClose", "Status"),
-    "durable.http": ("Cors",),
-    "durable.http_messages": ("HttpError", "Request", "Response"),
-    "durable.retry": ("Retry",),
-    "durable.starts": ("Reuse",),
-    "durable.subscriptions": ("Filter",),
-    "durable.workflow": (
+    "durable.client.handle": ("Handle",),
+    "durable.model.history": ("ParentClose", "Status"),
+    "durable.http.router": ("Cors",),
+    "durable.http.messages": ("HttpError", "Request", "Response"),
+    "durable.model.retry": ("Retry",),
+    "durable.model.starts": ("Reuse",),
+    "durable.bus.subscriptions": ("Filter",),
+    "durable.sdk.workflow": (
         "continue_as_new",
         "info",
         "log",

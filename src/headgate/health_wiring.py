@@ -18,10 +18,10 @@ from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.clock import Clock
-from headgate.durable.app import App
-from headgate.durable.bus import Bus
-from headgate.durable.destinations import Destinations
-from headgate.durable.events import Event
+from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.egress_policy import Destinations
+from headgate.durable.bus.events import Event
+from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
 from headgate.errors import SettingsError, StoreBusyError, UserError
 from headgate.health.alerts import Alerts

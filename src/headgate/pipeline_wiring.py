@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from headgate.auth.audit_entry import AuditEntry
 from headgate.clock import Clock
-from headgate.durable.app import App
-from headgate.durable.destinations import Destinations
-from headgate.durable.retry import Retry
+from headgate.durable.bus.egress_policy import Destinations
+from headgate.durable.model.retry import Retry
+from headgate.durable.sdk.app import App
 from headgate.errors import NotFoundError, SettingsError, TransientError
 from headgate.fanout.service import FanoutService
 from headgate.health.service import HealthService

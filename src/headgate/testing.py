@@ -22,20 +22,20 @@ import msgspec
 from msgspec import Raw
 
 from headgate.clock import VirtualClock
-from headgate.durable import guard
-from headgate.durable.activity_context import activity as current_activity
-from headgate.durable.activity_context import complete_later
-from headgate.durable.app import App
-from headgate.durable.definitions import Activity, Workflow
-from headgate.durable.duration import Duration, seconds
-from headgate.durable.handle import Handle, failure_of
-from headgate.durable.history import Started, Status, TerminateRequested, Turn
-from headgate.durable.interpreter import Interpreter
-from headgate.durable.performing import perform_async
-from headgate.durable.records import NEVER_MS, Execution
+from headgate.durable.client.handle import Handle, failure_of
+from headgate.durable.model.duration import Duration, seconds
+from headgate.durable.model.history import Started, Status, TerminateRequested, Turn
+from headgate.durable.model.records import NEVER_MS, Execution
+from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay.interpreter import Interpreter
+from headgate.durable.sdk.activity_context import activity as current_activity
+from headgate.durable.sdk.activity_context import complete_later
+from headgate.durable.sdk.app import App
+from headgate.durable.sdk.definitions import Activity, Workflow
+from headgate.durable.sdk.workflow import side_effect
 from headgate.durable.service import install_notes
-from headgate.durable.worker import Worker
-from headgate.durable.workflow import side_effect
+from headgate.durable.worker.executor import perform_async
+from headgate.durable.worker.worker import Worker
 from headgate.errors import DefinitionError
 from headgate.fanout.inline_worker import InlineWorker
 from headgate.settings import Settings

@@ -19,11 +19,11 @@ from msgspec.structs import replace
 
 from headgate.asl.service import AslService
 from headgate.clock import Clock, SystemClock
-from headgate.durable.app import App
-from headgate.durable.destinations import Destinations
-from headgate.durable.events import Event
-from headgate.durable.forward_headers import HeaderFiles
-from headgate.durable.forwarding import Forwarder
+from headgate.durable.bus.egress_policy import Destinations
+from headgate.durable.bus.events import Event
+from headgate.durable.bus.forward_headers import HeaderFiles
+from headgate.durable.bus.forwarding import Forwarder
+from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
 from headgate.errors import HeadgateError, SettingsError, TransientError
 from headgate.fanout import mapping

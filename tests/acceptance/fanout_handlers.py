@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headgate.clock import SystemClock
-from headgate.durable.process_channel import packed
+from headgate.durable.worker.process_channel import packed
 from headgate.fanout import local_worker
 from headgate.fanout.handlers import Work
 from headgate.fanout.jobs import Done

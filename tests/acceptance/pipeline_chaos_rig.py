@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from headgate.durable.duration import Duration, Seconds, seconds
+from headgate.durable.model.duration import Duration, Seconds, seconds
 from headgate.pipelines.definition import (
     History,
     Period,

@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
-from headgate.durable.app import App
-from headgate.durable.duration import Duration, seconds
+from headgate.durable.model.duration import Duration, seconds
+from headgate.durable.sdk.app import App
 from headgate.notify.alert_rows import Alert
 from headgate.pipeline_wiring import OpenPipelines, apply_folder, open_pipelines
 from headgate.pipelines.clockwork import Defined

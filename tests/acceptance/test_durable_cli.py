@@ -16,7 +16,7 @@ APP: Final = """
 from pathlib import Path
 
 import headgate as hg
-from headgate.durable import setbacks
+from headgate.durable.engine import stuck as setbacks
 
 # The pauses between attempts at a turn: a second in all, and not most of a minute.
 setbacks._FIRST_SECONDS = 0.01

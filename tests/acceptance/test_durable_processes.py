@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from headgate.clock import SystemClock
-from headgate.durable.history import Status
+from headgate.durable.model.history import Status
 from headgate.durable.service import Service
 from headgate.errors import ExecutionClosedError
 from headgate.store.blobs.folder import FolderBlobs

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import headgate as hg
-from headgate.durable.history import ActivityEnded
+from headgate.durable.model.history import ActivityEnded
 from headgate.durable.service import Service
-from headgate.durable.worker_threads import WorkerThreads
+from headgate.durable.threads import WorkerThreads
 from tests.acceptance import isolated_app as mine
 from tests.acceptance.program import until
 

@@ -13,7 +13,7 @@ import pytest
 
 import headgate as hg
 from headgate.clock import SystemClock
-from headgate.durable.history import ActivityEnded
+from headgate.durable.model.history import ActivityEnded
 from headgate.durable.service import Service
 from headgate.errors import OutcomeUnknownError, StoreBusyError
 from headgate.store.blobs.folder import FolderBlobs

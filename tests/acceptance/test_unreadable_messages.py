@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import headgate as hg
-from headgate.durable.history import Status
+from headgate.durable.model.history import Status
 from headgate.store.catalogue.tables import INBOXES
 from headgate.store.model.requests import Put
 

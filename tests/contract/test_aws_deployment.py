@@ -24,9 +24,9 @@ from headgate.aws.function_settings import (
     read_function_settings,
     read_settings,
 )
-from headgate.durable.history import Woken
-from headgate.durable.records import Activity, Timer, message
-from headgate.durable.wakes import asked_by
+from headgate.durable.model.history import Woken
+from headgate.durable.model.records import Activity, Timer, message
+from headgate.durable.serverless.wakeups import asked_by
 from headgate.errors import (
     HeadgateError,
     InvalidPayloadError,

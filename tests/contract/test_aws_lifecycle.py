@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from headgate.aws import handlers
 from headgate.aws.lifecycle_topic import LifecycleTopic
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition import Exclusions, Pipeline, Readiness, Schedule, Sla, Trait, TriggerSpec
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.locks import evaluation_key

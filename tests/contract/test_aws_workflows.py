@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from headgate.aws import activities, client, turns, wakes
 from headgate.aws.failures import PassingError
 from headgate.aws.invocations import MARGIN_MS
-from headgate.durable.history import ActivityEnded
-from headgate.durable.sqs import AHEAD_SECONDS
-from headgate.durable.wakes import Due, WorkerWake, dump_due, load_due
+from headgate.durable.model.history import ActivityEnded
+from headgate.durable.serverless.sqs import AHEAD_SECONDS
+from headgate.durable.serverless.wakeups import Due, WorkerWake, dump_due, load_due
 from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.store.catalogue.tables import ACTIVITIES, TURNS, WORKERS
 from headgate.store.model.schema import Key

@@ -8,11 +8,11 @@ from typing import Final
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.durable import events
-from headgate.durable.bus import Bus, Filter, Subscription, dead_letter
-from headgate.durable.events import Event
-from headgate.durable.failures import describe
-from headgate.durable.records import Activity, activity_of
+from headgate.durable.bus import events
+from headgate.durable.bus.bus import Bus, Filter, Subscription, dead_letter
+from headgate.durable.bus.events import Event
+from headgate.durable.model.failures import describe
+from headgate.durable.model.records import Activity, activity_of
 from headgate.errors import ConflictError, NotFoundError
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import ACTIVITIES, CONTROL, EVENTS, IDEMPOTENCY, SUBSCRIPTIONS

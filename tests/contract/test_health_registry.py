@@ -13,7 +13,7 @@ import redis
 from msgspec.structs import replace
 
 from headgate.clock import SystemClock, VirtualClock
-from headgate.durable.bus import Bus
+from headgate.durable.bus.bus import Bus
 from headgate.errors import StoreBusyError, VersionConflictError
 from headgate.health.audit import Audit
 from headgate.health.datasets import ComplianceSlo, ContractBinding, DatasetSpec, DatasetStatus, Slos, Source

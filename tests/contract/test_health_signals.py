@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.health.signal_decisions import Standing, Verdict
 from headgate.health.signal_results import Result
 from headgate.health.signal_values import Metrics, Signal

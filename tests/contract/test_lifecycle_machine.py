@@ -17,8 +17,8 @@ import pytest
 from msgspec import Struct
 
 from headgate.asl.task_tokens import Callback, Told
-from headgate.durable.app import App
-from headgate.durable.failures import ExecutionFailure
+from headgate.durable.model.failures import ExecutionFailure
+from headgate.durable.sdk.app import App
 from headgate.pipelines.starting import FUNCTIONS, lifecycle_definition
 from headgate.testing import Environment
 from tests import lifecycle_answers

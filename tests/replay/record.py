@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Raw
 
 import headgate as hg
-from headgate.durable.failures import ErrorInfo
+from headgate.durable.model.failures import ErrorInfo
 from headgate.errors import NotFoundError, StaleClaimError
 from headgate.testing import Environment
 from tests.replay import recorded_app as mine

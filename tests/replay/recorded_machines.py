@@ -16,8 +16,8 @@ import msgspec
 
 from headgate.asl.journal import Event
 from headgate.asl.task_tokens import Callback
-from headgate.durable.history import Status
-from headgate.durable.records import Execution
+from headgate.durable.model.history import Status
+from headgate.durable.model.records import Execution
 from tests.asl_rig import Rig, beside, each, machine, task
 from tests.replay.record import ROOT, _without_machine
 from tests.replay.recordings import laid_out, plain_turns

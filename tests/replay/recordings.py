@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.durable.history import Turn
+from headgate.durable.model.history import Turn
 from headgate.serve.execution_views import turn_view
 
 HISTORIES = Path(__file__).parent / "histories"

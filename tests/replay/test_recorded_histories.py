@@ -13,20 +13,12 @@ import msgspec
 import pytest
 
 import headgate as hg
-from headgate.durable import guard
-from headgate.durable.failures import ErrorInfo
-from headgate.durable.history import (
-    ActivityOptions,
-    Command,
-    Event,
-    Note,
-    TerminateRequested,
-    Turn,
-    dump_command,
-)
-from headgate.durable.interpreter import Interpreter
-from headgate.durable.open_work import open_work
-from headgate.durable.retry import Retry
+from headgate.durable.model.failures import ErrorInfo
+from headgate.durable.model.history import ActivityOptions, Command, Event, Note, TerminateRequested, Turn, dump_command
+from headgate.durable.model.retry import Retry
+from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay.interpreter import Interpreter
+from headgate.durable.replay.open_work import open_work
 from headgate.errors import DeterminismError
 from tests.acceptance.program import run
 from tests.replay import changed_app, recorded_app

@@ -18,12 +18,12 @@ from headgate.asl.journal import Event
 from headgate.asl.requests import Request
 from headgate.asl.scope import Json
 from headgate.asl.visits import Visit
-from headgate.durable import guard
-from headgate.durable.definitions import Workflow
-from headgate.durable.history import Command, RecordValue, Started
-from headgate.durable.interpreter import Interpreter
-from headgate.durable.payload import Signature
-from headgate.durable.records import Execution
+from headgate.durable.model.history import Command, RecordValue, Started
+from headgate.durable.model.payload import Signature
+from headgate.durable.model.records import Execution
+from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay.interpreter import Interpreter
+from headgate.durable.sdk.definitions import Workflow
 from headgate.errors import DeterminismError
 from headgate.testing import replay
 from tests.asl_rig import check_events

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 import headgate as hg
-from headgate.durable.history import dump_turn, load_turn
+from headgate.durable.model.history import dump_turn, load_turn
 from tests.scenarios.histories import plain as plain_turn
 
 app = hg.App("hashing")

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 import headgate as hg
-from headgate.durable.history import Command, Event, Turn, dump_turn
-from headgate.durable.records import INBOX, TIMERS_DUE, WATCH
+from headgate.durable.model.history import Command, Event, Turn, dump_turn
+from headgate.durable.model.records import INBOX, TIMERS_DUE, WATCH
 from headgate.store.catalogue.tables import ACTIVITIES, INBOXES, TIMERS
 from headgate.store.model.requests import Query
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec import Raw
 
 import headgate as hg
-from headgate.durable.failures import ErrorInfo
+from headgate.durable.model.failures import ErrorInfo
 from headgate.errors import NotFoundError, SignatureError, StaleClaimError
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import issued, left_behind, notes

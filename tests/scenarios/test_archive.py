@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import headgate as hg
-from headgate.durable.archiving import ARCHIVED
-from headgate.durable.history import Turn
+from headgate.durable.model.archive import ARCHIVED
+from headgate.durable.model.history import Turn
 from headgate.errors import NotFoundError
 from headgate.store.catalogue.tables import INBOXES, TURNS
 from headgate.store.model.requests import Query

@@ -12,7 +12,7 @@ import pytest
 from msgspec import Raw
 
 import headgate as hg
-from headgate.durable.history import StartActivity, Started
+from headgate.durable.model.history import StartActivity, Started
 from headgate.errors import (
     AlreadyStartedError,
     ConflictError,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.durable.history import ChildEnded, StartChild
+from headgate.durable.model.history import ChildEnded, StartChild
 from headgate.errors import AlreadyStartedError, InvalidIdError, InvalidPayloadError
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import commands, events, issued, left_behind

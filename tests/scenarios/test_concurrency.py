@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.durable.history import StartActivity
+from headgate.durable.model.history import StartActivity
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import commands, left_behind
 

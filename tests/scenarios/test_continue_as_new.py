@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 import headgate as hg
-from headgate.durable.history import Started
+from headgate.durable.model.history import Started
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import events, issued, left_behind, turns
 

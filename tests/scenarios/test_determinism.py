@@ -18,8 +18,8 @@ from uuid import UUID
 import pytest
 
 import headgate as hg
-from headgate.durable.definitions import Workflow
-from headgate.durable.history import Turn, load_turn
+from headgate.durable.model.history import Turn, load_turn
+from headgate.durable.sdk.definitions import Workflow
 from headgate.errors import DefinitionError, DeterminismError
 from tests.scenarios import hashing
 from tests.scenarios.conftest import OpenEnvironment

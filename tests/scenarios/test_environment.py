@@ -9,9 +9,9 @@ import pytest
 from msgspec import Raw
 
 import headgate as hg
-from headgate.durable.cron import Recurrence
-from headgate.durable.failures import ErrorInfo
-from headgate.durable.slots import Spec
+from headgate.durable.model.failures import ErrorInfo
+from headgate.durable.schedules.cron import Recurrence
+from headgate.durable.schedules.slots import Spec
 from headgate.errors import DefinitionError
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import left_behind

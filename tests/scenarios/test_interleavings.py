@@ -11,16 +11,8 @@ import pytest
 from msgspec import Raw
 
 import headgate as hg
-from headgate.durable.history import (
-    ActivityEnded,
-    Close,
-    Event,
-    Signal,
-    Started,
-    TimerFired,
-    Turn,
-)
-from headgate.durable.interpreter import Interpreter
+from headgate.durable.model.history import ActivityEnded, Close, Event, Signal, Started, TimerFired, Turn
+from headgate.durable.replay.interpreter import Interpreter
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import left_behind, turns
 

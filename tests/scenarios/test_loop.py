@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.durable import turn_loop
-from headgate.durable.turn_loop import TurnLoop
+from headgate.durable.replay import deterministic_loop as turn_loop
+from headgate.durable.replay.deterministic_loop import TurnLoop
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import issued, left_behind, notes, turns
 

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from headgate.asl.executions import ExecutionStatus
-from headgate.durable.app import App
+from headgate.durable.sdk.app import App
 from headgate.notify.vocabulary import Severity
 from headgate.pipelines.event_names import EventName as E
 from headgate.pipelines.run_rows import Run, Slot

@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 
 import headgate as hg
-from headgate.durable.history import Started
+from headgate.durable.model.history import Started
 from headgate.errors import AlreadyStartedError, NotFoundError
 from headgate.store.catalogue.tables import EXECUTIONS, TIMERS, TURNS
 from headgate.store.model.schema import Key

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.durable.history import Signal, SignalSent
+from headgate.durable.model.history import Signal, SignalSent
 from headgate.errors import ExecutionClosedError, InvalidIdError, InvalidPayloadError, NotFoundError, UserError
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import events, issued, left_behind, notes, turns

@@ -9,7 +9,8 @@ from time import monotonic
 import pytest
 
 import headgate as hg
-from headgate.durable import setbacks, turn_watch
+from headgate.durable.engine import stuck as setbacks
+from headgate.durable.replay import turn_timeout as turn_watch
 from headgate.errors import QueryTimeoutError
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import issued, left_behind

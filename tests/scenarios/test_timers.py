@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import headgate as hg
-from headgate.durable.duration import Duration
-from headgate.durable.history import StartTimer
+from headgate.durable.model.duration import Duration
+from headgate.durable.model.history import StartTimer
 from headgate.errors import UserError
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import commands, issued, left_behind, turns

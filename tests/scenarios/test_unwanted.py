@@ -14,12 +14,12 @@ import pytest
 from msgspec import Raw
 
 import headgate as hg
-from headgate.durable.activities import Ended
-from headgate.durable.agenda import SWEEP_SECONDS
-from headgate.durable.async_performers import AsyncPerformers
-from headgate.durable.history import CancelActivity
-from headgate.durable.records import Activity
-from headgate.durable.worker import Worker
+from headgate.durable.engine.activity_store import Ended
+from headgate.durable.model.history import CancelActivity
+from headgate.durable.model.records import Activity
+from headgate.durable.worker.async_executor import AsyncPerformers
+from headgate.durable.worker.poller import SWEEP_SECONDS
+from headgate.durable.worker.worker import Worker
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import commands, left_behind
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.durable.history import MarkPatch
+from headgate.durable.model.history import MarkPatch
 from headgate.errors import DeterminismError
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import commands, turns

@@ -22,15 +22,15 @@ from headgate.asl.running import Limits
 from headgate.asl.scope import Json
 from headgate.asl.task_tokens import Callback, Told, sign_token
 from headgate.asl.visits import Visit
-from headgate.durable.activities import Ended
-from headgate.durable.app import App
-from headgate.durable.archiving import Archive, Archiver
-from headgate.durable.bus import Bus
-from headgate.durable.client import Client
-from headgate.durable.definitions import Workflow
-from headgate.durable.history import ActivityOptions
-from headgate.durable.records import Activity
-from headgate.durable.worker import Worker
+from headgate.durable.bus.bus import Bus
+from headgate.durable.client.client import Client
+from headgate.durable.engine.activity_store import Ended
+from headgate.durable.model.archive import Archive, Archiver
+from headgate.durable.model.history import ActivityOptions
+from headgate.durable.model.records import Activity
+from headgate.durable.sdk.app import App
+from headgate.durable.sdk.definitions import Workflow
+from headgate.durable.worker.worker import Worker
 from headgate.errors import StaleClaimError
 from headgate.store.sqlite.store import SqliteStore
 from tests.asl_rig import Functions

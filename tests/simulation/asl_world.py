@@ -15,9 +15,9 @@ from typing import Any
 from headgate.asl.executions import ExecutionStatus, execution_id_of
 from headgate.asl.task_tokens import Callback, Told
 from headgate.clock import VirtualClock
-from headgate.durable import guard
-from headgate.durable.history import Status
-from headgate.durable.records import NEVER_MS
+from headgate.durable.model.history import Status
+from headgate.durable.model.records import NEVER_MS
+from headgate.durable.replay import sandbox as guard
 from headgate.errors import (
     ConflictError,
     ExecutionClosedError,

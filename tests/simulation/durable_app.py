@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import headgate as hg
-from headgate.durable.activity_context import ActivityContext
+from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.errors import AlreadyStartedError, NotFoundError
 
 FAN_WIDTH = 130

@@ -15,14 +15,14 @@ from typing import Any
 from msgspec import Raw
 
 from headgate.clock import VirtualClock
-from headgate.durable.activities import Ended
-from headgate.durable.archiving import Archive, Archiver
-from headgate.durable.bus import Bus
-from headgate.durable.client import Client
-from headgate.durable.definitions import Activity as Definition
-from headgate.durable.performing import perform
-from headgate.durable.records import Activity
-from headgate.durable.worker import Worker
+from headgate.durable.bus.bus import Bus
+from headgate.durable.client.client import Client
+from headgate.durable.engine.activity_store import Ended
+from headgate.durable.model.archive import Archive, Archiver
+from headgate.durable.model.records import Activity
+from headgate.durable.sdk.definitions import Activity as Definition
+from headgate.durable.worker.executor import perform
+from headgate.durable.worker.worker import Worker
 from headgate.errors import OutcomeUnknownError, StoreBusyError, TransientError
 from headgate.ids import IdMaker
 from headgate.store.blobs.folder import FolderBlobs

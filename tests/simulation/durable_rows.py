@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headgate.durable.definitions import Workflow
-from headgate.durable.history import (
+from headgate.durable.model.history import (
     ActivityEnded,
     ChildEnded,
     Event,
@@ -23,8 +22,7 @@ from headgate.durable.history import (
     load_event,
     load_turn,
 )
-from headgate.durable.open_work import OpenWork, open_work
-from headgate.durable.records import (
+from headgate.durable.model.records import (
     MESSAGES,
     UNDISPATCHED,
     Activity,
@@ -36,6 +34,8 @@ from headgate.durable.records import (
     timer_id,
     timer_of,
 )
+from headgate.durable.replay.open_work import OpenWork, open_work
+from headgate.durable.sdk.definitions import Workflow
 from headgate.store.catalogue.tables import ACTIVITIES, CONTROL, EXECUTIONS, INBOXES, TIMERS, TURNS
 from headgate.testing import replay
 

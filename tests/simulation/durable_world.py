@@ -17,9 +17,9 @@ from msgspec import Raw
 
 import headgate as hg
 from headgate.clock import VirtualClock
-from headgate.durable import guard
-from headgate.durable.history import Signal
-from headgate.durable.records import NEVER_MS, Execution, activity_id
+from headgate.durable.model.history import Signal
+from headgate.durable.model.records import NEVER_MS, Execution, activity_id
+from headgate.durable.replay import sandbox as guard
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, TransientError
 from tests.simulation.durable_app import FAN_WIDTH, Attempt
 from tests.simulation.durable_processes import Crash, Machine, Process

@@ -15,9 +15,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
-from headgate.durable import guard
-from headgate.durable.duration import Seconds
-from headgate.durable.records import NEVER_MS
+from headgate.durable.model.duration import Seconds
+from headgate.durable.model.records import NEVER_MS
+from headgate.durable.replay import sandbox as guard
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, TransientError
 from headgate.pipelines.clockwork import Clockwork, Defined
 from headgate.pipelines.controls import Controls

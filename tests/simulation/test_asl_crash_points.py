@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.durable import guard
+from headgate.durable.replay import sandbox as guard
 from tests.simulation.asl_stories import STORIES, Telling, new_machine, undisturbed
 from tests.simulation.durable_processes import Fault
 

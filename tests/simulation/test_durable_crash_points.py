@@ -9,7 +9,7 @@ import pytest
 
 import headgate as hg
 from headgate.clock import VirtualClock
-from headgate.durable import guard
+from headgate.durable.replay import sandbox as guard
 from headgate.store.catalogue.tables import EXECUTIONS
 from headgate.store.model.schema import Key
 from tests.simulation.durable_processes import Crash, Fault, Machine, Process

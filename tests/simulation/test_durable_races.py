@@ -12,10 +12,10 @@ from msgspec import Raw
 
 import headgate as hg
 from headgate.clock import VirtualClock
-from headgate.durable import guard
-from headgate.durable.activities import Ended
-from headgate.durable.history import Started, Woken
-from headgate.durable.records import message
+from headgate.durable.engine.activity_store import Ended
+from headgate.durable.model.history import Started, Woken
+from headgate.durable.model.records import message
+from headgate.durable.replay import sandbox as guard
 from headgate.errors import HeadgateError
 from tests.simulation.durable_processes import Machine, Process
 from tests.simulation.durable_rows import Checks, check_quiet

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.durable.records import instant
-from headgate.durable.subscriptions import Subscription
+from headgate.durable.bus.subscriptions import Subscription
+from headgate.durable.model.records import instant
 from headgate.errors import ConflictError, IllegalTransitionError, OutcomeUnknownError, StoreBusyError, TransientError
 from headgate.health.incident_values import Changes
 from headgate.health.signal_decisions import Verdict

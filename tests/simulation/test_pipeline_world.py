@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition import Readiness, Rule
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.vocabulary import RunStatus

@@ -14,9 +14,9 @@ from msgspec import Raw
 
 import headgate as hg
 from headgate.clock import VirtualClock
-from headgate.durable import guard
-from headgate.durable.activities import Ended
-from headgate.durable.records import Activity, activity_id
+from headgate.durable.engine.activity_store import Ended
+from headgate.durable.model.records import Activity, activity_id
+from headgate.durable.replay import sandbox as guard
 from headgate.errors import NotFoundError, StaleClaimError, TransientError
 from tests.simulation.durable_processes import Machine, Process
 from tests.simulation.durable_rows import Checks, check_heard_once, check_quiet, check_replays, ended_activities

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.durable import cron
-from headgate.durable.cron import Recurrence
-from headgate.durable.history import Started, load_event
-from headgate.durable.records import MESSAGES
-from headgate.durable.schedules import Schedules
-from headgate.durable.slots import CatchUp, Overlap, Schedule, Skipped, Spec, milliseconds, moment, slot_of
+from headgate.durable.model.history import Started, load_event
+from headgate.durable.model.records import MESSAGES
+from headgate.durable.schedules import cron
+from headgate.durable.schedules.cron import Recurrence
+from headgate.durable.schedules.schedules import Schedules
+from headgate.durable.schedules.slots import CatchUp, Overlap, Schedule, Skipped, Spec, milliseconds, moment, slot_of
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import EXECUTIONS, INBOXES
 from headgate.store.model.requests import Page, Query, Range, Sort

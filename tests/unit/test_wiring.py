@@ -19,12 +19,12 @@ import msgspec
 import pytest
 
 from headgate.clock import SystemClock, VirtualClock
-from headgate.durable.app import App
-from headgate.durable.bus import DeadLetter
-from headgate.durable.cron import Recurrence
-from headgate.durable.events import Event
-from headgate.durable.retry import Retry
-from headgate.durable.slots import Spec
+from headgate.durable.bus.bus import DeadLetter
+from headgate.durable.bus.events import Event
+from headgate.durable.model.retry import Retry
+from headgate.durable.schedules.cron import Recurrence
+from headgate.durable.schedules.slots import Spec
+from headgate.durable.sdk.app import App
 from headgate.errors import SettingsError, TransientError
 from headgate.settings import ArchiveSettings, CacheSettings, ForwardSettings, Secret, Settings, StoreSettings
 from headgate.store.cache.keys import dataset_config

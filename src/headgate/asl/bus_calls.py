@@ -17,9 +17,9 @@ from headgate.asl.call_parameters import CallParameters
 from headgate.asl.failures import StateError, runtime
 from headgate.asl.moments import parse_moment
 from headgate.asl.scope import Json
-from headgate.durable.activity_context import ActivityContext
-from headgate.durable.bus import Bus
-from headgate.durable.events import TYPE_LENGTH_MAX, UNTIMED, Event
+from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.events import TYPE_LENGTH_MAX, UNTIMED, Event
+from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.errors import InvalidPayloadError, PayloadTooLargeError
 
 NOTIFICATION: Final = "headgate.notification"

@@ -27,8 +27,8 @@ from headgate.asl.map_results import MapResults, Writing
 from headgate.asl.requests import Request
 from headgate.asl.scope import Json
 from headgate.asl.visits import Visit
-from headgate.durable import workflow as hg
-from headgate.durable.app import App
+from headgate.durable.sdk import workflow as hg
+from headgate.durable.sdk.app import App
 from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.fanout.rows import Chunk, Policy
 from headgate.fanout.service import FanoutService

@@ -27,7 +27,7 @@ from headgate.asl.failures import StateError, runtime
 from headgate.asl.item_views import ItemView
 from headgate.asl.key_conditions import key_range
 from headgate.asl.scope import Json
-from headgate.durable.activity_context import ActivityContext
+from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.errors import (
     ConflictError,
     CursorError,

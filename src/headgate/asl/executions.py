@@ -23,12 +23,12 @@ from headgate.asl.running import DATA_BYTES_MAX, Limits
 from headgate.asl.scope import Json
 from headgate.asl.task_tokens import Callback, Told, read_token
 from headgate.clock import Clock
-from headgate.durable import payload
-from headgate.durable.client import Client
-from headgate.durable.history import Status
-from headgate.durable.mailbox import AWAITED_MAX
-from headgate.durable.records import Execution, instant
-from headgate.durable.starts import Reuse
+from headgate.durable.client.client import Client
+from headgate.durable.model import payload
+from headgate.durable.model.history import Status
+from headgate.durable.model.records import Execution, instant
+from headgate.durable.model.starts import Reuse
+from headgate.durable.replay.mailbox import AWAITED_MAX
 from headgate.errors import (
     AlreadyStartedError,
     ConflictError,

@@ -31,12 +31,12 @@ from headgate.asl.running import Call, Run, context_of
 from headgate.asl.scope import Json
 from headgate.asl.visits import Lane, Visit
 from headgate.clock import Clock
-from headgate.durable import payload
-from headgate.durable.activity_context import ActivityContext, Later, activity, enter, leave
-from headgate.durable.app import App
-from headgate.durable.definitions import Activity
-from headgate.durable.failures import Cancelled
-from headgate.durable.isolated import perform_isolated
+from headgate.durable.model import payload
+from headgate.durable.model.failures import Cancelled
+from headgate.durable.sdk.activity_context import ActivityContext, Later, activity, enter, leave
+from headgate.durable.sdk.app import App
+from headgate.durable.sdk.definitions import Activity
+from headgate.durable.worker.subprocess_executor import perform_isolated
 from headgate.errors import NotFoundError
 from headgate.fanout.rows import Chunk
 

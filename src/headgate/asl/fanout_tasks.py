@@ -19,8 +19,8 @@ from headgate import shapes
 from headgate.asl.failures import TASK_FAILED, TIMEOUT, StateError, runtime
 from headgate.asl.running import Call
 from headgate.asl.scope import Json
-from headgate.durable.activity_context import ActivityContext
-from headgate.durable.failures import Failure
+from headgate.durable.model.failures import Failure
+from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.errors import HeadgateError, UserError
 from headgate.fanout import mapping
 from headgate.fanout.results import Summary

@@ -27,13 +27,14 @@ from headgate.asl.running import Call, Run, context_of
 from headgate.asl.scope import Json
 from headgate.asl.task_tokens import SIGNAL, Callback, Told
 from headgate.asl.visits import Lane, Visit
-from headgate.durable import guard, payload
-from headgate.durable import workflow as hg
-from headgate.durable.definitions import Workflow
-from headgate.durable.failures import ActivityTimeout, ChildFailure, ErrorInfo, Failure, describe
-from headgate.durable.history import ActivityOptions, Status
-from headgate.durable.interpreter import Interpreter, current
-from headgate.durable.retry import Retry
+from headgate.durable.model import payload
+from headgate.durable.model.failures import ActivityTimeout, ChildFailure, ErrorInfo, Failure, describe
+from headgate.durable.model.history import ActivityOptions, Status
+from headgate.durable.model.retry import Retry
+from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay.interpreter import Interpreter, current
+from headgate.durable.sdk import workflow as hg
+from headgate.durable.sdk.definitions import Workflow
 from headgate.errors import HeadgateError
 
 WORKFLOW: Final = "headgate.machine"

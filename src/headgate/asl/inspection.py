@@ -12,10 +12,10 @@ from headgate.asl.hosting import Surroundings, machine_workflow
 from headgate.asl.journal import Chronicle, Event, Journal
 from headgate.asl.requests import Request, Stopped
 from headgate.asl.scope import Json
-from headgate.durable.history import Started, Status, TerminateRequested, Turn
-from headgate.durable.interpreter import Interpreter
-from headgate.durable.payload import Signature
-from headgate.durable.records import Execution
+from headgate.durable.model.history import Started, Status, TerminateRequested, Turn
+from headgate.durable.model.payload import Signature
+from headgate.durable.model.records import Execution
+from headgate.durable.replay.interpreter import Interpreter
 
 # How Step Functions calls an end that the machine itself had no part in.
 _ENDS = {

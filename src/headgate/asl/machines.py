@@ -15,7 +15,7 @@ from headgate.asl.findings import Problem
 from headgate.asl.scope import Json
 from headgate.asl.substitution import substitute
 from headgate.clock import Clock
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import ConflictError, DefinitionError, InvalidIdError, NotFoundError, VersionConflictError
 from headgate.store.catalogue.tables import DEFINITIONS
 from headgate.store.model.conditions import absent, version_is

@@ -14,7 +14,7 @@ from headgate.asl.failures import DATA_LIMIT_EXCEEDED, StateError
 from headgate.asl.map_orders import Selection
 from headgate.asl.requests import compiled
 from headgate.asl.scope import Json, Member, Scope
-from headgate.durable import payload
+from headgate.durable.model import payload
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.sources import Piece
 

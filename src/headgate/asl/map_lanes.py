@@ -33,12 +33,12 @@ from headgate.asl.map_orders import (
 from headgate.asl.map_results import Writing
 from headgate.asl.requests import Request, compiled
 from headgate.asl.scope import Json
-from headgate.durable import workflow as hg
-from headgate.durable.definitions import Activity, Workflow
-from headgate.durable.failures import ChildFailure
-from headgate.durable.history import ActivityOptions, Status
-from headgate.durable.interpreter import current
-from headgate.durable.retry import Retry
+from headgate.durable.model.failures import ChildFailure
+from headgate.durable.model.history import ActivityOptions, Status
+from headgate.durable.model.retry import Retry
+from headgate.durable.replay.interpreter import current
+from headgate.durable.sdk import workflow as hg
+from headgate.durable.sdk.definitions import Activity, Workflow
 from headgate.errors import DefinitionError, HeadgateError, UserError
 
 # What the activities are called; a dot is for names that no user's function can have.

@@ -19,7 +19,7 @@ from headgate.asl.item_readers import blob_name
 from headgate.asl.map_books import endings_of, inputs_of
 from headgate.asl.map_orders import Ending, MapOrder
 from headgate.asl.scope import Json
-from headgate.durable import payload
+from headgate.durable.model import payload
 from headgate.errors import FatalError, UserError
 from headgate.fanout.library import Library
 from headgate.fanout.rows import Chunk

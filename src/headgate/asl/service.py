@@ -15,10 +15,10 @@ from headgate.asl.machines import Machines
 from headgate.asl.requests import Request
 from headgate.asl.scope import Json
 from headgate.asl.task_tokens import sign_token
-from headgate.durable.app import App
-from headgate.durable.definitions import Workflow
-from headgate.durable.fleet import list_members
-from headgate.durable.history import ActivityOptions
+from headgate.durable.engine.membership import list_members
+from headgate.durable.model.history import ActivityOptions
+from headgate.durable.sdk.app import App
+from headgate.durable.sdk.definitions import Workflow
 from headgate.durable.service import Service
 from headgate.fanout.service import FanoutService
 from headgate.store.blobs.folder import Blobs

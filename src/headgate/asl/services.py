@@ -20,12 +20,12 @@ from headgate.asl.fanout_tasks import FanoutOrder, start_fanout
 from headgate.asl.moments import iso_moment
 from headgate.asl.scope import Json
 from headgate.asl.service_actions import ACTIONS, call_of, known_actions
-from headgate.durable.activity_context import ActivityContext, activity
-from headgate.durable.app import App
-from headgate.durable.bus import Bus
-from headgate.durable.definitions import Activity
-from headgate.durable.history import ActivityOptions
-from headgate.durable.retry import Retry
+from headgate.durable.bus.bus import Bus
+from headgate.durable.model.history import ActivityOptions
+from headgate.durable.model.retry import Retry
+from headgate.durable.sdk.activity_context import ActivityContext, activity
+from headgate.durable.sdk.app import App
+from headgate.durable.sdk.definitions import Activity
 from headgate.errors import AlreadyStartedError, InvalidIdError, NotFoundError, PayloadTooLargeError
 from headgate.fanout.service import FanoutService
 from headgate.store.port import Store

@@ -23,7 +23,7 @@ from headgate.auth.audit_entry import AuditEntry, AuditLog, change_digest, chang
 from headgate.auth.principals import EVERYWHERE, LOCAL, Kind, Principal, checked_scopes, covers
 from headgate.auth.roles import Role
 from headgate.clock import Clock
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import (
     ConflictError,
     CorruptionError,

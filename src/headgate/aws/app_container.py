@@ -12,11 +12,11 @@ from headgate.aws.function_settings import read_app_settings, read_settings
 from headgate.aws.home import furnish
 from headgate.aws.stream_records import change_of
 from headgate.clock import Clock, SystemClock
-from headgate.durable.invoked_activities import InvokedActivities
-from headgate.durable.invoked_turns import InvokedTurns
-from headgate.durable.sqs import QueueUrls, WakeQueues
-from headgate.durable.wake_sweep import WakeSweep
-from headgate.durable.wakes import Due, WorkerWake, asked_by, load_due
+from headgate.durable.serverless.activity_handler import InvokedActivities
+from headgate.durable.serverless.sqs import QueueUrls, WakeQueues
+from headgate.durable.serverless.turn_handler import InvokedTurns
+from headgate.durable.serverless.wake_sweep import WakeSweep
+from headgate.durable.serverless.wakeups import Due, WorkerWake, asked_by, load_due
 from headgate.pipelines.one_shots import OneShots
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.table_names import TableNames

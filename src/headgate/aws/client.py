@@ -13,9 +13,10 @@ from msgspec import Raw, Struct
 from headgate import shapes
 from headgate.aws.app_container import app_container
 from headgate.aws.invocations import Context, Event, answered
-from headgate.durable import events, payload
+from headgate.durable.bus import events
+from headgate.durable.model import payload
+from headgate.durable.model.starts import Reuse
 from headgate.durable.service import Service
-from headgate.durable.starts import Reuse
 from headgate.errors import InvalidPayloadError
 
 

@@ -17,7 +17,7 @@ from headgate.aws.lifecycle_topic import LifecycleTopic
 from headgate.aws.sla_schedules import ScheduledSlaMonitor
 from headgate.aws.stream_batches import StreamBatches
 from headgate.clock import Clock, SystemClock
-from headgate.durable.app import App
+from headgate.durable.sdk.app import App
 from headgate.health_wiring import open_health
 from headgate.pipeline_wiring import (
     NOTIFY_FILE,

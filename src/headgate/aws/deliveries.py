@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from headgate.durable.fleet import list_members
+from headgate.durable.engine.membership import list_members
+from headgate.durable.serverless.lease_watch import WorkerWatch
+from headgate.durable.serverless.wakeups import WorkerWake
 from headgate.durable.service import Service
-from headgate.durable.wakes import WorkerWake
-from headgate.durable.worker import Worker
-from headgate.durable.worker_watch import WorkerWatch
+from headgate.durable.worker.worker import Worker
 
 # No worker beats while a delivery is made, and none of them may take this long.
 LEASE_SECONDS: Final = 240.0

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import HeadgateError
 from headgate.pipelines.aws_refusals import asking
 from headgate.pipelines.event_names import EventName

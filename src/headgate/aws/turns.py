@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headgate.aws.app_container import app_container
 from headgate.aws.invocations import Context, Event, answered, is_over
-from headgate.durable.wakes import TurnWake, load_due
+from headgate.durable.serverless.wakeups import TurnWake, load_due
 
 
 def turns(event: Event, context: Context) -> Event:

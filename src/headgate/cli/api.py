@@ -281,8 +281,8 @@ def read_payload(text: str | None, what: str, *, is_event: bool = False) -> Raw 
     content = read_json(text, what)
     if content is None or len(content) <= _SMALL_BYTES:
         return content
-    from headgate.durable.events import EVENT_BYTES_MAX
-    from headgate.durable.payload import BYTES_MAX
+    from headgate.durable.bus.events import EVENT_BYTES_MAX
+    from headgate.durable.model.payload import BYTES_MAX
 
     size, most = len(content), EVENT_BYTES_MAX if is_event else BYTES_MAX
     if size > most:

@@ -55,8 +55,8 @@ class LocalExecution:
         self._seen = 0
 
     def news(self) -> Iterator[list[Event]]:
-        from headgate.durable.history import Status
-        from headgate.durable.pending import told_error
+        from headgate.durable.client.blocked_on import told_error
+        from headgate.durable.model.history import Status
         from headgate.serve.asl_events import event_view
 
         service = self._service

@@ -77,7 +77,7 @@ def _run_here(settings: Settings, app: str | None, given: _Given, *, as_json: bo
     import msgspec
 
     from headgate.clock import SystemClock
-    from headgate.durable.app import App
+    from headgate.durable.sdk.app import App
     from headgate.telemetry import configure_logs
     from headgate.wiring import connect, load_app
 

@@ -115,7 +115,7 @@ def work(  # noqa: PLR0913 - each is an option
     lets what runs end and gives back the rest. The exit code with --until-idle is 2 if a chunk was given up.
     """
     from headgate.clock import SystemClock
-    from headgate.durable.duration import optional_seconds
+    from headgate.durable.model.duration import optional_seconds
     from headgate.fanout.local_worker import Options
     from headgate.serve import chunk_process
     from headgate.telemetry import configure_logs

@@ -205,7 +205,7 @@ def _said(**fields: object) -> dict[str, Any]:
 
 def _overlaid(given: dict[str, Any], said: dict[str, Any], freshness: str | None) -> dict[str, Any]:
     """Return a config with what was said by itself, without what only the server says."""
-    from headgate.durable import duration
+    from headgate.durable.model import duration
 
     made = {name: value for name, value in given.items() if name not in _ANSWERED} | said
     if freshness is not None:

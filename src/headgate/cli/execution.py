@@ -120,7 +120,7 @@ def ls(
 
 def _status(given: str | None) -> str | None:
     """Return a status as it is written, whatever its case. Raises `InvalidPayloadError` for what is none."""
-    from headgate.durable.history import Status
+    from headgate.durable.model.history import Status
 
     if given is None:
         return None

@@ -37,7 +37,7 @@ def result(
     The exit code is 1 if it ended otherwise than well, 3 if it is stuck, and 75 if it has not ended.
     """
     from headgate.clock import SystemClock
-    from headgate.durable import duration
+    from headgate.durable.model import duration
 
     found = _ended(api, id, duration.seconds(wait, name="--wait"), SystemClock())
     if as_json:
@@ -190,8 +190,8 @@ def _replay(loaded: Any, recorded: dict[str, Any]) -> int:  # noqa: ANN401 - an 
     import msgspec
 
     from headgate import shapes, testing
-    from headgate.durable import guard
-    from headgate.durable.history import TerminateRequested, Turn
+    from headgate.durable.model.history import TerminateRequested, Turn
+    from headgate.durable.replay import sandbox as guard
 
     workflow = loaded.workflows.get(recorded["workflow"])
     if workflow is None:

@@ -152,7 +152,7 @@ def watch(
     """Follow fan-outs until they have ended. The exit code is 2 if not all was done, 3 if one has stalled."""
     from headgate.cli.fanout_watch import follow
     from headgate.clock import SystemClock
-    from headgate.durable.duration import optional_seconds
+    from headgate.durable.model.duration import optional_seconds
 
     run_ids = list(dict.fromkeys(ids or []))
     if campaign is not None:

@@ -263,7 +263,7 @@ def tune(  # noqa: PLR0913 - each is an option
     """Change numbers of its policy while it runs."""
     import msgspec
 
-    from headgate.durable.duration import optional_seconds
+    from headgate.durable.model.duration import optional_seconds
 
     given: dict[str, Any] = {
         "priority": priority,

@@ -184,6 +184,6 @@ def _params(given: list[str] | None) -> dict[str, Any] | None:
 
 
 def _seconds(given: str | None, name: str) -> float | None:
-    from headgate.durable.duration import optional_seconds
+    from headgate.durable.model.duration import optional_seconds
 
     return optional_seconds(given, name=name)

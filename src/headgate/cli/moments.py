@@ -38,7 +38,7 @@ def now() -> datetime:
 
 def asked(text: str | None, name: str, present: datetime | None = None) -> str | None:
     """Return a moment that was given as such, or as how long ago it was. Raises `UserError`."""
-    from headgate.durable import duration
+    from headgate.durable.model import duration
 
     if text is None:
         return None

@@ -70,7 +70,7 @@ def later(text: str | None, name: str) -> str | None:
     from datetime import UTC, datetime, timedelta
 
     from headgate.cli.moments import now
-    from headgate.durable import duration
+    from headgate.durable.model import duration
 
     if text is None:
         return None

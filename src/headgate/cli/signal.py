@@ -103,7 +103,7 @@ def set_signal(  # noqa: PLR0913 - each is an option
     as_json: Json = False,
 ) -> None:
     """Say how a signal is. One that becomes CRITICAL opens an incident, unless the server is set otherwise."""
-    from headgate.durable import duration
+    from headgate.durable.model import duration
     from headgate.health.vocabulary import SignalState, signal_state
 
     meant = signal_state(state)

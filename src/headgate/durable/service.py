@@ -6,19 +6,19 @@ import logging
 from collections.abc import Callable, Sequence
 
 from headgate.clock import Clock
-from headgate.durable import guard
-from headgate.durable.activity_context import NotesHandler
-from headgate.durable.app import App
-from headgate.durable.archiving import Archive, Archiver
-from headgate.durable.bus import Bus
-from headgate.durable.client import Client
-from headgate.durable.declarations import Declarations, Limits
-from headgate.durable.forwarding import Forwarder
-from headgate.durable.pulse import Pulse
-from headgate.durable.schedules import Schedules
-from headgate.durable.turn_watch import TURN_SECONDS
-from headgate.durable.worker import Worker
-from headgate.durable.worker_threads import THREADS_MAX, WorkerThreads
+from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.forwarding import Forwarder
+from headgate.durable.client.client import Client
+from headgate.durable.model.archive import Archive, Archiver
+from headgate.durable.model.declarations import Declarations, Limits
+from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay.turn_timeout import TURN_SECONDS
+from headgate.durable.schedules.schedules import Schedules
+from headgate.durable.sdk.activity_context import NotesHandler
+from headgate.durable.sdk.app import App
+from headgate.durable.threads import THREADS_MAX, WorkerThreads
+from headgate.durable.worker.status import Pulse
+from headgate.durable.worker.worker import Worker
 from headgate.ids import IdMaker
 from headgate.store.blobs.folder import Blobs
 from headgate.store.keyring import Keyring

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 
-from headgate.durable.process_channel import ProcessChannel
+from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.errors import HeadgateError
 from headgate.fanout.handlers import ANY, Loaded, load, perform
 from headgate.fanout.jobs import JOBS, Job, Progress, Ready, Unusable

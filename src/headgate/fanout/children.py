@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate.durable.process_channel import ProcessChannel
+from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.fanout.attempts import ErrorClass
 from headgate.fanout.handlers import ANY
 from headgate.fanout.jobs import ANSWERS, Answer, Job

@@ -23,8 +23,8 @@ import msgspec
 from msgspec import Struct
 
 from headgate import shapes
-from headgate.durable import payload
-from headgate.durable.failures import NonRetryable
+from headgate.durable.model import payload
+from headgate.durable.model.failures import NonRetryable
 from headgate.errors import DefinitionError, NotFoundError, PayloadTooLargeError
 from headgate.fanout.jobs import Done, Failed, Job
 from headgate.fanout.sources import Piece, read_items

@@ -17,11 +17,11 @@ import msgspec
 from msgspec import Struct
 
 from headgate import shapes
-from headgate.durable.app import App
-from headgate.durable.definitions import Activity
-from headgate.durable.history import ActivityOptions
-from headgate.durable.retry import Retry
-from headgate.durable.workflow import info, uuid, wait_signal
+from headgate.durable.model.history import ActivityOptions
+from headgate.durable.model.retry import Retry
+from headgate.durable.sdk.app import App
+from headgate.durable.sdk.definitions import Activity
+from headgate.durable.sdk.workflow import info, uuid, wait_signal
 from headgate.errors import ConflictError, DefinitionError, HeadgateError, NotFoundError, PayloadTooLargeError
 from headgate.fanout.library import Library
 from headgate.fanout.results import Summary

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 from headgate import shapes
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import CorruptionError, InvalidIdError
 from headgate.fanout.states import Disposition, FanoutStatus, Outcome, Status
 from headgate.store.catalogue.tables import FANOUT

@@ -24,7 +24,7 @@ import structlog
 from msgspec import Struct
 
 from headgate.clock import Clock, SystemClock
-from headgate.durable.failures import describe
+from headgate.durable.model.failures import describe
 from headgate.errors import (
     HeadgateError,
     InvalidPayloadError,

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from headgate import shapes
-from headgate.durable import payload
+from headgate.durable.model import payload
 from headgate.errors import (
     DefinitionError,
     HeadgateError,

@@ -16,9 +16,9 @@ import structlog
 from msgspec.structs import replace
 
 from headgate.clock import Clock
-from headgate.durable.history import Signal
-from headgate.durable.hosts import is_running, this_host
-from headgate.durable.records import message
+from headgate.durable.engine.membership import is_running, this_host
+from headgate.durable.model.history import Signal
+from headgate.durable.model.records import message
 from headgate.errors import ConflictError, CorruptionError, OutcomeUnknownError
 from headgate.fanout.attempts import lost, moved_to
 from headgate.fanout.changes import Change, apply

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import structlog
 
 from headgate.clock import Clock
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.health.moments import instant
 from headgate.ids import IdMaker
 from headgate.store.resilience.circuit_breaker import BreakerChange

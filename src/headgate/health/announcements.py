@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable
 from typing import Any, Final
 
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.health.incident_values import Incident
 from headgate.health.signal_values import Signal
 from headgate.ids import IdMaker

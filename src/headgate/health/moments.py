@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
-from headgate.durable import records
+from headgate.durable.model import records
 from headgate.errors import InvalidPayloadError
 
 _CANONICAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import asdict
 
 from headgate.auth.audit_entry import AuditEntry, change_digest
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.errors import ApprovalRequiredError, DatasetNotFoundError, InvalidPayloadError, VersionConflictError
 from headgate.health.datasets import Dataset, DatasetSpec, DatasetStatus
 from headgate.health.moments import instant

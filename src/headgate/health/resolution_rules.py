@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate import shapes
-from headgate.durable import payload
+from headgate.durable.model import payload
 from headgate.errors import CorruptionError, InvalidIdError, InvalidPayloadError
 from headgate.health.moments import milliseconds, moment
 from headgate.health.resolution_conditions import Condition, Headers, Predicate

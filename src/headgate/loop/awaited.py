@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.health.urns import unversioned
 from headgate.pipelines.sources import dataset_source
 from headgate.store.catalogue.tables import DEPENDENCY, PIPELINES

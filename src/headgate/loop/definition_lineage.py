@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 from msgspec import Struct
 
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.errors import InvalidIdError, StoreBusyError, UserError
 from headgate.health.lineage_manifests import Outcome
 from headgate.health.lineage_specs import TTL_SECONDS_MAX, LineageSpec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.loop.awaited import dataset_of, sources_of
 from headgate.pipelines.service import PipelineService
 from headgate.pipelines.waiting import WaitKind

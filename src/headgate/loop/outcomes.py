@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.errors import ConflictError, StoreBusyError, UserError
 from headgate.health.datasets import Dataset, DatasetStatus, Source
 from headgate.health.service import HealthService

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import TransientError
 from headgate.notify.messages import Message
 from headgate.notify.vocabulary import Action

@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.clock import Clock
-from headgate.durable.bus import Bus
-from headgate.durable.events import Event
+from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.events import Event
 from headgate.errors import ConflictError, InvalidPayloadError, NotFoundError, StoreBusyError
 from headgate.ids import made_at_ms
 from headgate.notify.alert_rows import (

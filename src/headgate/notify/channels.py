@@ -10,8 +10,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.durable.destinations import Destinations, Resolve, system_resolve
-from headgate.durable.forwarding import Forwarder
+from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
+from headgate.durable.bus.forwarding import Forwarder
 from headgate.ids import IdMaker
 from headgate.notify.alert_file import FileChannel
 from headgate.notify.configuration import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final, TextIO
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import TransientError
 from headgate.notify.messages import Message
 from headgate.notify.vocabulary import Action, Severity

@@ -14,12 +14,12 @@ import structlog
 from msgspec.structs import replace
 
 from headgate.clock import Clock
-from headgate.durable.app import App
-from headgate.durable.bus import Bus
-from headgate.durable.events import Event
-from headgate.durable.failures import NonRetryable
-from headgate.durable.retry import Retry
-from headgate.durable.subscriptions import Filter
+from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.events import Event
+from headgate.durable.bus.subscriptions import Filter
+from headgate.durable.model.failures import NonRetryable
+from headgate.durable.model.retry import Retry
+from headgate.durable.sdk.app import App
 from headgate.errors import NotFoundError, ThrottledError, TransientError
 from headgate.ids import IdMaker
 from headgate.notify.alert_rows import Alert, Delivery, delivery_name

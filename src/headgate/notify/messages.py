@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import TransientError
 from headgate.notify.alert_rows import Alert, Group
 from headgate.notify.vocabulary import INFRASTRUCTURE, Action, Severity

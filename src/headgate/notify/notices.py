@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from headgate import shapes
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.errors import InvalidPayloadError
 from headgate.notify.vocabulary import INFRASTRUCTURE, DefaultRoute, Severity
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from headgate.durable.failures import NonRetryable
+from headgate.durable.model.failures import NonRetryable
 from headgate.errors import ThrottledError, TransientError
 from headgate.notify.credentials import Credential
 from headgate.notify.messages import Message, line

@@ -14,8 +14,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate.durable.failures import NonRetryable
-from headgate.durable.records import instant
+from headgate.durable.model.failures import NonRetryable
+from headgate.durable.model.records import instant
 from headgate.errors import TransientError
 from headgate.notify.credentials import Credential
 from headgate.notify.messages import Message, line

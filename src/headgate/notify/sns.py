@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.durable.failures import NonRetryable
+from headgate.durable.model.failures import NonRetryable
 from headgate.errors import SettingsError, ThrottledError, TransientError
 from headgate.notify.messages import Message, line
 from headgate.notify.vocabulary import Action

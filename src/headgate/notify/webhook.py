@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from headgate.durable.events import Event
-from headgate.durable.forwarding import Forwarder
+from headgate.durable.bus.events import Event
+from headgate.durable.bus.forwarding import Forwarder
 from headgate.errors import TransientError
 from headgate.notify.messages import Message
 from headgate.notify.vocabulary import Action

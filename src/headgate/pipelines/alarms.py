@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.pipeline_events import PipelineEvent, PipelineEvents
 

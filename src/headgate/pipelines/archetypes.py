@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition import Json, Pipeline, Trait
 from headgate.pipelines.node_edits import give, mapping_at, renamed

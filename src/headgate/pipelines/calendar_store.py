@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from headgate import shapes
 from headgate.clock import Clock
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import ConflictError, CorruptionError, InvalidIdError, NotFoundError, VersionConflictError
 from headgate.pipelines.calendars import Calendars, check_calendar
 from headgate.pipelines.definition import Exclusions, Inclusions

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 from msgspec import field as _field
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.vocabulary import CatchUp, FailureCategory, OnUnknown, Severity
 
 WINDOW_SECONDS: Final = 3_600.0

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import UserError
 from headgate.pipelines.calendars import Calendars
 from headgate.pipelines.definition import Period, Pipeline, Sla, Trait

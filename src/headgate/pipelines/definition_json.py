@@ -12,7 +12,7 @@ from msgspec import NODEFAULT, UNSET, Struct
 from msgspec.structs import FieldInfo
 
 from headgate import shapes
-from headgate.durable.duration import Seconds, from_json_type
+from headgate.durable.model.duration import Seconds, from_json_type
 from headgate.errors import InvalidPayloadError
 from headgate.pipelines.definition import Pipeline
 

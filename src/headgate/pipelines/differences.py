@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.durable import duration
-from headgate.durable.duration import Seconds
+from headgate.durable.model import duration
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.definition_json import encode, plain
 from headgate.pipelines.typed_reading import name_in_files

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from headgate.durable.cron import Recurrence, next_times
+from headgate.durable.schedules.cron import Recurrence, next_times
 from headgate.pipelines.calendars import Calendars, is_excluded, is_included, why_dormant
 from headgate.pipelines.definition import Inclusions, Pipeline, Schedule
 from headgate.pipelines.periods import Periods, Span, periods_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headgate.durable import duration
+from headgate.durable.model import duration
 from headgate.errors import DefinitionError, UserError
 from headgate.pipelines.definition import Json
 from headgate.pipelines.rule_operators import number, shown

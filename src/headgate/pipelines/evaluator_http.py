@@ -10,7 +10,7 @@ import ssl
 from typing import Final
 
 from headgate.clock import Clock
-from headgate.durable.destinations import Destinations, Resolve, system_resolve
+from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
 from headgate.pipelines.evaluator_protocol import (
     Answer,
     Question,

@@ -12,9 +12,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from headgate.durable.app import App
-from headgate.durable.bus import Bus
-from headgate.durable.events import Event
+from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.events import Event
+from headgate.durable.sdk.app import App
 from headgate.errors import NotFoundError, UserError
 from headgate.pipelines.definition import Pipeline, Schedule
 from headgate.pipelines.due_slots import schedule_id_of

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from headgate.durable.app import App
-from headgate.durable.drafts import ENDED_EVENT
-from headgate.durable.events import Event
-from headgate.durable.subscriptions import Filter
+from headgate.durable.bus.events import Event
+from headgate.durable.bus.subscriptions import Filter
+from headgate.durable.engine.turn_commit import ENDED_EVENT
+from headgate.durable.sdk.app import App
 from headgate.fanout import events as fanout_events
 from headgate.pipelines.runs import PREFIX, Runs
 from headgate.pipelines.waiting import Waiters, WaitKind

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import Field, StructType, Type
 
-from headgate.durable import duration
-from headgate.durable.duration import Seconds
+from headgate.durable.model import duration
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.archetypes import RULES, Archetype
 from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.definition_checks import ID, MODES, TRAIT_RULES, TRIGGER_TYPES

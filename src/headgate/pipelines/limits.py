@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from headgate.durable import duration
-from headgate.durable.duration import Seconds
+from headgate.durable.model import duration
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition import (
     Budgets,
     Cascade,

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.archetypes import SUFFIXES, Archetype, fill_in, shipped_archetypes
 from headgate.pipelines.calendars import Calendars
 from headgate.pipelines.definition import POLL_WINDOW_SECONDS, Pipeline

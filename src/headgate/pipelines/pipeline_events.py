@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.durable.bus import Bus
-from headgate.durable.events import Event
-from headgate.durable.records import instant
+from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.events import Event
+from headgate.durable.model.records import instant
 from headgate.errors import ConflictError, InvalidPayloadError
 from headgate.ids import IdMaker
 from headgate.notify.notices import Notice, event_type

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from headgate.durable import duration
+from headgate.durable.model import duration
 from headgate.errors import DefinitionError, InvalidPayloadError, UserError
 from headgate.health.resolution_regex import TEXT_LENGTH_MAX, compiled
 from headgate.pipelines.definition import Json

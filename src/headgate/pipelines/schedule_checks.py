@@ -8,8 +8,8 @@ from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Final
 
-from headgate.durable import cron
-from headgate.durable.events import check_type
+from headgate.durable.bus.events import check_type
+from headgate.durable.schedules import cron
 from headgate.errors import UserError
 from headgate.notify.notices import TYPE_PREFIX
 from headgate.pipelines.calendars import Calendars, check_calendar, why_excluded

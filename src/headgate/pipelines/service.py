@@ -8,11 +8,11 @@ from typing import Any, Protocol
 from headgate.asl.service import AslService
 from headgate.asl.task_tokens import Callback, Told
 from headgate.clock import Clock
-from headgate.durable.app import App
-from headgate.durable.bus import Bus
-from headgate.durable.definitions import Activity
-from headgate.durable.history import ActivityOptions
-from headgate.durable.retry import Retry
+from headgate.durable.bus.bus import Bus
+from headgate.durable.model.history import ActivityOptions
+from headgate.durable.model.retry import Retry
+from headgate.durable.sdk.app import App
+from headgate.durable.sdk.definitions import Activity
 from headgate.errors import AlreadyStartedError, InvalidPayloadError, UserError
 from headgate.ids import IdMaker
 from headgate.pipelines.archetypes import Archetype

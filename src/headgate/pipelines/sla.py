@@ -27,7 +27,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec import UNSET, Struct
 
-from headgate.durable import duration
+from headgate.durable.model import duration
 from headgate.errors import InvalidScheduleError, UserError
 from headgate.pipelines.definition import Sla
 from headgate.pipelines.due_slots import Beginning, Timetable

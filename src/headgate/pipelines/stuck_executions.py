@@ -10,10 +10,10 @@ import hashlib
 from typing import Any, Final
 
 from headgate.clock import Clock
-from headgate.durable.app import App
-from headgate.durable.events import Event
-from headgate.durable.history import Status
-from headgate.durable.setbacks import STUCK_EVENT
+from headgate.durable.bus.events import Event
+from headgate.durable.engine.stuck import STUCK_EVENT
+from headgate.durable.model.history import Status
+from headgate.durable.sdk.app import App
 from headgate.errors import ConflictError
 from headgate.notify.notices import Notice
 from headgate.pipelines.event_names import EventName

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.durable import duration
+from headgate.durable.model import duration
 from headgate.errors import ConflictError, CorruptionError, InvalidPayloadError
 from headgate.pipelines.definition import Json, Pipeline
 from headgate.pipelines.facts import TraitFact

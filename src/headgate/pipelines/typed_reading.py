@@ -10,7 +10,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct
 from msgspec.inspect import Field, StructType, Type
 
-from headgate.durable.duration import seconds_of
+from headgate.durable.model.duration import seconds_of
 from headgate.pipelines.problems import Problem, nearest, one_of, shown
 from headgate.pipelines.yaml_marks import Node, child_path
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import ConflictError
 from headgate.pipelines.definition import Json
 from headgate.pipelines.event_names import EventName

@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import ConflictError
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.run_rows import Slot

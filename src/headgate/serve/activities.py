@@ -9,7 +9,7 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Raw, Struct
 
 from headgate.auth.roles import Permission
-from headgate.durable.failures import DATA_BYTES_MAX, MESSAGE_BYTES_MAX, NOTHING, ErrorInfo
+from headgate.durable.model.failures import DATA_BYTES_MAX, MESSAGE_BYTES_MAX, NOTHING, ErrorInfo
 from headgate.durable.service import Service
 from headgate.errors import NotFoundError, PayloadTooLargeError, StaleClaimError
 from headgate.serve.operations import Answer, Call, NoQuery, Operation, Part, operation_routes

@@ -11,9 +11,9 @@ from msgspec import Meta, Struct
 
 from headgate.auth.roles import Permission
 from headgate.clock import Clock
-from headgate.durable.duration import seconds
-from headgate.durable.failures import NonRetryable
-from headgate.durable.records import instant
+from headgate.durable.model.duration import seconds
+from headgate.durable.model.failures import NonRetryable
+from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError, UserError
 from headgate.notify.alert_rows import Alert
 from headgate.notify.alerts import Alerts

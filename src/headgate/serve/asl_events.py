@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from headgate.asl.journal import Event
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 
 # The types of which GetExecutionHistory has details; those of the others would be under a key that nobody knows.
 _ENDS: Final = {

@@ -12,8 +12,8 @@ from headgate.asl.executions import MACHINE_TAG, MachineExecutions
 from headgate.asl.failures import StateError
 from headgate.asl.hosting import WORKFLOW
 from headgate.asl.task_tokens import Callback, Told
-from headgate.durable.client import Client
-from headgate.durable.listing import Listing
+from headgate.durable.client.client import Client
+from headgate.durable.client.listing import Listing
 from headgate.errors import (
     AlreadyStartedError,
     ConflictError,

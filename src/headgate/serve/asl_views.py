@@ -13,9 +13,9 @@ from headgate.asl.executions import MACHINE_TAG, Description, ExecutionStatus, e
 from headgate.asl.graph import Form
 from headgate.asl.machines import StoredMachine
 from headgate.asl.requests import MachineFailed
-from headgate.durable.history import Status
-from headgate.durable.pending import told_error
-from headgate.durable.records import Execution
+from headgate.durable.client.blocked_on import told_error
+from headgate.durable.model.history import Status
+from headgate.durable.model.records import Execution
 from headgate.errors import DefinitionError, InvalidPayloadError
 from headgate.serve.asl_events import said
 from headgate.serve.execution_views import Limit

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from headgate.auth.api_keys import ApiKey, ApiKeys
 from headgate.auth.roles import Permission, role
 from headgate.auth.rules import Reach, Rule
-from headgate.durable.duration import seconds
+from headgate.durable.model.duration import seconds
 from headgate.errors import NotFoundError
 from headgate.health import moments, urns
 from headgate.health.audit_chain import Head, Record

@@ -10,7 +10,7 @@ import structlog
 from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.durable.app import App
+from headgate.durable.sdk.app import App
 from headgate.errors import DefinitionError
 from headgate.fanout.attempts import ErrorClass
 from headgate.fanout.children import READY_SECONDS_MAX, Child

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach
-from headgate.durable.bus import DeadLetter, DeadLetterPage
-from headgate.durable.duration import optional_seconds
-from headgate.durable.records import instant
+from headgate.durable.bus.bus import DeadLetter, DeadLetterPage
+from headgate.durable.model.duration import optional_seconds
+from headgate.durable.model.records import instant
 from headgate.durable.service import Service
 from headgate.errors import ConflictError, NotFoundError, UserError
 from headgate.serve.execution_views import Duration, Limit, Name

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from headgate import shapes
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach
-from headgate.durable import events
-from headgate.durable.event_log import StoredEvent, first_id
-from headgate.durable.events import BATCH_TYPE, JSON_TYPE, STRUCTURED_TYPE, Event
-from headgate.durable.records import instant
+from headgate.durable.bus import events
+from headgate.durable.bus.event_log import StoredEvent, first_id
+from headgate.durable.bus.events import BATCH_TYPE, JSON_TYPE, STRUCTURED_TYPE, Event
+from headgate.durable.model.records import instant
 from headgate.durable.service import Service
 from headgate.errors import HeadgateError, InvalidPayloadError
 from headgate.serve.execution_views import Limit

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from headgate.durable.history import Status
-from headgate.durable.records import Execution
+from headgate.durable.model.history import Status
+from headgate.durable.model.records import Execution
 from headgate.durable.service import Service
 from headgate.errors import ConflictError, CursorError, UserError
 from headgate.serve.execution_views import Reason

@@ -8,11 +8,11 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from headgate.durable.duration import SECONDS_MAX
-from headgate.durable.history import Note, Status, Turn, dump_command, dump_event
-from headgate.durable.pending import Wait, told_error
-from headgate.durable.records import Execution, instant
-from headgate.durable.starts import Reuse
+from headgate.durable.client.blocked_on import Wait, told_error
+from headgate.durable.model.duration import SECONDS_MAX
+from headgate.durable.model.history import Note, Status, Turn, dump_command, dump_event
+from headgate.durable.model.records import Execution, instant
+from headgate.durable.model.starts import Reuse
 from headgate.serve.operations import PREFIX
 from headgate.serve.raw_values import ErrorView, error_view, missing, optional_raw
 

@@ -14,12 +14,12 @@ from urllib.parse import quote
 from litestar import Response
 from msgspec import Raw
 
-from headgate.durable import duration
-from headgate.durable.failures import describe
-from headgate.durable.history import AnswerUpdate, Status
-from headgate.durable.queries import QUERY_SECONDS
-from headgate.durable.records import Execution
-from headgate.durable.served import servers
+from headgate.durable.client.start_lookup import servers
+from headgate.durable.model import duration
+from headgate.durable.model.failures import describe
+from headgate.durable.model.history import AnswerUpdate, Status
+from headgate.durable.model.records import Execution
+from headgate.durable.replay.query_replay import QUERY_SECONDS
 from headgate.durable.service import Service
 from headgate.errors import ExecutionClosedError, HeadgateError, UnknownWorkflowError, UserError
 from headgate.serve.execution_views import (

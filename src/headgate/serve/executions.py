@@ -10,12 +10,12 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Raw, Struct
 
 from headgate.auth.roles import Permission
-from headgate.durable.duration import optional_seconds
-from headgate.durable.fleet import list_members
-from headgate.durable.history import Status
-from headgate.durable.pending import Pending
-from headgate.durable.records import Execution, instant
-from headgate.durable.served import OURS, servers
+from headgate.durable.client.blocked_on import Pending
+from headgate.durable.client.start_lookup import OURS, servers
+from headgate.durable.engine.membership import list_members
+from headgate.durable.model.duration import optional_seconds
+from headgate.durable.model.history import Status
+from headgate.durable.model.records import Execution, instant
 from headgate.durable.service import Service
 from headgate.errors import NotFoundError, UnknownWorkflowError, UserError
 from headgate.serve.execution_bulk import bulk_operations

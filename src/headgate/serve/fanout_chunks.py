@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from headgate.durable.duration import optional_seconds
+from headgate.durable.model.duration import optional_seconds
 from headgate.errors import PayloadTooLargeError, StaleClaimError
 from headgate.fanout.attempts import Failure, Result, item_places
 from headgate.fanout.handlers import OUTPUT_BYTES_MAX

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
-from headgate.durable.duration import optional_seconds
+from headgate.durable.model.duration import optional_seconds
 from headgate.errors import UserError
 from headgate.fanout.counts import Counts
 from headgate.fanout.healing import Healed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headgate.durable.event_log import LIMIT_MAX, EventLog, StoredEvent, first_id
+from headgate.durable.bus.event_log import LIMIT_MAX, EventLog, StoredEvent, first_id
 from headgate.health.service import HealthService
 
 # An event's place in the log is that of when it was made, and a later one may be there before it: look back so far.

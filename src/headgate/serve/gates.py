@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from headgate.auth import rules
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
-from headgate.durable.duration import seconds
+from headgate.durable.model.duration import seconds
 from headgate.errors import InvalidPayloadError
 from headgate.health.gate_decisions import AGE_SECONDS_MAX, OnUnknown, Override, Question, Verb
 from headgate.health.gatekeeper import DATASETS_MAX, GateAnswer

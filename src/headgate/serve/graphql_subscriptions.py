@@ -16,7 +16,7 @@ from strawberry import UNSET
 from headgate import shapes
 from headgate.auth.principals import Principal
 from headgate.auth.roles import Permission
-from headgate.durable.event_log import StoredEvent
+from headgate.durable.bus.event_log import StoredEvent
 from headgate.errors import NotFoundError
 from headgate.health import urns
 from headgate.health.incident_values import Incident

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from headgate.clock import Clock
-from headgate.durable.pulse import Pulse
+from headgate.durable.worker.status import Pulse
 from headgate.errors import CorruptionError, HeadgateError
 from headgate.serve.sweeper import Sweeper
 from headgate.store.catalogue.tables import HEALTH_CHECK

@@ -15,7 +15,7 @@ from headgate.auth import rules
 from headgate.auth.principals import Principal, require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
-from headgate.durable.duration import seconds
+from headgate.durable.model.duration import seconds
 from headgate.errors import InvalidPayloadError
 from headgate.health import moments, urns, vocabulary
 from headgate.health.blast_radius import BlastRadius as Reached

@@ -17,7 +17,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from headgate.clock import Clock, SystemClock
-from headgate.durable.app import App
+from headgate.durable.sdk.app import App
 from headgate.health.meters import HealthMeters
 from headgate.health.service import HealthService
 from headgate.health_wiring import open_health

@@ -26,8 +26,8 @@ from headgate import shapes
 from headgate.auth.principals import LOCAL, Principal, require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
-from headgate.durable.http_messages import HttpError
-from headgate.durable.http_paths import Kind, PathTemplate, PathTree, split_path
+from headgate.durable.http.messages import HttpError
+from headgate.durable.http.paths import Kind, PathTemplate, PathTree, split_path
 from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.serve.operation_documents import OperationDocuments
 from headgate.serve.pool import WorkPool

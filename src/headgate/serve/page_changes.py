@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headgate.auth.principals import Principal, may
 from headgate.auth.roles import Permission
-from headgate.durable.event_log import StoredEvent
+from headgate.durable.bus.event_log import StoredEvent
 from headgate.errors import HeadgateError
 from headgate.health import announcements
 from headgate.health.service import HealthService

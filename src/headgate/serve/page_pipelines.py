@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headgate import shapes
-from headgate.durable.duration import from_json_type
+from headgate.durable.model.duration import from_json_type
 from headgate.errors import NotFoundError
 from headgate.health.moments import instant
 from headgate.pipelines.definition import Pipeline

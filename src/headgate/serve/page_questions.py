@@ -15,7 +15,7 @@ from msgspec import Struct
 from headgate import shapes
 from headgate.auth.principals import Principal, may
 from headgate.auth.roles import Permission
-from headgate.durable.bus import Bus
+from headgate.durable.bus.bus import Bus
 from headgate.errors import ForbiddenError, NotFoundError, TransientError
 from headgate.health.service import HealthService
 from headgate.pipelines.service import PipelineService

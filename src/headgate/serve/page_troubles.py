@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate.durable.event_log import EventLog, first_id
+from headgate.durable.bus.event_log import EventLog, first_id
 from headgate.errors import CorruptionError
 from headgate.notify.notices import event_type
 from headgate.pipelines.event_names import EventName

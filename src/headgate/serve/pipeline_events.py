@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from headgate.durable.bus import Bus
-from headgate.durable.event_log import StoredEvent, first_id
-from headgate.durable.records import instant
+from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.event_log import StoredEvent, first_id
+from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError
 from headgate.notify.notices import TYPE_PREFIX, Notice, event_type
 from headgate.notify.vocabulary import Severity

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from headgate.durable.duration import seconds
+from headgate.durable.model.duration import seconds
 from headgate.errors import NotFoundError
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.named_slots import date_named

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.pipelines.backfill_plans import Backfill, BackfillState
 from headgate.pipelines.controls import Control
 from headgate.pipelines.evaluations import Purpose, StoredEvaluation

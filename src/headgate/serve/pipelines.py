@@ -9,7 +9,7 @@ from urllib.parse import quote
 from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Struct
 
-from headgate.durable.bus import Bus
+from headgate.durable.bus.bus import Bus
 from headgate.errors import DefinitionError, InvalidPayloadError
 from headgate.pipelines import problems
 from headgate.pipelines.calendar_store import CalendarStore

@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from headgate.durable import payload
-from headgate.durable.failures import ErrorInfo
-from headgate.durable.history import NULL
+from headgate.durable.model import payload
+from headgate.durable.model.failures import ErrorInfo
+from headgate.durable.model.history import NULL
 
 # In a body that leaves the value out.
 MISSING: Final = Raw()

@@ -13,13 +13,13 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Raw, Struct
 
 from headgate.auth.roles import Permission
-from headgate.durable import cron
-from headgate.durable.cron import Recurrence
-from headgate.durable.duration import optional_seconds, seconds
-from headgate.durable.records import instant
-from headgate.durable.schedules import PREVIEW_MAX
+from headgate.durable.model.duration import optional_seconds, seconds
+from headgate.durable.model.records import instant
+from headgate.durable.schedules import cron
+from headgate.durable.schedules.cron import Recurrence
+from headgate.durable.schedules.schedules import PREVIEW_MAX
+from headgate.durable.schedules.slots import Backfill, CatchUp, Fire, Overlap, Schedule, Spec, moment
 from headgate.durable.service import Service
-from headgate.durable.slots import Backfill, CatchUp, Fire, Overlap, Schedule, Spec, moment
 from headgate.serve.execution_views import Duration, Limit, Reason
 from headgate.serve.executions import require_workflow
 from headgate.serve.operations import PREFIX, Answer, Call, NoQuery, Operation, Part, operation_routes

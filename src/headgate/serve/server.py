@@ -13,7 +13,7 @@ import structlog
 from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
 from headgate.clock import Clock
-from headgate.durable.app import App
+from headgate.durable.sdk.app import App
 from headgate.fanout.background import Background
 from headgate.fanout.service import FanoutService
 from headgate.health.meters import HealthMeters

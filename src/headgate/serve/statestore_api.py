@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.durable.bus import Bus
+from headgate.durable.bus.bus import Bus
 from headgate.health.service import HealthService
 from headgate.serve import statestore as pb
 from headgate.serve.pool import WorkPool

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from headgate.auth.principals import Principal
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
-from headgate.durable.bus import Bus
-from headgate.durable.event_log import StoredEvent, first_id
+from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.event_log import StoredEvent, first_id
 from headgate.errors import NotFoundError
 from headgate.health import urns, vocabulary
 from headgate.health.announcements import SOURCE

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from litestar.response import Stream
 
-from headgate.durable import duration
+from headgate.durable.model import duration
 from headgate.errors import UserError
 
 MEDIA_TYPE: Final = "text/event-stream"

@@ -7,11 +7,11 @@ from typing import Final
 from msgspec import Struct
 
 from headgate import shapes
-from headgate.durable.duration import optional_seconds
-from headgate.durable.history import Status
-from headgate.durable.records import Execution, instant
+from headgate.durable.engine.stuck import STUCK_EVENT
+from headgate.durable.model.duration import optional_seconds
+from headgate.durable.model.history import Status
+from headgate.durable.model.records import Execution, instant
 from headgate.durable.service import Service
-from headgate.durable.setbacks import STUCK_EVENT
 from headgate.serve.execution_views import Duration
 from headgate.serve.raw_values import ErrorView, error_view
 

@@ -10,10 +10,10 @@ from msgspec import Meta, Struct
 
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach
-from headgate.durable.records import instant
-from headgate.durable.replays import DROPPED_MAX, ReplayState, ReplayStatus
+from headgate.durable.bus.replays import DROPPED_MAX, ReplayState, ReplayStatus
+from headgate.durable.bus.subscriptions import Filter, Registered
+from headgate.durable.model.records import instant
 from headgate.durable.service import Service
-from headgate.durable.subscriptions import Filter, Registered
 from headgate.serve.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
 from headgate.serve.pool import WorkPool
 from headgate.serve.raw_values import idempotency_key

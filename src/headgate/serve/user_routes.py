@@ -27,11 +27,11 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Operation, Schema
 from litestar.types import ASGIApp, ControllerRouterHandler, Message, Receive, Scope, Send
 
-from headgate.durable.http import BadInputError, Headers, HttpError, Match, Request, Route, Router
-from headgate.durable.http_messages import WireResponse, to_json
-from headgate.durable.http_openapi import Document, describe
-from headgate.durable.http_paths import Kind, PathTemplate
-from headgate.durable.http_routes import METHODS
+from headgate.durable.http.messages import WireResponse, to_json
+from headgate.durable.http.openapi import Document, describe
+from headgate.durable.http.paths import Kind, PathTemplate
+from headgate.durable.http.router import BadInputError, Headers, HttpError, Match, Request, Route, Router
+from headgate.durable.http.routes import METHODS
 from headgate.errors import BadOutputError, FatalError, UnauthenticatedError
 from headgate.serve.access import CORRELATION_HEADER
 from headgate.serve.guard import BODY_BYTES_MAX

@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from headgate.clock import Clock
-from headgate.durable.app import App
+from headgate.durable.sdk.app import App
 from headgate.pipeline_wiring import open_engine, open_pipelines
 from headgate.pipelines.watchdog import TickReport
 from headgate.serve.stop import Stop

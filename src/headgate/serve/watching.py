@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.durable.records import Execution, execution_of
+from headgate.durable.model.records import Execution, execution_of
 from headgate.errors import HeadgateError, NotFoundError, ServerBusyError
 from headgate.store.catalogue.tables import EXECUTIONS
 from headgate.store.model.schema import Key

@@ -9,7 +9,7 @@ from contextlib import closing
 import structlog
 
 from headgate.clock import Clock
-from headgate.durable.app import App
+from headgate.durable.sdk.app import App
 from headgate.serve import garbage
 from headgate.serve.stop import Stop
 from headgate.settings import Settings

@@ -6,8 +6,8 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
 from headgate.auth.roles import Permission
-from headgate.durable.fleet import list_members
-from headgate.durable.records import instant
+from headgate.durable.engine.membership import list_members
+from headgate.durable.model.records import instant
 from headgate.durable.service import Service
 from headgate.serve.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
 from headgate.serve.pool import WorkPool

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.triggers.config import Config, between, check_headers, check_name, check_url
 from headgate.triggers.contract import (
     FailureCategory,

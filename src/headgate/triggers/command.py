@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from headgate.clock import Clock
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.triggers.command_process import Command, Finished, kill_group, run
 from headgate.triggers.command_records import Begun, CommandRecord, Ended, sweep
 from headgate.triggers.config import Config, between

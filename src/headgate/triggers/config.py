@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from headgate import shapes
-from headgate.durable.duration import from_json_type
+from headgate.durable.model.duration import from_json_type
 from headgate.errors import DefinitionError
 
 C = TypeVar("C")

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.triggers.config import Config, between, check_headers, check_url, exactly_one
 from headgate.triggers.contract import (
     FailureCategory,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.triggers.config import Config, between, check_headers, check_url
 from headgate.triggers.contract import (
     Job,

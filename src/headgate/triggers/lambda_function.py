@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Literal
 import msgspec
 
 from headgate import shapes
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.triggers.aws_clients import AwsClients, aws_call
 from headgate.triggers.config import Config, between, check_name
 from headgate.triggers.contract import (

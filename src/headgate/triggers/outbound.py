@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from headgate import shapes
 from headgate.clock import Clock
-from headgate.durable.destinations import Destinations, Resolve, system_resolve
-from headgate.durable.failures import NonRetryable
-from headgate.durable.forwarding import _CheckedNetwork, _Deadline
+from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
+from headgate.durable.bus.forwarding import _CheckedNetwork, _Deadline
+from headgate.durable.model.failures import NonRetryable
 from headgate.errors import TransientError
 from headgate.triggers.contract import FailureCategory, TriggerFailedError, shown
 

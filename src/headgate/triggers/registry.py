@@ -15,8 +15,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from headgate.clock import Clock
-from headgate.durable.client import Client
-from headgate.durable.destinations import Destinations, Resolve, system_resolve
+from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
+from headgate.durable.client.client import Client
 from headgate.errors import DefinitionError, SettingsError
 from headgate.fanout.service import FanoutService
 from headgate.triggers import templates

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from headgate.durable import payload
-from headgate.durable.client import Client
-from headgate.durable.duration import Seconds
-from headgate.durable.handle import failure_of
-from headgate.durable.history import Status
+from headgate.durable.client.client import Client
+from headgate.durable.client.handle import failure_of
+from headgate.durable.model import payload
+from headgate.durable.model.duration import Seconds
+from headgate.durable.model.history import Status
 from headgate.errors import (
     ConflictError,
     ExecutionClosedError,

@@ -12,10 +12,10 @@ from typing import Any, Self
 from headgate.asl.executions import MACHINE_TAG, MachineExecutions
 from headgate.asl.hosting import WORKFLOW
 from headgate.asl.item_readers import blob_name
-from headgate.durable.app import App
-from headgate.durable.failures import ExecutionFailure
-from headgate.durable.handle import Handle
-from headgate.durable.records import Execution
+from headgate.durable.client.handle import Handle
+from headgate.durable.model.failures import ExecutionFailure
+from headgate.durable.model.records import Execution
+from headgate.durable.sdk.app import App
 from headgate.fanout.library import Library
 from headgate.fanout.rows import Fanout
 from headgate.fanout.service import FanoutService

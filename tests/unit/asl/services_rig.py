@@ -14,10 +14,10 @@ from headgate.asl import services
 from headgate.asl.failures import StateError
 from headgate.asl.service import AslService
 from headgate.clock import VirtualClock
-from headgate.durable.activity_context import ActivityContext
-from headgate.durable.failures import ActivityFailure, revive
-from headgate.durable.performing import perform
+from headgate.durable.model.failures import ActivityFailure, revive
+from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.durable.service import Service
+from headgate.durable.worker.executor import perform
 from headgate.fanout.service import FanoutService
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.keyring import Keyring

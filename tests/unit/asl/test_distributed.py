@@ -21,7 +21,7 @@ from headgate.asl.item_readers import blob_name
 from headgate.asl.map_books import MapBooks
 from headgate.asl.map_orders import Tolerance
 from headgate.asl.task_tokens import Callback, Told
-from headgate.durable.history import Status
+from headgate.durable.model.history import Status
 from headgate.fanout.rows import Policy
 from headgate.fanout.sources import ListSource
 from headgate.fanout.splitting import Order

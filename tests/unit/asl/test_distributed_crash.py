@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headgate.clock import SystemClock
-from headgate.durable.app import App
+from headgate.durable.sdk.app import App
 from headgate.fanout.states import FanoutStatus
 from headgate.settings import Settings
 from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store

@@ -10,8 +10,8 @@ import pytest
 from headgate.asl.executions import ExecutionStatus, functions_of
 from headgate.asl.requests import compiled
 from headgate.asl.running import Limits
-from headgate.durable.fleet import Member
-from headgate.durable.history import Started, Status
+from headgate.durable.engine.membership import Member
+from headgate.durable.model.history import Started, Status
 from headgate.errors import (
     AlreadyStartedError,
     ExecutionClosedError,

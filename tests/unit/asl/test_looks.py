@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headgate.asl.executions import ExecutionStatus
-from headgate.durable.definitions import Activity
-from headgate.durable.history import ActivityOptions
+from headgate.durable.model.history import ActivityOptions
+from headgate.durable.sdk.definitions import Activity
 from headgate.errors import StoreBusyError
 from tests.asl_rig import Rig, machine, task
 

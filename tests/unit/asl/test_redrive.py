@@ -8,7 +8,7 @@ import pytest
 
 from headgate.asl.executions import ExecutionStatus
 from headgate.asl.running import Limits
-from headgate.durable.history import Status
+from headgate.durable.model.history import Status
 from headgate.errors import (
     ConflictError,
 )

@@ -10,7 +10,7 @@ import pytest
 from headgate.asl.executions import ExecutionStatus
 from headgate.asl.running import Limits
 from headgate.asl.task_tokens import Callback, Told
-from headgate.durable.history import Started
+from headgate.durable.model.history import Started
 from tests.asl_rig import Rig, beside, check_events, each, machine, task
 
 LONG = {"Type": "Wait", "Seconds": 86_400}

@@ -12,7 +12,7 @@ import pytest
 
 from headgate.asl.bus_calls import MESSAGE, NOTIFICATION, event_type
 from headgate.asl.failures import StateError
-from headgate.durable.events import Event, check_type
+from headgate.durable.bus.events import Event, check_type
 from tests.unit.asl.services_rig import EXECUTION, Rig
 from tests.unit.fanout.worlds import CrashError
 

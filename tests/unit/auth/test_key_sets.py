@@ -10,7 +10,7 @@ import pytest
 
 from headgate.auth.key_sets import ASK_AGAIN_SECONDS, REFRESH_SECONDS, TRUSTED_SECONDS, JwksFetcher, KeySet, public_keys
 from headgate.clock import SystemClock, VirtualClock
-from headgate.durable.destinations import Destinations
+from headgate.durable.bus.egress_policy import Destinations
 from headgate.errors import TransientError, UnauthenticatedError
 from tests.unit.auth.issuing import ISSUER, ec_key, jwk, jwks, rsa_key
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from headgate.cli.execution import _wait
-from headgate.durable.pending import Wait
+from headgate.durable.client.blocked_on import Wait
 
 AT = "2026-11-19T02:30:12.000Z"
 SENTENCES: dict[str, tuple[dict[str, Any], str]] = {

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import pytest
 
-from headgate.durable.http import BadInputError, Request, Response, Router
+from headgate.durable.http.router import BadInputError, Request, Response, Router
 
 
 class Colour(enum.Enum):

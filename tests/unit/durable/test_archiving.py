@@ -11,10 +11,10 @@ import pytest
 from msgspec import Raw
 
 from headgate.clock import VirtualClock
-from headgate.durable.archiving import GRACE_SECONDS, KEPT_SECONDS, PREFIX, Archive, Archiver
-from headgate.durable.history import Started, Status, Turn
-from headgate.durable.records import ARCHIVE, Execution, execution_of, turn_put
-from headgate.durable.starts import StartRequest, start_writes
+from headgate.durable.model.archive import GRACE_SECONDS, KEPT_SECONDS, PREFIX, Archive, Archiver
+from headgate.durable.model.history import Started, Status, Turn
+from headgate.durable.model.records import ARCHIVE, Execution, execution_of, turn_put
+from headgate.durable.model.starts import StartRequest, start_writes
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.catalogue.tables import CONTROL, EXECUTIONS, TURNS
 from headgate.store.model.requests import Query

@@ -15,16 +15,16 @@ import msgspec
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.durable import event_log, events
-from headgate.durable.app import App
-from headgate.durable.bus import Bus, Filter, Subscription, dead_letter, matches
-from headgate.durable.events import Event
-from headgate.durable.failures import ErrorInfo, describe
-from headgate.durable.history import ActivityOptions
-from headgate.durable.records import Activity, activity_of
-from headgate.durable.replays import ReplayStatus
-from headgate.durable.retry import Retry
-from headgate.durable.subscriptions import RETRY_DEFAULT, HandlerSignature
+from headgate.durable.bus import event_log, events
+from headgate.durable.bus.bus import Bus, Filter, Subscription, dead_letter, matches
+from headgate.durable.bus.events import Event
+from headgate.durable.bus.replays import ReplayStatus
+from headgate.durable.bus.subscriptions import RETRY_DEFAULT, HandlerSignature
+from headgate.durable.model.failures import ErrorInfo, describe
+from headgate.durable.model.history import ActivityOptions
+from headgate.durable.model.records import Activity, activity_of
+from headgate.durable.model.retry import Retry
+from headgate.durable.sdk.app import App
 from headgate.errors import (
     ConflictError,
     DefinitionError,

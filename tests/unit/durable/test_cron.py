@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.durable.cron import Recurrence, check, jitter_ms, next_times, slot_text, times_between
+from headgate.durable.schedules.cron import Recurrence, check, jitter_ms, next_times, slot_text, times_between
 from headgate.errors import InvalidScheduleError
 
 # Berlin: 2026-03-29 at 01:00Z from 02:00 to 03:00, 2026-10-25 at 01:00Z from 03:00 to 02:00.

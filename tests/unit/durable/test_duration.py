@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.durable.duration import SECONDS_MAX, Duration, optional_seconds, seconds, text
+from headgate.durable.model.duration import SECONDS_MAX, Duration, optional_seconds, seconds, text
 from headgate.errors import UserError
 
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from headgate.durable import events
-from headgate.durable.events import UNTIMED, Event, Mode
+from headgate.durable.bus import events
+from headgate.durable.bus.events import UNTIMED, Event, Mode
 from headgate.errors import InvalidPayloadError, PayloadTooLargeError
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.durable.failures import (
+from headgate.durable.model.failures import (
     CHAIN_MAX,
     DATA_BYTES_MAX,
     MESSAGE_BYTES_MAX,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.durable.forward_headers import BYTES_MAX, HeaderFiles
+from headgate.durable.bus.forward_headers import BYTES_MAX, HeaderFiles
 from headgate.errors import SettingsError, TransientError
 from headgate.settings import Secret
 

@@ -24,12 +24,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 import headgate as hg
 from headgate.clock import Clock, SystemClock, VirtualClock
-from headgate.durable import events
-from headgate.durable.destinations import Destinations, is_public
-from headgate.durable.events import Event, Mode
-from headgate.durable.failures import NonRetryable, describe
-from headgate.durable.forwarding import Forwarder
-from headgate.durable.subscriptions import RETRY_DEFAULT, Registry
+from headgate.durable.bus import events
+from headgate.durable.bus.egress_policy import Destinations, is_public
+from headgate.durable.bus.events import Event, Mode
+from headgate.durable.bus.forwarding import Forwarder
+from headgate.durable.bus.subscriptions import RETRY_DEFAULT, Registry
+from headgate.durable.model.failures import NonRetryable, describe
 from headgate.errors import DefinitionError, SettingsError, ThrottledError, TransientError
 from headgate.settings import Secret
 

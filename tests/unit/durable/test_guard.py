@@ -44,8 +44,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import headgate
-from headgate.durable import guard
-from headgate.durable.source_check import check_source
+from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay.determinism_lint import check_source
 from headgate.errors import UserError, WorkflowViolationError
 
 
@@ -203,7 +203,7 @@ def test_install__twice__adds_one_hook() -> None:
         "added = []\n"
         "add = sys.addaudithook\n"
         "sys.addaudithook = lambda hook: (added.append(hook), add(hook))\n"
-        "from headgate.durable import guard\n"
+        "from headgate.durable.replay import sandbox as guard\n"
         "guard.install(); guard.install()\n"
         "print(len(added))\n"
         "guard.enter('w')\n"

@@ -10,15 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.durable.http import (
-    BadOutputError,
-    Cors,
-    HttpError,
-    Next,
-    Request,
-    Response,
-    Router,
-)
+from headgate.durable.http.router import BadOutputError, Cors, HttpError, Next, Request, Response, Router
 from headgate.errors import DefinitionError
 from tests.unit.durable.http_app import (
     Line,

@@ -9,15 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate.durable.http import (
-    BadInputError,
-    BadOutputError,
-    Headers,
-    HttpError,
-    Request,
-    Response,
-    Router,
-)
+from headgate.durable.http.router import BadInputError, BadOutputError, Headers, HttpError, Request, Response, Router
 from headgate.errors import DefinitionError
 from tests.unit.durable.http_app import (
     Line,

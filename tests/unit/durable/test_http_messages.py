@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.durable.http import (
-    BadInputError,
-    BadOutputError,
-    Headers,
-    HttpError,
-    Request,
-    Response,
-)
+from headgate.durable.http.router import BadInputError, BadOutputError, Headers, HttpError, Request, Response
 from tests.unit.durable.http_app import (
     Colour,
     Line,

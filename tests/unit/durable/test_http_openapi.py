@@ -7,12 +7,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.durable.http import (
-    Request,
-    Response,
-    Router,
-    openapi,
-)
+from headgate.durable.http.router import Request, Response, Router, openapi
 from tests.unit.durable.http_app import Line, Order, Receipt, Search
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.durable.http import (
-    HttpError,
-    Router,
-)
+from headgate.durable.http.router import HttpError, Router
 from headgate.errors import DefinitionError
 from tests.unit.durable.http_app import (
     declared,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.durable.history import ActivityEnded, Note, Turn
-from headgate.durable.logs import TURNS_MAX, LogPlace, notes_of, read_page
+from headgate.durable.client.logs import TURNS_MAX, LogPlace, notes_of, read_page
+from headgate.durable.model.history import ActivityEnded, Note, Turn
 from headgate.errors import CursorError
 
 

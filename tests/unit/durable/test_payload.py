@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.durable.payload import BYTES_MAX, DEPTH_MAX, Signature, canonical, decode, digest, encode
+from headgate.durable.model.payload import BYTES_MAX, DEPTH_MAX, Signature, canonical, decode, digest, encode
 from headgate.errors import DefinitionError, InvalidPayloadError, PayloadTooLargeError, UserError
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def test_encode__too_large__is_refused_with_both_sizes() -> None:
 
 def test_encode__set__is_written_alike_under_every_hash_seed() -> None:
     program = (
-        "from headgate.durable.payload import encode\n"
+        "from headgate.durable.model.payload import encode\n"
         "from tests.unit.durable.test_payload import Line\n"
         "words = {'alpha', 'beta', 'gamma', 'delta', 'epsilon'}\n"
         "print(bytes(encode({'z': words, 'a': [Line('s', tags=frozenset(words))]}, what='x')).decode())"

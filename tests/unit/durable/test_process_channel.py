@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.durable.process_channel import ProcessChannel, packed
+from headgate.durable.worker.process_channel import ProcessChannel, packed
 from headgate.fanout.jobs import ANSWERS as READ_ANSWERS
 from headgate.fanout.jobs import JOBS, Answer, Done, Failed, Job, Progress, Ready, Unusable
 
@@ -189,7 +189,7 @@ def test_heard__nonsense_from_the_other_side__is_the_end_too(ends: Ends) -> None
 # In a process of its own: that of the tests has threads, and what they hold when it is forked is held for good.
 _FORKED: Final = """
 import os, socket
-from headgate.durable.process_channel import ProcessChannel
+from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.fanout.jobs import ANSWERS, JOBS, Done
 
 ours, theirs = socket.socketpair()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from headgate.durable.history import ActivityEnded, StartActivity, Status, Turn
-from headgate.durable.records import NEVER_MS, Activity, Execution, turn_put
+from headgate.durable.model.history import ActivityEnded, StartActivity, Status, Turn
+from headgate.durable.model.records import NEVER_MS, Activity, Execution, turn_put
 from headgate.store.model.requests import Put
 from headgate.store.model.validation import checked_item
 from headgate.store.model.values import Vouched, dump

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.durable.failures import ErrorInfo, NonRetryable, describe
-from headgate.durable.retry import Retry
+from headgate.durable.model.failures import ErrorInfo, NonRetryable, describe
+from headgate.durable.model.retry import Retry
 from headgate.errors import UserError
 
 

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
-from headgate.durable.cron import Recurrence
-from headgate.durable.declarations import Declarations, Limits
-from headgate.durable.history import CancelRequested, Event, Started, TerminateRequested, load_event
-from headgate.durable.records import MESSAGES
-from headgate.durable.schedules import BACKFILLS_MAX, Schedules
-from headgate.durable.slots import (
+from headgate.durable.model.declarations import Declarations, Limits
+from headgate.durable.model.history import CancelRequested, Event, Started, TerminateRequested, load_event
+from headgate.durable.model.records import MESSAGES
+from headgate.durable.schedules.cron import Recurrence
+from headgate.durable.schedules.schedules import BACKFILLS_MAX, Schedules
+from headgate.durable.schedules.slots import (
     SLOTS_MAX,
     STARTS_MAX,
     Backfill,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.durable.source_check import check_source
+from headgate.durable.replay.determinism_lint import check_source
 from headgate.errors import DefinitionError
 from tests.unit.durable import clock_helpers
 from tests.unit.durable.clock_helpers import Pricing, cached, plain, pricing, stamp, stamped

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from headgate.durable import turn_watch
-from headgate.durable.turn_watch import TurnInterrupted
+from headgate.durable.replay import turn_timeout as turn_watch
+from headgate.durable.replay.turn_timeout import TurnInterrupted
 from headgate.errors import WorkflowViolationError
 from tests.acceptance.program import until
 

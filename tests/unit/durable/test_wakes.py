@@ -11,16 +11,16 @@ import pytest
 import headgate as hg
 from headgate.aws.deliveries import work_off
 from headgate.clock import SystemClock, VirtualClock
-from headgate.durable.cron import Recurrence
-from headgate.durable.fleet import list_members
-from headgate.durable.invoked_activities import LIMITED_SECONDS_MIN, InvokedActivities
-from headgate.durable.invoked_turns import InvokedTurns
-from headgate.durable.records import Activity, activity_of
+from headgate.durable.engine.membership import list_members
+from headgate.durable.model.records import Activity, activity_of
+from headgate.durable.schedules.cron import Recurrence
+from headgate.durable.schedules.slots import Spec
+from headgate.durable.serverless.activity_handler import LIMITED_SECONDS_MIN, InvokedActivities
+from headgate.durable.serverless.sqs import GROUP_CHARS_MAX, group_of
+from headgate.durable.serverless.turn_handler import InvokedTurns
+from headgate.durable.serverless.wake_sweep import WakeSweep, is_time
+from headgate.durable.serverless.wakeups import ActivityWake, Due, TurnWake, WorkerWake, asked_by, dump_due, load_due
 from headgate.durable.service import Service
-from headgate.durable.slots import Spec
-from headgate.durable.sqs import GROUP_CHARS_MAX, group_of
-from headgate.durable.wake_sweep import WakeSweep, is_time
-from headgate.durable.wakes import ActivityWake, Due, TurnWake, WorkerWake, asked_by, dump_due, load_due
 from headgate.errors import CorruptionError
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.catalogue.tables import ACTIVITIES, INBOXES, TIMERS, WORKERS

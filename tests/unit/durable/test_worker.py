@@ -11,8 +11,8 @@ from contextlib import suppress
 import pytest
 
 import headgate as hg
-from headgate.durable.agenda import Agenda
-from headgate.durable.records import Activity
+from headgate.durable.model.records import Activity
+from headgate.durable.worker.poller import Agenda
 
 app = hg.App("turning")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.durable.failures import NonRetryable
+from headgate.durable.model.failures import NonRetryable
 from headgate.errors import InvalidPayloadError, NotAdmittedError, StoreClosedError, ThrottledError
 from headgate.fanout.chunk_handler import chunk_handler
 from headgate.fanout.library import Library

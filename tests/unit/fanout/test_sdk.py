@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from headgate.clock import SystemClock, VirtualClock
-from headgate.durable.failures import NonRetryable
+from headgate.durable.model.failures import NonRetryable
 from headgate.errors import (
     InvalidItemError,
     InvalidPayloadError,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from headgate.durable.hosts import this_host
+from headgate.durable.engine.membership import this_host
 from headgate.errors import OutcomeUnknownError, StoreBusyError
 from headgate.fanout import tending
 from headgate.fanout.attempts import Failure, Result

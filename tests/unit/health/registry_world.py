@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.clock import VirtualClock
-from headgate.durable.bus import Bus
+from headgate.durable.bus.bus import Bus
 from headgate.errors import StoreBusyError
 from headgate.health.audit import Audit
 from headgate.health.datasets import DatasetSpec, FreshnessSlo, SchemaBinding, Slos, Source

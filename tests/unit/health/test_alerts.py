@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from headgate.durable.event_log import first_id
-from headgate.durable.events import Event
+from headgate.durable.bus.event_log import first_id
+from headgate.durable.bus.events import Event
 from headgate.errors import DatasetNotFoundError, StoreBusyError, ThrottledError
 from headgate.health.alerts import WAITING_MAX, Alerts
 from headgate.health.incident_values import Trouble

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.durable.app import App
+from headgate.durable.sdk.app import App
 from headgate.errors import SettingsError
 from headgate.health.evidence_rows import Evidence, Result, Validation
 from headgate.health.service import HealthService

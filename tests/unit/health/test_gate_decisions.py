@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import UserError
 from headgate.health import incident_decisions
 from headgate.health.datasets import Dataset, DatasetStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import InvalidIdError, InvalidPayloadError
 from headgate.health.datasets import Dataset
 from headgate.health.gate_decisions import Code, OnUnknown, Question, Ruling, Verb

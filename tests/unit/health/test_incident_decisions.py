@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import IllegalTransitionError, InvalidPayloadError
 from headgate.health import incident_decisions as decisions
 from headgate.health.incident_values import (

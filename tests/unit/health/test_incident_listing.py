@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import CursorError, UserError
 from headgate.health.incident_listing import IncidentFilter
 from headgate.health.incident_values import Changes, Incident, Resolution

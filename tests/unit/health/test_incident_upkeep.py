@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import StoreBusyError
 from headgate.health.announcements import IncidentNews
 from headgate.health.incident_rows import Due

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headgate.durable.records import instant
-from headgate.durable.subscriptions import Subscription
+from headgate.durable.bus.subscriptions import Subscription
+from headgate.durable.model.records import instant
 from headgate.errors import (
     DatasetNotFoundError,
     IllegalTransitionError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.durable import records
+from headgate.durable.model import records
 from headgate.errors import InvalidPayloadError
 from headgate.health import moments
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.durable.bus import Bus
-from headgate.durable.event_log import first_id
+from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.event_log import first_id
 from headgate.errors import TransientError
 from headgate.health.datasets import DatasetSpec
 from headgate.health.incident_listing import IncidentFilter

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError, StoreBusyError, StoreClosedError
 from headgate.health.signal_coalescing import Coalescer
 from headgate.health.signal_decisions import Verdict

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import InvalidIdError, InvalidPayloadError, UserError
 from headgate.health.signal_values import Metrics, Producer, SignalUpdate, SignalValue, checked
 from headgate.health.vocabulary import Confidence, SignalState

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.durable.records import instant
-from headgate.durable.subscriptions import Subscription
+from headgate.durable.bus.subscriptions import Subscription
+from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError, StoreBusyError, UserError
 from headgate.health.incident_values import Changes
 from headgate.health.signal_decisions import Standing, Verdict

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import InvalidIdError, InvalidPayloadError
 from headgate.health.topic_producers import Source, TopicProducer, TopicProducers, merged
 from headgate.health.vocabulary import Confidence

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.health.signal_decisions import Standing, Verdict, decide
 from headgate.health.signal_values import ANY_VERSION, Metrics, Signal, SignalUpdate
 from headgate.health.vocabulary import SignalState, Tier

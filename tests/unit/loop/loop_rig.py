@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.health.incident_listing import IncidentFilter
 from headgate.health.incident_values import Incident
 from headgate.health.service import HealthService

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.durable.events import Event
-from headgate.durable.subscriptions import Subscription
+from headgate.durable.bus.events import Event
+from headgate.durable.bus.subscriptions import Subscription
 from headgate.health_wiring import announcing
 from headgate.loop.awaited import SUBSCRIPTION, TYPES
 from headgate.store.catalogue.tables import ACTIVITIES, EVENTS

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.durable.event_log import first_id
-from headgate.durable.events import Event
+from headgate.durable.bus.event_log import first_id
+from headgate.durable.bus.events import Event
 from headgate.errors import StoreBusyError
 from headgate.health.vocabulary import IncidentStatus, SignalState
 from headgate.loop.outcome_signals import DATA, RUN

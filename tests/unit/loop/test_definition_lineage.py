@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from headgate.durable.event_log import first_id
-from headgate.durable.events import Event
+from headgate.durable.bus.event_log import first_id
+from headgate.durable.bus.events import Event
 from headgate.loop.definition_lineage import TYPES, DefinitionLineage
 from headgate.notify.notices import Notice
 from headgate.pipelines.definition import Pipeline

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from headgate.clock import Clock, VirtualClock
-from headgate.durable.app import App
-from headgate.durable.destinations import Destinations
-from headgate.durable.events import Event
-from headgate.durable.records import NEVER_MS
+from headgate.durable.bus.egress_policy import Destinations
+from headgate.durable.bus.events import Event
+from headgate.durable.model.records import NEVER_MS
+from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
 from headgate.ids import IdMaker
 from headgate.notify.alerts import Alerts

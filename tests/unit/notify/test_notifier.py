@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.errors import InvalidPayloadError, NotFoundError, TransientError
 from headgate.notify.alert_rows import ESCALATIONS_DUE, escalation_key
 from headgate.notify.decisions import Fate

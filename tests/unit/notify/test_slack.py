@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.clock import SystemClock, VirtualClock
-from headgate.durable.failures import NonRetryable
+from headgate.durable.model.failures import NonRetryable
 from headgate.errors import ThrottledError, TransientError
 from headgate.ids import IdMaker
 from headgate.notify.channels import open_channels

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from headgate.clock import SystemClock
-from headgate.durable.failures import NonRetryable
+from headgate.durable.model.failures import NonRetryable
 from headgate.errors import TransientError
 from headgate.notify.channels import open_channels
 from headgate.notify.configuration import parse_config

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.clock import SystemClock
-from headgate.durable.failures import NonRetryable
+from headgate.durable.model.failures import NonRetryable
 from headgate.errors import SettingsError, TransientError
 from headgate.notify.channels import open_channels
 from headgate.notify.configuration import parse_config

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from headgate.clock import SystemClock, VirtualClock
-from headgate.durable.destinations import Destinations
-from headgate.durable.failures import NonRetryable
+from headgate.durable.bus.egress_policy import Destinations
+from headgate.durable.model.failures import NonRetryable
 from headgate.errors import SettingsError, TransientError
 from headgate.ids import IdMaker
 from headgate.notify.channels import Surroundings, open_channels

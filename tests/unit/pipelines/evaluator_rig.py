@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.clock import Clock, SystemClock, VirtualClock
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition import Trait
 from headgate.pipelines.evaluator_protocol import Question
 from headgate.pipelines.evaluators import TraitOrder

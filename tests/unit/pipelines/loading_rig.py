@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headgate.clock import VirtualClock
-from headgate.durable.destinations import Destinations
+from headgate.durable.bus.egress_policy import Destinations
 from headgate.pipelines.loading import Known, load_text
 from headgate.pipelines.problems import Problem, errors_of
 from headgate.triggers.aws_clients import AwsClients

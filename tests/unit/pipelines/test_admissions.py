@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.admissions import Applicant, admit
 from headgate.pipelines.definition import RetryPolicy
 from headgate.pipelines.retries import backoff_seconds, decide_retry

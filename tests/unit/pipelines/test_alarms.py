@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.notify.vocabulary import INFRASTRUCTURE
 from headgate.pipelines.alarms import Alarms
 from headgate.pipelines.definition import Json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headgate.durable.app import App
+from headgate.durable.sdk.app import App
 from headgate.notify.vocabulary import INFRASTRUCTURE
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.vocabulary import RunStatus

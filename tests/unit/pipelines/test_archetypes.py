@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import DefinitionError
 from headgate.pipelines.archetypes import (
     Archetype,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition import Cascade, Period, Pipeline, Readiness, Rule, Schedule, SensorTrigger, Upstream
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.run_rows import Slot

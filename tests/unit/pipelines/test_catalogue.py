@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.durable.events import Event
-from headgate.durable.subscriptions import Filter, Subscription, matches
+from headgate.durable.bus.events import Event
+from headgate.durable.bus.subscriptions import Filter, Subscription, matches
 from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.notify.delivering import CHANNEL_FAILED, CHANNEL_RECOVERED
 from headgate.notify.notices import NEWS, TYPE_PREFIX, event_type

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import InvalidScheduleError
 from headgate.pipelines.definition import Exclusions, Inclusions, Period, Pipeline, Schedule, SensorTrigger, Upstream
 from headgate.pipelines.due_slots import (

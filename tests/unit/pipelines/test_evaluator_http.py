@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 
 from headgate.clock import Clock, SystemClock
-from headgate.durable.destinations import Destinations
+from headgate.durable.bus.egress_policy import Destinations
 from headgate.pipelines.evaluator_http import HttpEvaluator
 from headgate.pipelines.evaluator_protocol import Answer
 from headgate.pipelines.vocabulary import FailureCategory, TraitStatus

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from headgate.clock import SystemClock, VirtualClock
-from headgate.durable.destinations import Destinations
-from headgate.durable.duration import Seconds
+from headgate.durable.bus.egress_policy import Destinations
+from headgate.durable.model.duration import Seconds
 from headgate.errors import DefinitionError, StoreBusyError
 from headgate.ids import IdMaker
 from headgate.pipelines.definition import Trait

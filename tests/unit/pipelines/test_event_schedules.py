@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.pipelines.definition import Json, Pipeline, Schedule
 from headgate.pipelines.event_schedules import NOTHING, SUBSCRIPTION
 from headgate.pipelines.vocabulary import Cause

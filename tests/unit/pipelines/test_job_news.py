@@ -12,10 +12,10 @@ import pytest
 
 import headgate as hg
 from headgate.clock import VirtualClock
-from headgate.durable import guard
-from headgate.durable.app import App
-from headgate.durable.duration import Seconds
-from headgate.durable.history import Status
+from headgate.durable.model.duration import Seconds
+from headgate.durable.model.history import Status
+from headgate.durable.replay import sandbox as guard
+from headgate.durable.sdk.app import App
 from headgate.fanout.service import FanoutService
 from headgate.pipelines.definition import Pipeline, RetryPolicy, TriggerSpec
 from headgate.pipelines.job_news import SUBSCRIPTION

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.asl.executions import ExecutionStatus
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition import (
     Budgets,
     Monitoring,

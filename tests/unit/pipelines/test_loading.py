@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition import Exclusions, Pipeline, Readiness, Rule, Upstream
 from headgate.pipelines.definition_json import decode, digest, encode

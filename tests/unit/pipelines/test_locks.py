@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import ConflictError, StaleClaimError
 from headgate.pipelines.definition import Monitoring, Pipeline, PostRun, Readiness, RetryPolicy, TriggerSpec
 from headgate.pipelines.locks import MARGIN_SECONDS, Lock, evaluation_key, held, lifetime_seconds

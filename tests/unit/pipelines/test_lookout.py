@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import CorruptionError, HeadgateError, ItemTooLargeError, OutcomeUnknownError, StoreBusyError
 from headgate.pipelines.definition import Readiness, Rule, Trait
 from headgate.pipelines.event_names import EventName

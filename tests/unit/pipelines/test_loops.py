@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition import Readiness, Schedule
 from headgate.pipelines.loops import CONSUMER, PipelineLoops
 from headgate.store.catalogue.tables import PIPELINES

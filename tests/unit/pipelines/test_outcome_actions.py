@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition import Budgets, Monitoring, PostRun, Readiness, RetryPolicy, Trait
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.vocabulary import ControlState, FailureCategory, JobEvent, RunStatus

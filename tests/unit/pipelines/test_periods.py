@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import InvalidScheduleError, UserError
 from headgate.pipelines.definition import Period, Pipeline, Schedule
 from headgate.pipelines.periods import PeriodKey, Periods, parse, periods_inside, periods_of

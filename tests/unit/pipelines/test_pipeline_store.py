@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import (
     ConflictError,
     CorruptionError,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition import History, NOf, PostRun, Readiness, Rule, SensorTrigger, Upstream
 from headgate.pipelines.drift import baseline_of, drift_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition import (
     Budgets,
     Cascade,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import InvalidScheduleError
 from headgate.pipelines.definition import Period, Pipeline, Schedule, SensorTrigger, Sla
 from headgate.pipelines.due_slots import Timetable

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import InvalidPayloadError, TransientError
 from headgate.pipelines.definition import Period, Pipeline, RetryPolicy, Schedule, SensorTrigger, Sla
 from headgate.pipelines.event_names import EventName

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import NotFoundError
 from headgate.pipelines.definition import Sla
 from headgate.pipelines.event_names import EventName

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import NotFoundError, SignatureError, StaleClaimError, StoreBusyError
 from headgate.pipelines.definition import Readiness
 from headgate.pipelines.run_rows import Slot

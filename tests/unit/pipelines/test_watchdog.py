@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.durable.duration import Seconds
+from headgate.durable.model.duration import Seconds
 from headgate.errors import TransientError
 from headgate.notify.vocabulary import INFRASTRUCTURE
 from headgate.pipelines.definition import Exclusions, Inclusions, Period, Schedule, Sla

@@ -16,8 +16,8 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from headgate.auth.principals import LOCAL, Principal
 from headgate.clock import SystemClock
-from headgate.durable.bus import Bus
-from headgate.durable.records import instant
+from headgate.durable.bus.bus import Bus
+from headgate.durable.model.records import instant
 from headgate.health.datasets import ContractBinding, DatasetSpec, FreshnessSlo, SchemaBinding, Slos, Source
 from headgate.health.evidence_rows import Evidence, Result, Validation
 from headgate.health.incident_values import Changes, Incident, Notification

@@ -17,8 +17,8 @@ from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.clock import VirtualClock
-from headgate.durable.app import App
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
+from headgate.durable.sdk.app import App
 from headgate.health_wiring import open_health, open_keys
 from headgate.pipeline_wiring import open_pipelines
 from headgate.serve.alerts import alert_routes

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from headgate.clock import SystemClock
-from headgate.durable.bus import Bus
+from headgate.durable.bus.bus import Bus
 from headgate.health.datasets import DatasetSpec
 from headgate.health.service import HealthService
 from headgate.health.vocabulary import Tier

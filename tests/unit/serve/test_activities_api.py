@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.durable.failures import DATA_BYTES_MAX, MESSAGE_BYTES_MAX
-from headgate.durable.history import ActivityEnded
+from headgate.durable.model.failures import DATA_BYTES_MAX, MESSAGE_BYTES_MAX
+from headgate.durable.model.history import ActivityEnded
 from tests.unit.serve.durable_api import Api, problem, serving
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.durable import dead_letters
+from headgate.durable.bus import dead_letters
 from tests.unit.serve.durable_api import Api, problem, serving
 
 NOBODY = "evt_00000000000000000000000000"

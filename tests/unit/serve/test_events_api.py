@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate.durable.events import BATCH_TYPE, EVENT_BYTES_MAX, STRUCTURED_TYPE
+from headgate.durable.bus.events import BATCH_TYPE, EVENT_BYTES_MAX, STRUCTURED_TYPE
 from headgate.serve import events as served
 from tests.unit.serve.durable_api import Api, problem, serving
 

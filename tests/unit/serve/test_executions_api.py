@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate.durable import payload
+from headgate.durable.model import payload
 from headgate.serve import execution_waits, watching
 from headgate.serve.guard import BODY_BYTES_MAX
 from headgate.serve.health import Phase

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.auth.principals import Principal
 from headgate.auth.roles import Role
-from headgate.durable.records import instant
+from headgate.durable.model.records import instant
 from headgate.errors import StoreBusyError
 from headgate.health.signal_values import SignalUpdate, SignalValue
 from headgate.health.vocabulary import SignalState, Tier

@@ -17,7 +17,7 @@ from graphql import get_introspection_query
 
 from headgate.auth.principals import Principal
 from headgate.auth.roles import Role
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.errors import StoreBusyError
 from headgate.health.vocabulary import SignalState, Tier
 from headgate.serve.followed_log import Followed

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.clock import SystemClock
-from headgate.durable.pulse import Pulse
-from headgate.durable.turn_watch import Overdue
+from headgate.durable.replay.turn_timeout import Overdue
+from headgate.durable.worker.status import Pulse
 from headgate.serve.health import Check, Health, Phase, Report, Status
 from headgate.wiring import OpenedStore
 

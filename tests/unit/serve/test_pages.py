@@ -18,7 +18,7 @@ from litestar.types import Receive, Send
 
 from headgate.auth.authenticator import Authenticator
 from headgate.auth.roles import Role
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
 from headgate.serve import page_words
 from headgate.serve.health_views import SignalUpdateIn
 from headgate.serve.http import build_http

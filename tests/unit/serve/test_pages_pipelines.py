@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from headgate.auth.roles import Role
-from headgate.durable.duration import from_json_type
-from headgate.durable.events import Event
+from headgate.durable.bus.events import Event
+from headgate.durable.model.duration import from_json_type
 from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.endings import RunEndings
 from headgate.pipelines.evaluations import Outlook

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from headgate.durable.http import Cors, HttpError, Next, Request, Response, Router
-from headgate.durable.http_openapi import PROBLEM_SCHEMA
+from headgate.durable.http.openapi import PROBLEM_SCHEMA
+from headgate.durable.http.router import Cors, HttpError, Next, Request, Response, Router
 from headgate.errors import AlreadyStartedError, NotFoundError, StoreIOError, ThrottledError
 from headgate.serve.guard import BODY_BYTES_MAX
 from headgate.serve.http_server import HttpServer
@@ -633,7 +633,7 @@ async def _exchange(port: int, line: str) -> tuple[int, str]:
 def test_import__the_declarations__load_no_server() -> None:
     import subprocess
 
-    script = "import headgate.durable.http, sys; print(*sorted(sys.modules))"
+    script = "import headgate.durable.http.router, sys; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert {"litestar", "uvicorn", "sqlite3", "boto3"} & set(done.stdout.split()) == set()

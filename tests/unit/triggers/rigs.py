@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from headgate.clock import SystemClock
-from headgate.durable.client import Client
-from headgate.durable.destinations import Destinations
+from headgate.durable.bus.egress_policy import Destinations
+from headgate.durable.client.client import Client
 from headgate.fanout.service import FanoutService
 from headgate.triggers.aws_clients import AwsClients
 from headgate.triggers.contract import TriggerOrder

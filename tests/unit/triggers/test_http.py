@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate.durable.destinations import Destinations
+from headgate.durable.bus.egress_policy import Destinations
 from headgate.triggers.contract import FailureCategory, JobState, StartStatus, TriggerFailedError
 from tests.unit.triggers.rigs import RUN_ID, Asked, Reply, kinds, order, serving
 

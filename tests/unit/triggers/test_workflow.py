@@ -10,7 +10,7 @@ import pytest
 
 import headgate as hg
 from headgate.clock import VirtualClock
-from headgate.durable.failures import NonRetryable
+from headgate.durable.model.failures import NonRetryable
 from headgate.fanout.inline_worker import InlineWorker
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker

@@ -1,0 +1,1 @@
+"""Bus: say here what this part is for."""

@@ -1,0 +1,207 @@
+"""Dead letters: deliveries that failed for good, kept until someone delivers them again or throws them away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headgate import shapes
+from headgate.durable.bus import events
+from headgate.durable.bus.events import Event
+from headgate.durable.bus.subscriptions import Registry, check_pattern, delivery, takes_type
+from headgate.durable.model.failures import ErrorInfo
+from headgate.durable.model.records import Activity
+from headgate.errors import ConflictError, NotFoundError
+from headgate.store.catalogue.tables import ACTIVITIES, SUBSCRIPTIONS
+from headgate.store.model.conditions import absent, exists
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.port import Store
+
+KIND: Final = "DEAD"
+PREFIX: Final = "DEAD#"
+RETENTION_DAYS: Final = 90
+# A page looks at this many letters at most, and says where to go on.
+SCANNED_MAX: Final = 2_000
+# It ends early when it is this large; so many are read at a time.
+PAGE_BYTES_MAX: Final = 8_000_000
+CHUNK: Final = 50
+
+
+class DeadLetter(Struct, frozen=True):
+    """A delivery that failed for good: the event as structured JSON, and the error of the last attempt."""
+
+    subscription: str
+    event_id: str
+    body: str
+    error: ErrorInfo
+    attempts: int
+    scheduled_at_ms: int
+    dead_at_ms: int
+
+    @property
+    def event(self) -> Event:
+        """The event with its data decoded."""
+        return events.load(self.body)
+
+
+class DeadLetterPage(Struct, frozen=True):
+    """Some dead letters, and the cursor of the next page if there is one."""
+
+    letters: list[DeadLetter]
+    cursor: str | None = None
+
+
+class LetterFilter(Struct, frozen=True, kw_only=True):
+    """Which dead letters: those that match all that is given. `type` is one, or a pattern such as `order.*`.
+
+    Ages are in seconds since the delivery failed for good. Raises `DefinitionError` for what is not a pattern.
+    """
+
+    subscription: str | None = None
+    type: str | None = None
+    older_than_seconds: float | None = None
+    newer_than_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.type is not None:
+            check_pattern(self.type, what="type of dead letters")
+
+    def admits(self, letter: DeadLetter, now_ms: int) -> bool:
+        """Whether a dead letter, of whichever subscription, matches."""
+        age_seconds = (now_ms - letter.dead_at_ms) / 1000
+        if self.older_than_seconds is not None and age_seconds < self.older_than_seconds:
+            return False
+        if self.newer_than_seconds is not None and age_seconds > self.newer_than_seconds:
+            return False
+        return self.type is None or takes_type([self.type], _typed(letter.body).type)
+
+
+class _Typed(Struct):
+    type: str
+
+
+def dead_letter(activity: Activity, error: ErrorInfo, now_ms: int) -> list[Write]:
+    """Return the writes that keep a delivery which is not tried again, for the transaction that ends it."""
+    assert activity.subscription is not None, f"{activity.activity_id} is not a delivery"
+    event_id = activity.activity_id.split("#")[1]
+    item = {
+        "subscription": activity.subscription,
+        "SK": PREFIX + event_id,
+        "kind": KIND,
+        "event_id": event_id,
+        "body": activity.input,
+        "error": msgspec.json.encode(error).decode(),
+        "attempts": activity.attempt,
+        "scheduled_at_ms": activity.scheduled_at_ms,
+        "dead_at_ms": now_ms,
+        "ttl": now_ms // 1000 + RETENTION_DAYS * 86_400,
+    }
+    return [Put(SUBSCRIPTIONS, item)]
+
+
+class DeadLetters:
+    """What failed for good, of all subscriptions."""
+
+    def __init__(self, store: Store, registry: Registry) -> None:
+        self._store = store
+        self._registry = registry
+
+    def page(self, wanted: LetterFilter, now_ms: int, *, limit: int = 100, cursor: str | None = None) -> DeadLetterPage:
+        """Return dead letters that match, in the order the events were accepted.
+
+        There may be fewer than `limit`, or none, although there are more: the cursor tells.
+        """
+        found: list[DeadLetter] = []
+        scanned = 0
+        bytes_left = PAGE_BYTES_MAX
+        while len(found) < limit and scanned < SCANNED_MAX and bytes_left > 0:
+            # Never more than what is still wanted, so that the cursor is exactly behind the last that is returned.
+            page = self._store.query(_query(wanted.subscription, min(CHUNK, limit - len(found)), cursor))
+            letters = [_letter(item) for item in page.items]
+            admitted = [letter for letter in letters if wanted.admits(letter, now_ms)]
+            found += admitted
+            scanned += len(letters)
+            bytes_left -= sum(len(letter.body) for letter in admitted)
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return DeadLetterPage(found, cursor)
+
+    def get(self, subscription: str, event_id: str) -> DeadLetter:
+        """Return a dead letter. Raises `NotFoundError`."""
+        item = self._store.get(SUBSCRIPTIONS, Key(subscription, PREFIX + event_id), consistent=True)
+        if item is None:
+            raise _unknown(subscription, event_id)
+        return _letter(item)
+
+    def redeliver(self, subscription: str, event_id: str, now_ms: int) -> None:
+        """Turn a dead letter into a delivery that has all its attempts before it.
+
+        Raises `NotFoundError` if there is no such dead letter, and `ConflictError` if the event is being delivered or
+        the subscription is retired.
+        """
+        key = Key(subscription, PREFIX + event_id)
+        item = self._store.get(SUBSCRIPTIONS, key, consistent=True)
+        registered = self._registry.find(subscription)
+        if item is None or registered is None:
+            raise _unknown(subscription, event_id)
+        registered.check_in_force()
+        made = delivery(registered.subscription, event_id, item["body"], now_ms)
+        try:
+            self._store.transact([Delete(SUBSCRIPTIONS, key, exists()), Put(ACTIVITIES, _row(made), absent())])
+        except ConflictError as exc:
+            if 0 in exc.failures:
+                raise NotFoundError(f"subscription {subscription}: event {event_id} was taken up by another") from exc
+            raise
+
+    def purge(self, subscription: str, event_id: str | None = None) -> int:
+        """Throw away one dead letter of a subscription, or all of them, and return how many there were."""
+        if event_id is not None:
+            return int(self._store.delete(SUBSCRIPTIONS, Key(subscription, PREFIX + event_id)) is not None)
+        count = 0
+        cursor: str | None = None
+        while True:
+            page = self._store.query(_query(subscription, 100, cursor))
+            keys = [Key(subscription, item["SK"]) for item in page.items]
+            self._store.batch_write([Delete(SUBSCRIPTIONS, key) for key in keys])
+            count += len(keys)
+            cursor = page.cursor
+            if cursor is None:
+                return count
+
+
+def _query(subscription: str | None, limit: int, cursor: str | None) -> Query:
+    if subscription is None:
+        return Query(table=SUBSCRIPTIONS, index="kind-index", partition=KIND, limit=limit, cursor=cursor)
+    sort = Sort(Range.BEGINS_WITH, PREFIX)
+    return Query(table=SUBSCRIPTIONS, partition=subscription, sort=sort, limit=limit, cursor=cursor, consistent=True)
+
+
+def _typed(body: str) -> _Typed:
+    return shapes.from_json(body, _Typed)
+
+
+def _unknown(subscription: str, event_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"subscription {subscription}: it has no dead letter of event {event_id}; 'headgate event dead' lists them"
+    )
+
+
+def _row(activity: Activity) -> Mapping[str, Any]:
+    return activity.put().item
+
+
+def _letter(item: Mapping[str, Any]) -> DeadLetter:
+    return DeadLetter(
+        item["subscription"],
+        item["event_id"],
+        item["body"],
+        shapes.from_json(item["error"], ErrorInfo),
+        item["attempts"],
+        item["scheduled_at_ms"],
+        item["dead_at_ms"],
+    )

@@ -1,0 +1,198 @@
+"""The event log: every event that was accepted, by day, for thirty days."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.durable.bus import events
+from headgate.durable.bus.events import Event
+from headgate.durable.bus.subscriptions import check_pattern, takes_type
+from headgate.errors import InvalidIdError, UserError
+from headgate.ids import made_at_ms
+from headgate.store.catalogue.tables import EVENTS
+from headgate.store.model.conditions import absent, differs
+from headgate.store.model.requests import Check, Put, Query, Range, Sort
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+
+PREFIX: Final = "evt"
+RETENTION_DAYS: Final = 30
+LIMIT_MAX: Final = 1000
+_DAY: Final = timedelta(days=1)
+_DAY_MS: Final = 86_400_000
+_PAGE: Final = 100
+_ENTROPY_BITS: Final = 80
+_ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+# The last moment that the calendar has.
+_LATEST_MS: Final = 253_402_300_799_000
+# Greater than every id of an event.
+_LAST: Final = f"{PREFIX}_~"
+
+
+class StoredEvent(Struct, frozen=True):
+    """An event as it is kept: under an id that sorts by when it was accepted, and as structured JSON."""
+
+    event_id: str
+    type: str
+    source: str
+    body: str
+
+    @property
+    def accepted_at_ms(self) -> int:
+        return made_at_ms(self.event_id)
+
+    @property
+    def event(self) -> Event:
+        """The event with its data decoded."""
+        return events.load(self.body)
+
+
+def event_id_of(source: str, id: str, now_ms: int) -> str:
+    """Return the id under which an event is kept that its producer named: the same for the same three facts."""
+    # One of the two is preceded by its length, so that no other pair runs together to the same text.
+    named = f"{len(source)}:{source}{id}".encode()
+    return _stamp(now_ms, int.from_bytes(hashlib.blake2b(named, digest_size=_ENTROPY_BITS // 8).digest()))
+
+
+def first_id(at_ms: int) -> str:
+    """Return the smallest id that an event accepted at this moment or later can have."""
+    return _stamp(at_ms, 0)
+
+
+def event_put(event_id: str, event: Event, body: str) -> Put:
+    """Return the write that keeps an event, and is refused if it is kept already."""
+    at_ms = made_at_ms(event_id)
+    item: Item = {
+        "day": _day(at_ms),
+        "event_id": event_id,
+        "type": event.type,
+        "source": event.source,
+        "id": event.id,
+        "time": event.time.isoformat(),
+        "body": body,
+        "ttl": expiry(at_ms),
+    }
+    if event.subject:
+        item["subject"] = event.subject
+    return Put(EVENTS, item, absent())
+
+
+def not_ours(event: Event) -> list[Check]:
+    """Return what refuses an event that was emitted here without an id and comes back from another service."""
+    try:
+        key = Key(_day(_moment_ms(event.id)), event.id)
+    except InvalidIdError:
+        return []
+    return [Check(EVENTS, key, differs("source", event.source))]
+
+
+def expiry(at_ms: int) -> int:
+    """Return when what belongs to an event of this moment may be forgotten, in seconds since 1970."""
+    return (at_ms + RETENTION_DAYS * _DAY_MS) // 1000
+
+
+class EventLog:
+    """Reads what was accepted."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def get(self, event_id: str, *, consistent: bool = False) -> StoredEvent | None:
+        """Return the event, or None. Raises `InvalidIdError` for what is not the id of an event."""
+        item = self._store.get(EVENTS, Key(_day(_moment_ms(event_id)), event_id), consistent=consistent)
+        return None if item is None else _stored(item)
+
+    def tail(self, after: str | None, *, type: str | None = None, limit: int = 100) -> list[StoredEvent]:
+        """Return up to `limit` events in the order they were accepted: those after an id, or the latest.
+
+        `type` is one, or a pattern such as `order.*`. Among processes whose clocks differ an event may turn up before
+        one that was seen already; who must not miss any subscribes.
+        """
+        if not 1 <= limit <= LIMIT_MAX:
+            raise UserError(f"limit {limit} is outside 1 to {LIMIT_MAX}")
+        if type is not None:
+            check_pattern(type)
+        if after is not None:
+            _moment_ms(after)
+        found: list[StoredEvent] = []
+        for stored in self._tail(after, type, limit):
+            found.append(stored)
+            if len(found) == limit:
+                break
+        return found if after is not None else found[::-1]
+
+    def between(self, low: str, high: str, *, descending: bool = False) -> Iterator[StoredEvent]:
+        """Yield the events with ids from `low` up to but without `high`, a page at a time."""
+        days = self._days(low, high)
+        for day in reversed(days) if descending else days:
+            sort = Sort(Range.BETWEEN, low, high)
+            query = Query(table=EVENTS, partition=day, sort=sort, limit=_PAGE, descending=descending, consistent=True)
+            yield from (stored for stored in self._pages(query) if stored.event_id < high)
+
+    def _tail(self, after: str | None, type: str | None, limit: int) -> Iterator[StoredEvent]:
+        if type is not None and not type.endswith("*"):
+            sort = None if after is None else Sort(Range.GREATER_THAN, after)
+            query = Query(table=EVENTS, index="type-index", partition=type, sort=sort, limit=min(limit, _PAGE))
+            yield from self._pages(replace(query, descending=after is None))
+            return
+        low = after if after is not None else first_id(0)
+        for stored in self.between(low, _LAST, descending=after is None):
+            if stored.event_id != after and (type is None or takes_type([type], stored.type)):
+                yield stored
+
+    def _days(self, low: str, high: str) -> list[str]:
+        """Return the days that ids in a range are of, as far as they are kept."""
+        now_ms = int(self._clock.seconds() * 1000)
+        # The clock of another process may be past midnight already.
+        newest_ms = now_ms + _DAY_MS if high == _LAST else min(made_at_ms(high), now_ms + _DAY_MS)
+        oldest_ms = max(made_at_ms(low), now_ms - (RETENTION_DAYS + 1) * _DAY_MS)
+        day, last = _date(oldest_ms), _date(newest_ms)
+        days = []
+        while day <= last:
+            days.append(f"{day:%Y%m%d}")
+            day += _DAY
+        return days
+
+    def _pages(self, query: Query) -> Iterator[StoredEvent]:
+        while True:
+            page = self._store.query(query)
+            yield from map(_stored, page.items)
+            if page.cursor is None:
+                return
+            query = replace(query, cursor=page.cursor)
+
+
+def _stored(item: dict[str, Any]) -> StoredEvent:
+    return StoredEvent(item["event_id"], item["type"], item["source"], item["body"])
+
+
+def _moment_ms(event_id: str) -> int:
+    try:
+        at_ms = made_at_ms(event_id)
+    except UserError as exc:
+        raise InvalidIdError(f"event id {event_id[:80]!r}: it is not as in {first_id(0)}") from exc
+    if not event_id.startswith(f"{PREFIX}_") or at_ms > _LATEST_MS:
+        raise InvalidIdError(f"event id {event_id[:80]!r}: it is not as in {first_id(0)}")
+    return at_ms
+
+
+def _stamp(at_ms: int, entropy: int) -> str:
+    number = (at_ms << _ENTROPY_BITS) | entropy
+    return f"{PREFIX}_" + "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+def _date(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _day(at_ms: int) -> str:
+    return f"{_date(at_ms):%Y%m%d}"

@@ -1,0 +1,239 @@
+"""Replays: events of the past, delivered once more to one subscription."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headgate import shapes
+from headgate.durable.bus.event_log import EventLog, StoredEvent, expiry, first_id
+from headgate.durable.bus.subscriptions import Subscription, check_pattern, delivery, matches, takes_type
+from headgate.durable.model.records import Activity, activity_of
+from headgate.errors import ConflictError, InvalidIdError, NotFoundError, TokenReusedError
+from headgate.store.catalogue.tables import ACTIVITIES, SUBSCRIPTIONS
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.port import Store
+
+PREFIX: Final = "REPLAY#"
+BATCH_MAX: Final = 90
+BATCH_BYTES_MAX: Final = 3_000_000
+# Waiting deliveries that are looked at when a replay is stopped, before the caller is told to go on.
+DROPPED_MAX: Final = 10_000
+# Events that are looked at in one step, wanted or not, so that progress is kept also where few are wanted.
+_LOOKED_AT_MAX: Final = 1_000
+_PAGE: Final = 100
+# Losing this often against a process that replays is not a race any more.
+_TRIES: Final = 25
+_REPLAY_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class Replay(Struct, frozen=True, kw_only=True):
+    """Which events are to be delivered again. Moments are when the bus took them; `until_ms` is not included."""
+
+    id: str
+    subscription: str
+    since_ms: int
+    until_ms: int
+    types: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _REPLAY_ID.fullmatch(self.id):
+            raise InvalidIdError(f"replay id {self.id[:80]!r}: use 1 to 64 letters, digits, '_', '.' and '-'")
+        if not 0 <= self.since_ms <= self.until_ms:
+            raise InvalidIdError(f"replay {self.id}: it ends before it begins; give `until` later than `since`")
+        for pattern in self.types:
+            check_pattern(pattern, what=f"replay {self.id}")
+
+
+class ReplayStatus(enum.StrEnum):
+    """How far a replay is."""
+
+    # Some process is making deliveries, or has died over it: the same replay again goes on.
+    UNFINISHED = "UNFINISHED"
+    DONE = "DONE"
+    STOPPED = "STOPPED"
+
+
+class ReplayState(Struct, frozen=True):
+    """A replay that was begun: what was asked for, and how many deliveries were made."""
+
+    id: str
+    subscription: str
+    status: ReplayStatus
+    count: int
+    since_ms: int
+    until_ms: int
+    types: tuple[str, ...]
+
+
+class StoppedReplay(Struct, frozen=True):
+    """A replay that was stopped, and how many of its deliveries were dropped. With a cursor there may be more."""
+
+    replay: ReplayState
+    dropped: int
+    cursor: str | None = None
+
+
+class _Progress(Struct, frozen=True, omit_defaults=True):
+    request: str
+    version: int = 0
+    # Everything before this id has been looked at; None: it is all done.
+    next_id: str | None = None
+    count: int = 0
+    is_stopped: bool = False
+    # What was asked for, for people.
+    since_ms: int = 0
+    until_ms: int = 0
+    types: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> ReplayStatus:
+        if self.is_stopped:
+            return ReplayStatus.STOPPED
+        return ReplayStatus.DONE if self.next_id is None else ReplayStatus.UNFINISHED
+
+
+class Replays:
+    """Delivers events again, in steps that each are one transaction with how far it has come."""
+
+    def __init__(self, store: Store, log: EventLog) -> None:
+        self._store = store
+        self._log = log
+
+    def run(self, replay: Replay, subscription: Subscription, now_ms: int) -> int:
+        """Make the deliveries and return how many there are. The same replay again goes on where it was left.
+
+        Raises `TokenReusedError` if the id was used for another replay, and `ConflictError` if two processes run it, or
+        if it is stopped.
+        """
+        progress = self._begin(replay)
+        while progress.status is ReplayStatus.UNFINISHED:
+            progress = self._step(replay, subscription, progress, now_ms)
+        if progress.is_stopped:
+            raise ConflictError(
+                f"replay {replay.id}: it was stopped after {progress.count} deliveries; to go on, choose another id"
+            )
+        return progress.count
+
+    def ls(self, subscription: str) -> list[ReplayState]:
+        """Return the replays of a subscription that are still known, by id."""
+        found: list[ReplayState] = []
+        query = Query(table=SUBSCRIPTIONS, partition=subscription, sort=Sort(Range.BEGINS_WITH, PREFIX))
+        while True:
+            page = self._store.query(query)
+            found += [_state(item) for item in page.items]
+            if page.cursor is None:
+                return found
+            query = msgspec.structs.replace(query, cursor=page.cursor)
+
+    def stop(
+        self, subscription: Subscription, replay_id: str, *, limit: int = DROPPED_MAX, cursor: str | None = None
+    ) -> StoppedReplay:
+        """Make no further deliveries of a replay, and drop those that wait; what a worker has taken goes on.
+
+        About `limit` waiting deliveries are looked at. Raises `NotFoundError`.
+        """
+        state = self._mark_stopped(Key(subscription.name, PREFIX + replay_id))
+        suffix = f"#{replay_id}"
+        looked_at = dropped = 0
+        while looked_at < limit:
+            query = Query(table=ACTIVITIES, index="queue-index", partition=f"Q#{subscription.queue}", limit=_PAGE)
+            page = self._store.query(msgspec.structs.replace(query, cursor=cursor))
+            waiting = [activity_of(item) for item in page.items if item.get("subscription") == subscription.name]
+            ours = [each for each in waiting if each.activity_id.endswith(suffix)]
+            # Each by itself: one that a worker has just taken stays.
+            outcomes = self._store.transact_many([[each.ended()] for each in ours]) if ours else []
+            dropped += sum(refusal is None for refusal in outcomes)
+            looked_at += len(page.items)
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return StoppedReplay(state, dropped, cursor)
+
+    def _mark_stopped(self, key: Key) -> ReplayState:
+        for _ in range(_TRIES):
+            item = self._store.get(SUBSCRIPTIONS, key, consistent=True)
+            if item is None:
+                replay_id = str(key.sort).removeprefix(PREFIX)
+                raise NotFoundError(
+                    f"subscription {key.partition}: it has no replay {replay_id}; 'headgate event replays' lists them"
+                )
+            if item.get("is_stopped"):
+                return _state(item)
+            stopped = {**item, "is_stopped": True, "version": item["version"] + 1}
+            try:
+                self._store.put(SUBSCRIPTIONS, stopped, condition=version_is(item["version"]))
+            except ConflictError:
+                continue  # It is being made: a step further by now.
+            return _state(stopped)
+        raise ConflictError(f"replay {key.sort}: it kept going on while it was to be stopped; try again")
+
+    def _begin(self, replay: Replay) -> _Progress:
+        asked = hashlib.blake2b(msgspec.json.encode(replay), digest_size=16).hexdigest()
+        item = self._store.get(SUBSCRIPTIONS, _key(replay), consistent=True)
+        if item is None:
+            terms = {"since_ms": replay.since_ms, "until_ms": replay.until_ms, "types": replay.types}
+            return msgspec.structs.replace(_Progress(asked, next_id=first_id(replay.since_ms)), **terms)
+        found = shapes.convert(item, _Progress)
+        if found.request != asked:
+            raise TokenReusedError(
+                f"replay {replay.id}: it was begun with other limits; choose another id", current=item
+            )
+        return found
+
+    def _step(self, replay: Replay, subscription: Subscription, progress: _Progress, now_ms: int) -> _Progress:
+        assert progress.next_id is not None
+        wanted, next_id = self._wanted(replay, subscription, progress.next_id)
+        after = msgspec.structs.replace(
+            progress, version=progress.version + 1, next_id=next_id, count=progress.count + len(wanted)
+        )
+        item = {**msgspec.to_builtins(after), **SUBSCRIPTIONS.key_attributes(_key(replay)), "ttl": expiry(now_ms)}
+        condition = absent() if progress.version == 0 else version_is(progress.version)
+        made = [delivery(subscription, each.event_id, each.body, now_ms, replay.id) for each in wanted]
+        writes: list[Write] = [Put(SUBSCRIPTIONS, item, condition), *map(Activity.put, made)]
+        try:
+            self._store.transact(writes)
+        except ConflictError as exc:
+            found = self._store.get(SUBSCRIPTIONS, _key(replay), consistent=True)
+            if found is not None and found.get("is_stopped"):
+                return shapes.convert(found, _Progress)
+            raise ConflictError(f"replay {replay.id}: another process is at it; leave it to that one") from exc
+        return after
+
+    def _wanted(self, replay: Replay, subscription: Subscription, low: str) -> tuple[list[StoredEvent], str | None]:
+        """Return the events of the next step, and where the one after it begins."""
+        wanted: list[StoredEvent] = []
+        bytes_left = BATCH_BYTES_MAX
+        for looked_at, stored in enumerate(self._log.between(low, first_id(replay.until_ms))):
+            size = len(stored.body.encode()) + 1_000
+            is_full = len(wanted) == BATCH_MAX or (bool(wanted) and size > bytes_left)
+            if is_full or looked_at == _LOOKED_AT_MAX:
+                return wanted, stored.event_id
+            if _is_wanted(replay, subscription, stored):
+                wanted.append(stored)
+                bytes_left -= size
+        return wanted, None
+
+
+def _is_wanted(replay: Replay, subscription: Subscription, stored: StoredEvent) -> bool:
+    if replay.types and not takes_type(replay.types, stored.type):
+        return False
+    return takes_type(subscription.types, stored.type) and matches(subscription, stored.event)
+
+
+def _state(item: dict[str, Any]) -> ReplayState:
+    progress = shapes.convert(item, _Progress)
+    replay_id = str(item["SK"]).removeprefix(PREFIX)
+    asked = (progress.since_ms, progress.until_ms, progress.types)
+    return ReplayState(replay_id, item["subscription"], progress.status, progress.count, *asked)
+
+
+def _key(replay: Replay) -> Key:
+    return Key(replay.subscription, PREFIX + replay.id)

@@ -1,0 +1,1 @@
+"""Client: say here what this part is for."""

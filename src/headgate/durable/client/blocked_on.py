@@ -1,0 +1,221 @@
+"""Pending: what an execution waits for, as someone asks who wonders why it does not go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from headgate import shapes
+from headgate.clock import Clock
+from headgate.durable.engine.activity_store import options_of
+from headgate.durable.engine.membership import Member, list_members
+from headgate.durable.model.history import Status
+from headgate.durable.model.history_reader import read_run
+from headgate.durable.model.records import (
+    Activity,
+    Execution,
+    activity_id,
+    activity_of,
+    execution_of,
+    instant,
+    timer_id,
+)
+from headgate.durable.model.starts import ANY_RUN, START_SEQ
+from headgate.durable.replay.open_work import OpenWork, open_work
+from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS, TIMERS
+from headgate.store.model.schema import Key
+from headgate.store.port import Store
+
+# Of an execution that fanned out to thousands, these many are told of each kind.
+TOLD_MAX: Final = 200
+
+
+class WaitsForActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="activity"):
+    """An activity that has not ended. `state` is queued, running, external, or ending (its end is on its way)."""
+
+    name: str
+    activity_id: str
+    state: str
+    attempt: int
+    queue: str = ""
+    scheduled_at: str = ""
+    started_at: str = ""
+    heartbeat_at: str = ""
+    next_try_at: str = ""
+    worker: str = ""
+    last_error: str = ""
+    # A queued activity that nobody who is alive would take.
+    no_worker: bool = False
+
+
+class WaitsForTimer(Struct, frozen=True, tag_field="kind", tag="timer"):
+    """A moment that has not come."""
+
+    due_at: str
+
+
+class WaitsForSignal(Struct, frozen=True, tag_field="kind", tag="signal"):
+    """A signal that has not come."""
+
+    name: str
+
+
+class WaitsForChild(Struct, frozen=True, tag_field="kind", tag="child"):
+    """A child that has not ended. Its status is empty as long as it is not there."""
+
+    execution_id: str
+    workflow: str
+    status: str
+
+
+class WaitsForWorker(Struct, frozen=True, tag_field="kind", tag="worker"):
+    """Someone who has the code."""
+
+    fact: str
+
+
+class WaitsForRetry(Struct, frozen=True, tag_field="kind", tag="retry"):
+    """Another try at a turn that could not be computed."""
+
+    failures: int
+    error: str
+    next_try_at: str
+
+
+class WaitsForRedrive(Struct, frozen=True, tag_field="kind", tag="redrive"):
+    """Someone to mend the code, and to redrive it."""
+
+    failures: int
+    error: str
+
+
+class WaitsForStart(Struct, frozen=True, tag_field="kind", tag="start"):
+    """Its beginning, which was asked for with a delay."""
+
+    due_at: str
+
+
+class WaitsForMessage(Struct, frozen=True, tag_field="kind", tag="message"):
+    """Nothing that it asked for is open: only a signal, an update or a cancellation can move it."""
+
+    fact: str
+
+
+Wait = (
+    WaitsForActivity
+    | WaitsForTimer
+    | WaitsForSignal
+    | WaitsForChild
+    | WaitsForWorker
+    | WaitsForRetry
+    | WaitsForRedrive
+    | WaitsForStart
+    | WaitsForMessage
+)
+
+
+class Pending:
+    """Looks up what executions of a store wait for."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def waits(self, row: Execution) -> list[Wait]:
+        """Return what stands between an execution and its end, what needs someone's attention first."""
+        if row.status.is_closed:
+            return []
+        waits = self._obstacles(row)
+        if row.turn < row.first_turn:
+            return waits + self._start(row)
+        work = open_work(read_run(self._store, row))
+        signals = [WaitsForSignal(name) for name in row.awaits]
+        found = [*self._activities(row, work), *signals, *self._timers(work), *self._children(work)]
+        if not found and not waits and row.dispatched is None:
+            return [WaitsForMessage("an update, a cancellation or a signal; nothing that it asked for is open")]
+        return waits + found
+
+    def _obstacles(self, row: Execution) -> list[Wait]:
+        found: list[Wait] = []
+        if row.status is Status.STUCK:
+            found.append(WaitsForRedrive(row.failures, told_error(row.failure)))
+        elif row.failures:
+            due = "" if row.retry_at_ms is None else instant(row.retry_at_ms)
+            found.append(WaitsForRetry(row.failures, told_error(row.failure), due))
+        if not any(row.workflow in member.workflows for member in self._alive()):
+            found.append(WaitsForWorker(f"no live worker serves workflow {row.workflow}; start one with its app"))
+        return found
+
+    def _start(self, row: Execution) -> list[Wait]:
+        timer = self._store.get(TIMERS, Key(timer_id(row.execution_id, ANY_RUN, START_SEQ)))
+        return [] if timer is None else [WaitsForStart(instant(timer["due_at_ms"]))]
+
+    def _activities(self, row: Execution, work: OpenWork) -> list[Wait]:
+        seqs = list(work.activities)[:TOLD_MAX]
+        if not seqs:
+            return []
+        ids = [activity_id(row.execution_id, row.run, seq) for seq in seqs]
+        items = self._store.get_many(ACTIVITIES, [Key(each) for each in ids], consistent=True)
+        alive = self._alive()
+        return [
+            # Without a row it has ended, and the execution has not heard of it yet.
+            WaitsForActivity(work.activities[seq].name, identifier, "ending", 0)
+            if item is None
+            else _activity(activity_of(item), alive)
+            for seq, identifier, item in zip(seqs, ids, items, strict=True)
+        ]
+
+    def _timers(self, work: OpenWork) -> list[Wait]:
+        due = sorted(timer.due_at_ms for timer in work.timers.values())[:TOLD_MAX]
+        return [WaitsForTimer(instant(each)) for each in due]
+
+    def _children(self, work: OpenWork) -> list[Wait]:
+        children = list(work.children.values())[:TOLD_MAX]
+        if not children:
+            return []
+        items = self._store.get_many(EXECUTIONS, [Key(child.child_id) for child in children])
+        statuses = ["" if item is None else execution_of(item).status.value for item in items]
+        return [
+            WaitsForChild(child.child_id, child.workflow, status)
+            for child, status in zip(children, statuses, strict=True)
+        ]
+
+    def _alive(self) -> list[Member]:
+        now_ms = int(self._clock.seconds() * 1000)
+        return [member for member in list_members(self._store) if member.seems_alive(now_ms)]
+
+
+def told_error(stored: str | None) -> str:
+    """Return a stored error as one line: its type and what it says."""
+    if stored is None:
+        return ""
+    error = shapes.from_json(stored, _Told)
+    return f"{error.type}: {error.message}" if error.message else error.type
+
+
+class _Told(Struct):
+    type: str
+    message: str = ""
+
+
+def _activity(activity: Activity, alive: Sequence[Member]) -> WaitsForActivity:
+    queue = options_of(activity).queue
+    is_queued = activity.queue_pk is not None
+    takers = [member for member in alive if queue in member.queues and activity.name in member.activities]
+    state = "queued" if is_queued else "external" if activity.is_external else "running"
+    return WaitsForActivity(
+        name=activity.name,
+        activity_id=activity.activity_id,
+        state=state,
+        attempt=activity.attempt,
+        queue=queue,
+        scheduled_at=instant(activity.scheduled_at_ms),
+        started_at=instant(activity.started_at_ms) if activity.started_at_ms and not is_queued else "",
+        heartbeat_at=instant(activity.heartbeat_at_ms) if activity.heartbeat_at_ms else "",
+        next_try_at=instant(activity.available_at_ms) if is_queued and activity.available_at_ms is not None else "",
+        worker=activity.worker,
+        last_error=told_error(activity.last_error),
+        no_worker=is_queued and not takers,
+    )

@@ -1,0 +1,100 @@
+"""Beginnings: how a run of an execution began, wherever that is kept: its history, its archive, its inbox, a timer.
+
+Served: which live workers have the code of a workflow, for processes of the same store that do not have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
+
+from headgate.durable.engine.inbox import delayed_start
+from headgate.durable.engine.membership import Member, list_members
+from headgate.durable.model.archive import Archive
+from headgate.durable.model.declarations import Declarations, Limits
+from headgate.durable.model.history import Started, Turn, load_event
+from headgate.durable.model.history_reader import first_turn_of_run, read_turns
+from headgate.durable.model.records import URGENT, Execution, message_of
+from headgate.errors import UnknownWorkflowError
+from headgate.store.catalogue.tables import INBOXES
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.port import Store
+
+
+class Beginnings:
+    """How the executions of a store began."""
+
+    def __init__(self, store: Store, archive: Archive) -> None:
+        self._store = store
+        self._archive = archive
+
+    def of_run(self, row: Execution) -> Started | None:
+        """Return how the present run began; None: its first turn has not been taken yet."""
+        return _started(self._turns(row, row.run), row.run)
+
+    def of_life(self, row: Execution) -> Started | None:
+        """Return how this life of the id began, before it ever continued as new; None: that is not kept.
+
+        A start that nobody has heard yet counts.
+        """
+        found = _started(self._turns(row, row.first_run), row.first_run)
+        if found is None and row.run == row.first_run:
+            return self._awaited(row)
+        return found
+
+    def _turns(self, row: Execution, run: int) -> Iterator[Turn]:
+        """Give the turns of a run of this life of the id. What was archived is so for all of its runs."""
+        if row.archive is not None and row.turn <= row.archived_through:
+            yield from (turn for turn in self._archive.read(row.archive) if turn.run == run)
+            return
+        first = row.first_turn
+        if run < row.run:
+            first = first_turn_of_run(self._store, row.execution_id, run, row.archived_through + 1, row.first_turn)
+        if first <= row.turn:
+            yield from read_turns(self._store, row.execution_id, first, row.turn)
+
+    def _awaited(self, row: Execution) -> Started | None:
+        query = Query(
+            table=INBOXES,
+            partition=row.execution_id,
+            sort=Sort(Range.BEGINS_WITH, URGENT),
+            limit=100,
+            consistent=True,
+        )
+        events = [load_event(message_of(item).body) for item in self._store.query(query).items]
+        events += [source.event for source in delayed_start(self._store, row)]
+        return next((each for each in events if isinstance(each, Started) and each.run == row.run), None)
+
+
+def _started(turns: Iterable[Turn], run: int) -> Started | None:
+    """Return the start of a run, which is in its first turn, unless it was told something before a delayed start."""
+    for turn in turns:
+        if turn.run > run:
+            return None
+        for event in turn.events:
+            if isinstance(event, Started):
+                return event
+    return None
+
+
+# How the names of workflows begin that are parts of the product.
+OURS: Final = "headgate."
+
+
+def servers(store: Store, workflow: str, now_ms: int) -> list[Member]:
+    """Return the workers that have a workflow and seem to be alive."""
+    return [each for each in list_members(store) if workflow in each.workflows and each.seems_alive(now_ms)]
+
+
+def limits_elsewhere(store: Store, workflow: str, now_ms: int, loaded: Collection[str]) -> Limits:
+    """Return what a workflow that is not among those `loaded` here is declared with by those who have it.
+
+    Raises `UnknownWorkflowError` if no live worker has it.
+    """
+    if not servers(store, workflow, now_ms):
+        known = ", ".join(sorted(name for name in loaded if not name.startswith(OURS))) or "none"
+        raise UnknownWorkflowError(
+            f"workflow {workflow!r}: not loaded here, where there is {known}, and no live worker has it; "
+            "see --app, and 'headgate workflow ls'"
+        )
+    return Declarations(store).limits(workflow)

@@ -1,0 +1,1 @@
+"""Engine: say here what this part is for."""

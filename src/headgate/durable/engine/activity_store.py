@@ -1,0 +1,445 @@
+"""Activities under way: claimed, failed, timed out, completed from outside, taken over from the dead.
+
+Deciding and the one transaction that makes it true; running them is `performing`'s. An activity row exists until the
+activity has ended, and its token changes hands with it, so that whoever lost it can do no more harm.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.durable.bus.bus import dead_letter
+from headgate.durable.engine.concurrency_limits import Limits
+from headgate.durable.engine.turn_commit import Source, queue_partition
+from headgate.durable.model.failures import ErrorInfo
+from headgate.durable.model.history import NULL, ActivityEnded, ActivityOptions, Note
+from headgate.durable.model.records import NEVER_MS, WATCH, Activity, activity_of, message
+from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, StaleClaimError
+from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import ACTIVITIES
+from headgate.store.model.requests import Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.port import Store
+
+_options_decoder: Final = msgspec.json.Decoder(ActivityOptions)
+_encoder: Final = msgspec.json.Encoder()
+_notes_decoder: Final = msgspec.json.Decoder(tuple[Note, ...])
+NOTES_KEPT_MAX: Final = 400
+_PAGE: Final = 200
+_PAGES_MAX: Final = 20
+
+
+class Timeout(enum.StrEnum):
+    """The four limits of an activity."""
+
+    SCHEDULE_TO_START = "schedule_to_start"
+    START_TO_CLOSE = "start_to_close"
+    HEARTBEAT = "heartbeat"
+    SCHEDULE_TO_CLOSE = "schedule_to_close"
+
+
+# Another attempt cannot help against these.
+_FINAL: Final = (Timeout.SCHEDULE_TO_START, Timeout.SCHEDULE_TO_CLOSE)
+
+
+class Ended(Struct, frozen=True):
+    """How an attempt ended. Without an error, `result` counts."""
+
+    result: Raw = NULL
+    error: ErrorInfo | None = None
+    timeout: Timeout | None = None
+    notes: tuple[Note, ...] = ()
+
+
+def options_of(activity: Activity) -> ActivityOptions:
+    """Return the options that an activity was asked for with."""
+    return _options(activity.options)
+
+
+@lru_cache(maxsize=1024)
+def _options(text: str) -> ActivityOptions:
+    # Most activities of an app share a handful of options, which are asked for several times a step.
+    return _options_decoder.decode(text)
+
+
+def deadline(activity: Activity, options: ActivityOptions) -> tuple[int, Timeout | None]:
+    """Return when the present attempt, or the wait for it, runs out, and which limit that is."""
+    limits: list[tuple[int, Timeout]] = []
+    if options.schedule_to_close is not None:
+        at_ms = activity.scheduled_at_ms + round(1000 * options.schedule_to_close)
+        limits.append((at_ms, Timeout.SCHEDULE_TO_CLOSE))
+    if activity.queue_pk is not None:
+        # Only the first wait counts against the limit for starting.
+        if options.schedule_to_start is not None and activity.attempt == 0:
+            at_ms = activity.scheduled_at_ms + round(1000 * options.schedule_to_start)
+            limits.append((at_ms, Timeout.SCHEDULE_TO_START))
+        return min(limits, default=(NEVER_MS, None))
+    if options.start_to_close is not None:
+        limits.append((activity.started_at_ms + round(1000 * options.start_to_close), Timeout.START_TO_CLOSE))
+    if options.heartbeat is not None:
+        since_ms = max(activity.started_at_ms, activity.heartbeat_at_ms)
+        limits.append((since_ms + round(1000 * options.heartbeat), Timeout.HEARTBEAT))
+    return min(limits, default=(NEVER_MS, None))
+
+
+def unbegun(activity: Activity) -> Activity:
+    """Return a claim that waits for a thread as the wait that it is: no attempt at it has been made."""
+    return replace(activity, attempt=activity.attempt - 1, queue_pk=queue_partition(options_of(activity).queue))
+
+
+def wait_deadline(activity: Activity) -> tuple[int, Timeout | None]:
+    """Return when the wait of a claim for a thread is too long, and which limit that is."""
+    options = options_of(activity)
+    if options.schedule_to_start is None and options.schedule_to_close is None:
+        return NEVER_MS, None
+    return deadline(unbegun(activity), options)
+
+
+class Activities:
+    """The activities of a store, as one worker deals with them."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        *,
+        worker_id: Callable[[], str],
+        draw: Callable[[], float],
+        membership: Callable[[], Write] | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        # Tokens only have to differ, and one is made for every step.
+        self._token_prefix = f"{ids.ulid()}."
+        self._token_numbers = itertools.count(1)
+        self._worker_id = worker_id
+        self._draw = draw
+        self._membership = membership
+        self._limits = Limits(store, clock)
+
+    def _new_token(self) -> str:
+        return f"{self._token_prefix}{next(self._token_numbers)}"
+
+    # Taking them on.
+
+    def claimed(self, activity: Activity) -> Activity:
+        """Return the row as this worker would claim it."""
+        worker = self._worker_id()
+        return replace(
+            activity,
+            token=self._new_token(),
+            attempt=activity.attempt + 1,
+            worker=worker,
+            started_at_ms=self.now_ms(),
+            heartbeat_at_ms=0,
+            queue_pk=None,
+            available_at_ms=None,
+            lease_pk=worker,
+            lease_expires_ms=NEVER_MS,
+        )
+
+    def claim(self, queues: Sequence[str], wanted: Callable[[Activity], bool], limit: int) -> list[Activity]:
+        """Claim up to `limit` activities that wait in these queues."""
+        taken: list[Activity] = []
+        transactions: list[list[Write]] = []
+        given: dict[str, set[str]] = {}
+        for activity in chain.from_iterable(self._waiting(queue) for queue in queues):
+            if len(taken) >= limit:
+                break
+            if not wanted(activity):
+                continue
+            admitted = self._limits.admit(options_of(activity), self.claimed(activity), given)
+            if admitted is not None:
+                claimed, writes = admitted
+                taken.append(claimed)
+                member = [] if self._membership is None else [self._membership()]
+                transactions.append([claimed.put(activity.token), *writes, *member])
+        if not transactions:
+            return []
+        outcomes = self._store.transact_many(transactions)
+        return [activity for activity, refusal in zip(taken, outcomes, strict=True) if refusal is None]
+
+    def take(self, activity: Activity) -> Activity | None:
+        """Claim an activity that waits. None: there is no room for it now, or somebody was quicker.
+
+        Raises `OutcomeUnknownError` if it may have been claimed.
+        """
+        admitted = self._limits.admit(options_of(activity), self.claimed(activity), {})
+        if admitted is None:
+            return None
+        claimed, writes = admitted
+        member = [] if self._membership is None else [self._membership()]
+        try:
+            self._store.transact([claimed.put(activity.token), *writes, *member])
+        except OutcomeUnknownError:
+            raise
+        except ConflictError:
+            return None
+        return claimed
+
+    def next_available_ms(self, queues: Sequence[str]) -> int:
+        """Return when the next activity of these queues may be started."""
+        soonest = NEVER_MS
+        for queue in queues:
+            page = self._store.query(
+                Query(table=ACTIVITIES, index="queue-index", partition=queue_partition(queue), limit=1)
+            )
+            for item in page.items:
+                soonest = min(soonest, item["available_at_ms"])
+        return soonest
+
+    def release(self, activity: Activity) -> None:
+        """Give a claim back that was not begun, or not finished before this process stops."""
+        self._put(self._queued(replace(activity, attempt=activity.attempt - 1), self.now_ms()), activity.token)
+
+    # Ending them.
+
+    def ended(self, activity: Activity, outcome: Ended) -> Source | None:
+        """Return what the execution is to hear, or None if the activity will be tried again.
+
+        Raises `StaleClaimError` if it is no longer this worker's to end.
+        """
+        notes = self._notes(activity, outcome)
+        if outcome.error is not None:
+            again_at_ms = self._again_at_ms(activity, options_of(activity), outcome)
+            if again_at_ms is not None:
+                self._retry(activity, outcome.error, notes, again_at_ms)
+                return None
+        event = ActivityEnded(
+            seq=activity.seq,
+            result=outcome.result,
+            error=outcome.error,
+            timeout=None if outcome.timeout is None else outcome.timeout.value,
+            attempts=activity.attempt,
+            worker=activity.worker,
+            started_at_ms=activity.started_at_ms,
+            ended_at_ms=self.now_ms(),
+            notes=notes,
+        )
+        return Source(event, activity.ended(), activity.run)
+
+    def deliver(self, activity: Activity, source: Source) -> None:
+        """Put an ending into the execution's inbox, for the worker that advances it.
+
+        Raises `StaleClaimError` if the activity was no longer this worker's.
+        """
+        assert source.removal is not None
+        told = message(activity.execution_id, source.event, self.now_ms(), self._ids.ulid(), run=activity.run)
+        self._transact(activity, [source.removal, told.put(), *self.slot_freed(activity)])
+
+    def delivered(self, activity: Activity, outcome: Ended) -> None:
+        """End the delivery of an event: it is gone, tried again, or a dead letter."""
+        if outcome.error is None:
+            self._transact(activity, [activity.ended()])
+            return
+        again_at_ms = self._again_at_ms(activity, options_of(activity), outcome)
+        if again_at_ms is not None:
+            self._retry(activity, outcome.error, (), again_at_ms)
+            return
+        self._transact(activity, [activity.ended(), *dead_letter(activity, outcome.error, self.now_ms())])
+
+    def slot_freed(self, activity: Activity) -> list[Write]:
+        """Return the writes that free what an activity holds of its limit."""
+        return self._limits.freed(activity)
+
+    def _again_at_ms(self, activity: Activity, options: ActivityOptions, outcome: Ended) -> int | None:
+        assert outcome.error is not None
+        if outcome.timeout in _FINAL or not options.retry.again(activity.attempt, outcome.error):
+            return None
+        at_ms = self.now_ms() + round(1000 * options.retry.delay_seconds(activity.attempt, self._draw()))
+        last_ms = NEVER_MS
+        if options.schedule_to_close is not None:
+            last_ms = activity.scheduled_at_ms + round(1000 * options.schedule_to_close)
+        return at_ms if at_ms < last_ms else None
+
+    def _retry(self, activity: Activity, error: ErrorInfo, notes: tuple[Note, ...], again_at_ms: int) -> None:
+        waiting = replace(
+            self._queued(activity, again_at_ms),
+            last_error=_encoder.encode(error).decode(),
+            notes=_encoder.encode(notes[-NOTES_KEPT_MAX:]).decode() if notes else None,
+        )
+        self._put(waiting, activity.token, *self.slot_freed(activity))
+
+    def _queued(self, activity: Activity, available_at_ms: int) -> Activity:
+        options = options_of(activity)
+        queued = replace(
+            activity,
+            token=self._new_token(),
+            worker="",
+            queue_pk=queue_partition(options.queue),
+            available_at_ms=available_at_ms,
+            lease_pk=None,
+            lease_expires_ms=None,
+            is_external=False,
+            limit_slot=None,
+        )
+        at_ms, kind = deadline(queued, options)
+        return queued if kind is None else replace(queued, lease_pk=WATCH, lease_expires_ms=at_ms)
+
+    # From outside.
+
+    def hand_over(self, activity: Activity) -> Activity:
+        """Let an activity wait for its completion from outside, watched for its limits alone."""
+        external = replace(activity, is_external=True, lease_pk=None, lease_expires_ms=None)
+        at_ms, kind = deadline(external, options_of(external))
+        if kind is not None:
+            external = replace(external, lease_pk=WATCH, lease_expires_ms=at_ms)
+        self._put(external, activity.token)
+        return external
+
+    def find(self, activity_id: str) -> Activity | None:
+        """Return an activity as it is now, or None if it has ended."""
+        item = self._store.get(ACTIVITIES, Key(activity_id), consistent=True)
+        return None if item is None else activity_of(item)
+
+    def get(self, activity_id: str, token: str) -> Activity:
+        """Return an activity if this token still holds it. Raises `StaleClaimError`, `NotFoundError`."""
+        activity = self.find(activity_id)
+        if activity is None:
+            raise NotFoundError(f"activity {activity_id}: it has ended, or its execution has; nothing is left to do")
+        if activity.token != token:
+            raise _stale(activity)
+        return activity
+
+    def are_held(self, activities: Sequence[Activity]) -> list[bool]:
+        """Return for each claim whether the store still has it under this token."""
+        items = self._store.get_many(ACTIVITIES, [Key(each.activity_id) for each in activities], consistent=True)
+        return [item is not None and item["token"] == each.token for each, item in zip(activities, items, strict=True)]
+
+    def beat(self, activity: Activity, details: Raw | None) -> Activity:
+        """Record a heartbeat. Raises `StaleClaimError` if nobody wants the result any more."""
+        beaten = replace(
+            activity,
+            heartbeat_at_ms=self.now_ms(),
+            details=activity.details if details is None else bytes(details).decode(),
+        )
+        if activity.is_external:
+            at_ms, kind = deadline(beaten, options_of(beaten))
+            if kind is not None:
+                beaten = replace(beaten, lease_expires_ms=at_ms)
+        self._put(beaten, activity.token)
+        return beaten
+
+    # From the dead, and from time.
+
+    def overdue(self, limit: int = 100) -> list[tuple[Activity, Timeout]]:
+        """Return activities that no worker has and whose limit has passed."""
+        page = self._store.query(
+            Query(
+                table=ACTIVITIES,
+                index="lease-index",
+                partition=WATCH,
+                sort=Sort(Range.AT_MOST, self.now_ms()),
+                limit=limit,
+            )
+        )
+        found = []
+        for item in page.items:
+            activity = activity_of(item)
+            at_ms, kind = deadline(activity, options_of(activity))
+            if kind is not None and at_ms <= self.now_ms():
+                found.append((activity, kind))
+        return found
+
+    def next_deadline_ms(self) -> int:
+        """Return when the next activity that no worker has runs out of time."""
+        page = self._store.query(Query(table=ACTIVITIES, index="lease-index", partition=WATCH, limit=1))
+        return min((item["lease_expires_ms"] for item in page.items), default=NEVER_MS)
+
+    def held(self, limit: int = 500) -> list[Activity]:
+        """Return what is claimed under this worker's name."""
+        page = self._store.query(Query(table=ACTIVITIES, index="lease-index", partition=self._worker_id(), limit=limit))
+        return [activity_of(item) for item in page.items]
+
+    def reap(self, worker_id: str, limit: int = 100) -> int:
+        """Queue again, or end, what a dead worker had claimed, and return how many that were."""
+        page = self._store.query(Query(table=ACTIVITIES, index="lease-index", partition=worker_id, limit=limit))
+        rows = [activity_of(item) for item in page.items]
+        outcomes = self._store.transact_many([self._orphaned(row) for row in rows])
+        for refusal in outcomes:
+            if refusal is not None and not isinstance(refusal, ConflictError):
+                raise refusal
+        return len(rows)
+
+    def _orphaned(self, row: Activity) -> list[Write]:
+        """Return the writes that give an activity whose worker died to another, or end it if it has no attempt left."""
+        now_ms = self.now_ms()
+        fact = f"activity {row.activity_id} attempt {row.attempt}: its worker {row.worker} died"
+        died = ErrorInfo(type="WorkerDied", message=fact)
+        retry = options_of(row).retry
+        again = row.attempt <= retry.deaths or retry.again(row.attempt, died)
+        if again:
+            # At once: the pause between attempts is for what failed, and this may not even have begun.
+            return [self._queued(row, now_ms).put(row.token), *self.slot_freed(row)]
+        if row.subscription is not None:
+            return [row.ended(), *dead_letter(row, died, now_ms), *self.slot_freed(row)]
+        event = ActivityEnded(
+            seq=row.seq,
+            error=died,
+            attempts=row.attempt,
+            worker=row.worker,
+            started_at_ms=row.started_at_ms,
+            ended_at_ms=now_ms,
+        )
+        told = message(row.execution_id, event, now_ms, self._ids.ulid(), run=row.run)
+        return [row.ended(), told.put(), *self.slot_freed(row)]
+
+    def now_ms(self) -> int:
+        """Return the time in milliseconds."""
+        return int(self._clock.seconds() * 1000)
+
+    def _waiting(self, queue: str) -> Iterator[Activity]:
+        """Give what waits in a queue, page by page: what cannot be claimed must not hide what is behind it."""
+        cursor = None
+        # Once: a cursor belongs to the query that gave it.
+        by_now = Sort(Range.AT_MOST, self.now_ms())
+        for _ in range(_PAGES_MAX):
+            page = self._store.query(
+                Query(
+                    table=ACTIVITIES,
+                    index="queue-index",
+                    partition=queue_partition(queue),
+                    sort=by_now,
+                    limit=_PAGE,
+                    cursor=cursor,
+                )
+            )
+            yield from (activity_of(item) for item in page.items)
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def _notes(self, activity: Activity, outcome: Ended) -> tuple[Note, ...]:
+        if activity.notes is None:
+            return outcome.notes
+        return (*_notes_decoder.decode(activity.notes), *outcome.notes)
+
+    def _put(self, activity: Activity, token: str, *more: Write) -> None:
+        self._transact(activity, [activity.put(token), *more])
+
+    def _transact(self, activity: Activity, writes: list[Write]) -> None:
+        try:
+            self._store.transact(writes)
+        except OutcomeUnknownError:
+            raise
+        except ConflictError as exc:
+            raise _stale(activity) from exc
+
+
+def _stale(activity: Activity) -> StaleClaimError:
+    return StaleClaimError(
+        f"activity {activity.activity_id} attempt {activity.attempt}: it is no longer yours; its lease ran out, it was "
+        "cancelled, or its execution has ended"
+    )

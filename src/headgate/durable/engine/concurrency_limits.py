@@ -1,0 +1,128 @@
+"""Limits: how many activities of a key run at once, and how many start in a time, for all workers together.
+
+A slot is a row that names the activity and the token it was claimed with. It is free when that claim is no more, so a
+worker that dies, a lease that runs out or an execution that ends can never leak one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.durable.model.history import ActivityOptions
+from headgate.durable.model.records import Activity
+from headgate.store.catalogue.tables import ACTIVITIES, CONTROL
+from headgate.store.model.conditions import absent, equals, version_is
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.port import Store
+
+_SLOT: Final = "SLOT#"
+_RATE: Final = "RATE"
+FULL: Final = "full"
+
+
+class Limits:
+    """Admits activities to their limits."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def admit(
+        self, options: ActivityOptions, claimed: Activity, given: dict[str, set[str]]
+    ) -> tuple[Activity, list[Write]] | None:
+        """Return the claim with its slot and the writes that take it, or None if there is no room now.
+
+        `given` is what was given out by the same look, by key: nobody else is offered that, and a key that was found
+        full is not looked at again.
+        """
+        if options.limit_key is not None and FULL in given.get(options.limit_key, ()):
+            return None
+        admitted = self._admit(options, claimed, given)
+        if admitted is None and options.limit_key is not None:
+            given.setdefault(options.limit_key, set()).add(FULL)
+        return admitted
+
+    def _admit(
+        self, options: ActivityOptions, claimed: Activity, given: dict[str, set[str]]
+    ) -> tuple[Activity, list[Write]] | None:
+        if options.limit_key is None:
+            return claimed, []
+        writes: list[Write] = []
+        if options.concurrency is not None:
+            taken = given.setdefault(options.limit_key, set())
+            slot = self._free_slot(options.limit_key, options.concurrency, claimed, taken)
+            if slot is None:
+                return None
+            name, write = slot
+            taken.add(name)
+            claimed = replace(claimed, limit_slot=name)
+            writes.append(write)
+        if options.rate is not None:
+            # One start at a time: the next look finds the bucket as this one left it.
+            given.setdefault(options.limit_key, set()).add(FULL)
+            start = self._start(options.limit_key, options.rate, options.per)
+            if start is None:
+                return None
+            writes.append(start)
+        return claimed, writes
+
+    def freed(self, activity: Activity) -> list[Write]:
+        """Return the writes that free the slot of an activity, if it has one."""
+        if activity.limit_slot is None:
+            return []
+        key, _, slot = activity.limit_slot.rpartition("|")
+        return [Delete(CONTROL, Key(_partition(key), slot))]
+
+    def _free_slot(self, key: str, concurrency: int, claimed: Activity, given: set[str]) -> tuple[str, Write] | None:
+        page = self._store.query(
+            Query(
+                table=CONTROL,
+                partition=_partition(key),
+                sort=Sort(Range.BEGINS_WITH, _SLOT),
+                limit=concurrency,
+                consistent=True,
+            )
+        )
+        taken = {item["SK"]: item for item in page.items}
+        for number in range(concurrency):
+            name = f"{_SLOT}{number:05d}"
+            if f"{key}|{name}" in given:
+                continue
+            holder = taken.get(name)
+            if holder is not None and self._holds(holder):
+                continue
+            item = {"PK": _partition(key), "SK": name, "activity_id": claimed.activity_id, "token": claimed.token}
+            condition = absent() if holder is None else equals("token", holder["token"])
+            return f"{key}|{name}", Put(CONTROL, item, condition)
+        return None
+
+    def _holds(self, slot: dict[str, Any]) -> bool:
+        """Whether the claim that took a slot is still there."""
+        row = self._store.get(ACTIVITIES, Key(slot["activity_id"]), consistent=True)
+        return row is not None and row["token"] == slot["token"]
+
+    def _start(self, key: str, rate: int, per_seconds: float) -> Write | None:
+        """Take a token from the bucket of a key, or None if it is empty."""
+        now_ms = int(self._clock.seconds() * 1000)
+        item = self._store.get(CONTROL, Key(_partition(key), _RATE), consistent=True)
+        left, as_of_ms, version = float(rate), now_ms, 0
+        if item is not None:
+            version = item["version"]
+            # A clock that was set back adds nothing, and takes nothing away.
+            passed_seconds = max(0, now_ms - item["as_of_ms"]) / 1000
+            left = min(float(rate), item["left"] + passed_seconds * rate / per_seconds)
+            as_of_ms = max(now_ms, item["as_of_ms"])
+            if now_ms < item["as_of_ms"] - round(1000 * per_seconds):
+                as_of_ms = now_ms
+        if left < 1.0:
+            return None
+        row = {"PK": _partition(key), "SK": _RATE, "left": left - 1.0, "as_of_ms": as_of_ms, "version": version + 1}
+        return Put(CONTROL, row, absent() if item is None else version_is(version))
+
+
+def _partition(key: str) -> str:
+    return f"QUOTA#{key}"

@@ -1,0 +1,30 @@
+"""Tokens by which activities are completed from outside: signed, and good for one attempt alone."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from headgate import shapes
+from headgate.durable.model.records import Activity
+from headgate.errors import SignatureError
+from headgate.store.keyring import Keyring, Purpose
+
+
+class _Claim(Struct, frozen=True, array_like=True):
+    activity_id: str
+    token: str
+
+
+def sign_token(keyring: Keyring, activity: Activity) -> str:
+    """Return the token that stands for this claim of an activity."""
+    return keyring.sign(Purpose.TOKEN, msgspec.json.encode(_Claim(activity.activity_id, activity.token)))
+
+
+def read_token(keyring: Keyring, token: str) -> tuple[str, str]:
+    """Return the activity and the claim that a token stands for. Raises `SignatureError`."""
+    try:
+        claim = shapes.from_json(keyring.verify(Purpose.TOKEN, token), _Claim)
+    except msgspec.MsgspecError as exc:
+        raise SignatureError("the token is not one of an activity; use what hg.activity().token gave") from exc
+    return claim.activity_id, claim.token

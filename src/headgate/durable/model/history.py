@@ -1,0 +1,359 @@
+"""History: what an execution was told and what it asked for, turn by turn, as it is stored.
+
+A turn consumes events and issues commands. Replaying the events of every turn must issue the same commands again;
+that is what makes an execution survive. Users' values are JSON inside `Raw` and are not looked at here.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from headgate.durable.model.failures import ErrorInfo
+from headgate.durable.model.retry import Retry
+
+NULL: Final = Raw(b"null")
+
+
+class Status(enum.StrEnum):
+    """Where an execution stands."""
+
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TERMINATED = "TERMINATED"
+    TIMED_OUT = "TIMED_OUT"
+    # It cannot advance until someone mends the code and redrives it. Messages to it are kept.
+    STUCK = "STUCK"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended for good."""
+        return self not in _OPEN
+
+
+_OPEN: Final = (Status.RUNNING, Status.STUCK)
+
+
+class ParentClose(enum.StrEnum):
+    """What happens to a child that is still open when its parent ends."""
+
+    TERMINATE = "terminate"
+    CANCEL = "cancel"
+    ABANDON = "abandon"
+
+
+class ActivityOptions(Struct, frozen=True, omit_defaults=True):
+    """How an activity is to be run. Times are in seconds; None is without limit."""
+
+    queue: str = "default"
+    retry: Retry = Retry()
+    start_to_close: float | None = None
+    schedule_to_start: float | None = None
+    schedule_to_close: float | None = None
+    heartbeat: float | None = None
+    # Rate and concurrency: slots of this key are leases, `rate` starts are allowed in `per` seconds.
+    limit_key: str | None = None
+    concurrency: int | None = None
+    rate: int | None = None
+    per: float = 1.0
+
+
+class Note(Struct, frozen=True, omit_defaults=True):
+    """A line that user code logged."""
+
+    at_ms: int
+    level: str
+    text: str
+    source: str = "workflow"
+
+
+_NOTE_CHARACTERS_MAX: Final = 2_000
+
+
+def note_text(text: str) -> str:
+    """Return a line as it can be stored: not endless, and without what has no form in UTF-8."""
+    return text[:_NOTE_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
+
+
+# What an execution is told.
+
+
+class Signal(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="signal"):
+    """A message from outside."""
+
+    name: str
+    payload: Raw = NULL
+    id: str = ""
+    sender: str = ""
+
+
+class Started(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="started"):
+    """The first event of every run of an execution."""
+
+    workflow: str
+    input: Raw
+    run: int = 1
+    parent_id: str | None = None
+    parent_seq: int | None = None
+    timeout_at_ms: int | None = None
+    # Signals that the run before this one had received and not consumed.
+    carried: tuple[Signal, ...] = ()
+    memo: Raw = NULL
+    # What random numbers and ids of this run are drawn from.
+    seed: str = ""
+
+
+class ActivityEnded(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="activity_ended"):
+    """An activity has a result, or failed for good."""
+
+    seq: int
+    result: Raw = NULL
+    error: ErrorInfo | None = None
+    # Set when a time-out ended it: which of the four.
+    timeout: str | None = None
+    attempts: int = 1
+    worker: str = ""
+    started_at_ms: int = 0
+    ended_at_ms: int = 0
+    notes: tuple[Note, ...] = ()
+
+
+class TimerFired(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="timer_fired"):
+    """The time of a timer has come."""
+
+    seq: int
+
+
+class ChildEnded(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="child_ended"):
+    """A child has ended, or could not be started."""
+
+    seq: int
+    status: Status
+    result: Raw = NULL
+    error: ErrorInfo | None = None
+
+
+class SignalSent(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="signal_sent"):
+    """A signal of this execution to another was taken, or could not be delivered."""
+
+    seq: int
+    error: ErrorInfo | None = None
+
+
+class CancelRequested(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_requested"):
+    """Someone wishes the execution to end; it may clean up."""
+
+    reason: str = ""
+    timed_out: bool = False
+
+
+class UpdateRequested(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="update_requested"):
+    """A caller waits for an answer of an update handler."""
+
+    id: str
+    name: str
+    input: Raw = NULL
+
+
+class TerminateRequested(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="terminate_requested"):
+    """The execution ends here and now, and its code is not asked."""
+
+    reason: str = ""
+
+
+class Woken(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="woken"):
+    """Nothing but a reason to look again, after a redrive."""
+
+    reason: str = ""
+
+
+Event = (
+    Started
+    | ActivityEnded
+    | TimerFired
+    | ChildEnded
+    | Signal
+    | SignalSent
+    | CancelRequested
+    | UpdateRequested
+    | TerminateRequested
+    | Woken
+)
+
+# What an execution asks for. `seq` counts the commands of a run and names each for good.
+
+
+class StartActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="start_activity"):
+    """Run an activity."""
+
+    seq: int
+    name: str
+    input: Raw
+    options: ActivityOptions = ActivityOptions()
+
+
+class CancelActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_activity"):
+    """The result of an activity is no longer wanted."""
+
+    seq: int
+
+
+class StartTimer(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="start_timer"):
+    """Wake me at this time."""
+
+    seq: int
+    due_at_ms: int
+
+
+class CancelTimer(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_timer"):
+    """The timer is no longer wanted."""
+
+    seq: int
+
+
+class StartChild(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="start_child"):
+    """Start another execution and tell me how it ended."""
+
+    seq: int
+    workflow: str
+    child_id: str
+    input: Raw
+    parent_close: ParentClose = ParentClose.TERMINATE
+    timeout_seconds: float | None = None
+    tags: dict[str, str] = {}
+
+
+class CancelChild(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_child"):
+    """End a child: ask it to (cancel), or make it (terminate)."""
+
+    seq: int
+    child_id: str
+    terminate: bool = False
+
+
+class SendSignal(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="send_signal"):
+    """Send a message to another execution."""
+
+    seq: int
+    execution_id: str
+    name: str
+    payload: Raw = NULL
+
+
+class EmitEvent(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="emit_event"):
+    """Put an event on the bus."""
+
+    seq: int
+    type: str
+    data: Raw = NULL
+    subject: str = ""
+
+
+class RecordValue(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="record_value"):
+    """What a side effect returned, so that replay returns the same."""
+
+    seq: int
+    value: Raw
+
+
+class MarkPatch(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="mark_patch"):
+    """The code took the new side of a patch."""
+
+    seq: int
+    patch: str
+
+
+class AnswerUpdate(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="answer_update"):
+    """What an update handler returned or raised."""
+
+    id: str
+    result: Raw = NULL
+    error: ErrorInfo | None = None
+    rejected: bool = False
+
+
+class SetTags(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="set_tags"):
+    """Change the tags that the execution is found by; an empty value removes one."""
+
+    seq: int
+    tags: dict[str, str]
+
+
+class Close(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="close"):
+    """The workflow has ended."""
+
+    status: Status
+    result: Raw = NULL
+    error: ErrorInfo | None = None
+
+
+class ContinueAsNew(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="continue_as_new"):
+    """Begin again with this input and a fresh history, under the same id."""
+
+    input: Raw
+    carried: tuple[Signal, ...] = ()
+
+
+Command = (
+    StartActivity
+    | CancelActivity
+    | StartTimer
+    | CancelTimer
+    | StartChild
+    | CancelChild
+    | SendSignal
+    | EmitEvent
+    | RecordValue
+    | MarkPatch
+    | AnswerUpdate
+    | SetTags
+    | Close
+    | ContinueAsNew
+)
+
+
+class Turn(Struct, frozen=True, omit_defaults=True):
+    """One step of an execution: what it was told at a moment, and what it asked for then."""
+
+    turn: int
+    run: int
+    at_ms: int
+    events: tuple[Event, ...]
+    commands: tuple[Command, ...]
+    notes: tuple[Note, ...] = ()
+    worker: str = ""
+
+
+_encoder: Final = msgspec.json.Encoder()
+_turn_decoder: Final = msgspec.json.Decoder(Turn)
+_event_decoder: Final = msgspec.json.Decoder(Event)
+
+
+def dump_turn(turn: Turn) -> str:
+    """Return the turn as JSON text."""
+    return _encoder.encode(turn).decode()
+
+
+def load_turn(text: str) -> Turn:
+    """Return the turn that `dump_turn` wrote."""
+    return _turn_decoder.decode(text)
+
+
+def dump_event(event: Event) -> str:
+    """Return an event as JSON text."""
+    return _encoder.encode(event).decode()
+
+
+def load_event(text: str) -> Event:
+    """Return the event that `dump_event` wrote."""
+    return _event_decoder.decode(text)  # type: ignore[no-any-return]
+
+
+def dump_command(command: Command) -> str:
+    """Return a command as JSON text."""
+    return _encoder.encode(command).decode()

@@ -1,0 +1,94 @@
+"""Reads the history of an execution, from its rows and from its archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from headgate.durable.model.history import Turn, load_turn
+from headgate.durable.model.records import Execution
+from headgate.errors import CorruptionError, InvalidPayloadError
+from headgate.store.catalogue.tables import TURNS
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+
+_PAGE: Final = 500
+
+
+def read_run(store: Store, row: Execution) -> Iterator[Turn]:
+    """Give the turns of the present run, up to the one that the row speaks of."""
+    if row.turn >= row.first_turn:
+        yield from read_turns(store, row.execution_id, row.first_turn, row.turn)
+
+
+def read_turns(store: Store, execution_id: str, first: int, last: int) -> Iterator[Turn]:
+    """Give turns `first` to `last`. Raises `CorruptionError` if one is missing."""
+    expected = first
+    cursor = None
+    while True:
+        page = store.query(
+            Query(
+                table=TURNS,
+                partition=execution_id,
+                sort=Sort(Range.BETWEEN, first, last),
+                limit=_PAGE,
+                cursor=cursor,
+                consistent=True,
+            )
+        )
+        for item in page.items:
+            turn = _decoded(execution_id, item)
+            if turn.turn != expected:
+                raise _missing(execution_id, expected)
+            expected += 1
+            yield turn
+        cursor = page.cursor
+        if cursor is None:
+            break
+    if expected != last + 1:
+        raise _missing(execution_id, expected)
+
+
+def read_turn(store: Store, row: Execution) -> Turn:
+    """Return the last turn of an execution."""
+    item = store.get(TURNS, Key(row.execution_id, row.turn), consistent=True)
+    if item is None:
+        raise _missing(row.execution_id, row.turn)
+    return _decoded(row.execution_id, item)
+
+
+def first_turn_of_run(store: Store, execution_id: str, run: int, first: int, last: int) -> int:
+    """Return the number of the first turn of a run, or of a later one, among turns `first` to `last`; else `last`.
+
+    Few turns are read, however many there are: runs follow each other in their order.
+    """
+    while first < last:
+        middle = (first + last) // 2
+        item = store.get(TURNS, Key(execution_id, middle), consistent=True)
+        if item is None:
+            raise _missing(execution_id, middle)
+        if item["run"] < run:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+def _decoded(execution_id: str, item: Item) -> Turn:
+    try:
+        return load_turn(item["body"])
+    except msgspec.DecodeError as exc:
+        raise InvalidPayloadError(
+            f"execution {execution_id} turn {item.get('turn')}: it cannot be read ({exc}); "
+            "a newer version of Headgate may have written it: upgrade this worker"
+        ) from exc
+
+
+def _missing(execution_id: str, turn: int) -> CorruptionError:
+    return CorruptionError(
+        f"execution {execution_id}: turn {turn} is missing from its history; restore the store from a backup"
+    )

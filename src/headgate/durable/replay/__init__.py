@@ -1,0 +1,1 @@
+"""Replay: say here what this part is for."""

@@ -1,0 +1,444 @@
+"""The interpreter: runs workflow code against events and collects the commands it issues. Pure: it does no I/O.
+
+The same object advances an execution live and replays its history. Events are applied one at a time, and after each
+the code runs until it only waits; then the conditions it waits for are looked at. So the order in which things happen
+is the order of the history, and nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from asyncio import events as asyncio_events
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from contextvars import Context
+from typing import Any, TypeVar
+
+from msgspec import Raw
+
+from headgate.durable.model import payload
+from headgate.durable.model.failures import (
+    ActivityFailure,
+    ActivityTimeout,
+    ChildFailure,
+    ErrorInfo,
+    revive,
+    with_cause,
+)
+from headgate.durable.model.history import (
+    ActivityEnded,
+    ActivityOptions,
+    CancelActivity,
+    CancelChild,
+    CancelRequested,
+    CancelTimer,
+    ChildEnded,
+    Close,
+    Command,
+    ContinueAsNew,
+    Event,
+    MarkPatch,
+    Note,
+    ParentClose,
+    RecordValue,
+    SendSignal,
+    Signal,
+    SignalSent,
+    StartActivity,
+    StartChild,
+    Started,
+    StartTimer,
+    Status,
+    TimerFired,
+    Turn,
+    UpdateRequested,
+    note_text,
+)
+from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import turn_timeout as turn_watch
+from headgate.durable.replay.awaitables import PendingFuture
+from headgate.durable.replay.deterministic_loop import DurableTask, DurableTimer, TurnLoop
+from headgate.durable.replay.mailbox import Mailbox
+from headgate.durable.replay.outcomes import outcome_of
+from headgate.durable.replay.replay_check import compare
+from headgate.errors import DeterminismError, NotFoundError, WorkflowViolationError
+
+F = TypeVar("F", bound=PendingFuture)
+T = TypeVar("T")
+
+
+class Interpreter:
+    """One run of one execution, in memory."""
+
+    def __init__(self, function: Callable[..., Any], signature: payload.Signature, execution_id: str) -> None:
+        self.execution_id = execution_id
+        self.loop = TurnLoop(  # type: ignore[abstract]  # what it does not have it refuses by name
+            self, zlib.crc32(execution_id.encode())
+        )
+        self.mailbox = Mailbox(self)
+        self.replaying = False
+        self.notes: list[Note] = []
+        self.started: Started | None = None
+        self.at_ms = 0
+        self.closed: Close | ContinueAsNew | None = None
+        self._function = function
+        # A context of its own: whatever the driving thread has bound must not leak into workflow code.
+        self._context = Context()
+        self.signature = signature
+        self._main: DurableTask[Any] | None = None
+        self._seq = 0
+        self._commands: list[Command] = []
+        self._pending: dict[int, PendingFuture] = {}
+        self._children: dict[int, StartChild] = {}
+        self._timers: dict[int, DurableTimer] = {}
+        self._recorded: dict[int, Command] = {}
+        self._patches: dict[str, bool] = {}
+        self._cancel: CancelRequested | None = None
+        self._random: random.Random | None = None
+        self._asking = False
+        self._is_gone = False
+        self._broken: BaseException | None = None
+
+    # Driving it.
+
+    def advance(self, at_ms: int, events: Sequence[Event]) -> tuple[int, tuple[Command, ...]]:
+        """Apply `events` and return how many were consumed, and the commands issued.
+
+        An event that comes after the one which ended the run is not consumed. Raises `WorkflowViolationError` if the
+        code did what it must not, and `InvalidPayloadError` if its input is not what it declares; the interpreter is
+        then of no more use.
+        """
+        self._commands = []
+        # The clock of an execution never runs backwards, whatever the machine's does, and no timer fires before its
+        # time in the eyes of the code.
+        self.at_ms = max(at_ms, self.at_ms)
+        if self._timers:
+            fired = [self._timers[e.seq] for e in events if isinstance(e, TimerFired) and e.seq in self._timers]
+            self.at_ms = max([self.at_ms, *[_due_ms(timer.when()) for timer in fired]])
+        self.loop.now_seconds = self.at_ms / 1000
+        try:
+            consumed = self._inside(self._context.run, self._apply_all, events)
+            violation = guard.violation() or self.loop.violation or self._broken
+            if violation is not None:
+                raise violation
+        except BaseException:
+            # An end that does not count is none: its tasks are still to be let go of.
+            self.closed = None
+            raise
+        commands = tuple(self._commands)
+        if self.closed is not None:
+            self.evict()
+        return consumed, commands
+
+    def replay(self, turn: Turn) -> None:
+        """Do a recorded turn again. Raises `DeterminismError` if the code no longer does what it did then."""
+        self.replaying = True
+        self._recorded = {command.seq: command for command in turn.commands if hasattr(command, "seq")}
+        try:
+            consumed, commands = self.advance(turn.at_ms, turn.events)
+        finally:
+            self.replaying = False
+            self._recorded = {}
+        difference = compare(turn.commands, commands)
+        if difference is None and consumed < len(turn.events):
+            difference = f"the code ended after {consumed} of {len(turn.events)} events"
+        if difference is not None:
+            raise DeterminismError(
+                f"execution {self.execution_id} turn {turn.turn}: {difference}; "
+                "restore what the code did, or guard the change with hg.patched()"
+            )
+
+    def evict(self) -> None:
+        """Let go of every task. `finally` blocks run, and what they ask for is refused and forgotten."""
+        self._is_gone = True
+        with suppress(WorkflowViolationError):
+            # One whose clean-up has no end was interrupted, and the watch has said so.
+            self._inside(self.loop.kill)
+
+    def query(self, name: str, input: Raw) -> Raw:
+        """Return what a query handler answers. Raises `NotFoundError` if the code registered none of this name."""
+        handler = self.mailbox.queries.get(name)
+        if handler is None:
+            raise NotFoundError(
+                f"execution {self.execution_id}: no query {name!r}; it answers {sorted(self.mailbox.queries)}"
+            )
+
+        def ask() -> Any:  # noqa: ANN401 - what user code answers
+            args, kwargs = handler.signature.unpack(input, what=f"query {name}")
+            return handler.function(*args, **kwargs)
+
+        self._asking = True
+        try:
+            answer = self._inside(self._context.run, ask)
+        finally:
+            self._asking = False
+        return payload.encode(answer, what=f"answer of query {name}")
+
+    def _inside(self, work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - whatever it takes
+        """Return what `work` returns, run as workflow code is: on the loop, under guard, and not for ever."""
+        watched = turn_watch.begin(self.execution_id)
+        hooks = self.loop.enter()
+        guard.enter(self.execution_id)
+        try:
+            return turn_watch.run(watched, work, *args)
+        finally:
+            guard.leave()
+            self.loop.leave(hooks)
+
+    # What workflow code asks for.
+
+    def start_activity(
+        self, name: str, input: Raw, options: ActivityOptions, decode: Callable[[Raw], Any]
+    ) -> PendingFuture:
+        seq = self.next_seq()
+        self._commands.append(StartActivity(seq, name, input, options))
+        return self._expect(seq, name, decode)
+
+    def start_child(self, command: StartChild, decode: Callable[[Raw], Any], kind: type[F]) -> F:
+        self._commands.append(command)
+        self._children[command.seq] = command
+        future = kind(self, command.seq, command.workflow, decode)
+        self._pending[command.seq] = future
+        return future
+
+    def is_child_recorded(self) -> bool:
+        """Whether history has it that the next command starts a child: then it did, whatever is checked today."""
+        return isinstance(self._recorded.get(self._seq + 1), StartChild)
+
+    def send_signal(self, execution_id: str, name: str, value: Raw) -> PendingFuture:
+        seq = self.next_seq()
+        self._commands.append(SendSignal(seq, execution_id, name, value))
+        return self._expect(seq, name, None)
+
+    def issue(self, command: Command) -> None:
+        """Issue a command that nothing waits for."""
+        self._refuse_if_mute()
+        self._commands.append(command)
+
+    def record(self, value: Callable[[], Raw]) -> Raw:
+        """Return what `value` returns, or on replay what it returned then."""
+        seq = self.next_seq()
+        recorded = self._recorded.get(seq)
+        made = recorded.value if isinstance(recorded, RecordValue) else guard.lifted(value)
+        self._commands.append(RecordValue(seq, made))
+        return made
+
+    def patched(self, patch: str) -> bool:
+        """Whether this execution takes the new side of a change."""
+        if patch not in self._patches:
+            self._refuse_if_mute()
+            marked = any(isinstance(c, MarkPatch) and c.patch == patch for c in self._recorded.values())
+            self._patches[patch] = marked or not self.replaying
+            if self._patches[patch]:
+                self._commands.append(MarkPatch(self.next_seq(), patch))
+        return self._patches[patch]
+
+    def random(self) -> random.Random:
+        """Return the generator of this run, which replay seeds alike."""
+        if self._random is None:
+            assert self.started is not None
+            self._random = random.Random(f"{self.started.seed}#{self.started.run}")
+        return self._random
+
+    def next_seq(self) -> int:
+        """Return the next number that names a command of this run."""
+        self._refuse_if_mute()
+        self._seq += 1
+        return self._seq
+
+    def abandon(self, seq: int) -> None:
+        """Nobody waits for this command any more."""
+        future = self._pending.pop(seq, None)
+        if future is None or future.decode is None:
+            # Sending a signal is done once it was asked for, whether or not anyone waits to hear of it.
+            return
+        child = self._children.pop(seq, None)
+        if self._take_back(seq):
+            return
+        if child is not None:
+            self._commands.append(CancelChild(seq, child.child_id))
+        else:
+            self._commands.append(CancelActivity(seq))
+
+    def break_off(self, error: BaseException) -> None:
+        """What the turn needs cannot be had: `advance` raises this, whatever the code makes of it."""
+        self._broken = error
+
+    def note(self, level: str, text: str) -> None:
+        """Keep a line of the execution's log, once."""
+        if not self.replaying and not self._is_gone:
+            self.notes.append(Note(self.at_ms, level, note_text(text)))
+
+    # What the loop asks of its host.
+
+    def start_timer(self, timer: DurableTimer) -> None:
+        timer.seq = self.next_seq()
+        self._timers[timer.seq] = timer
+        self._commands.append(StartTimer(timer.seq, _due_ms(timer.when())))
+
+    def cancel_timer(self, timer: DurableTimer) -> None:
+        if self._timers.pop(timer.seq, None) is not None and not self._take_back(timer.seq):
+            self._commands.append(CancelTimer(timer.seq))
+
+    def report(self, message: str, error: BaseException | None) -> None:
+        if self._is_gone:
+            return
+        self.note("ERROR", message if error is None else f"{message}: {type(error).__name__}: {error}")
+        if isinstance(error, WorkflowViolationError):
+            self._broken = error
+
+    # Applying events.
+
+    def _apply_all(self, events: Sequence[Event]) -> int:
+        for place, event in enumerate(events):
+            self._apply(event)
+            self._settle()
+            if self._main is not None and self._main.done():
+                self._close(self._main)
+                return place + 1
+        return len(events)
+
+    def _settle(self) -> None:
+        # Conditions are asked only when the code has nothing left to do: a flag set after an await counts.
+        while True:
+            self.loop.drain()
+            if not self.mailbox.check_conditions():
+                return
+
+    def _apply(self, event: Event) -> None:
+        match event:  # Woken is only a reason to look.
+            case ActivityEnded():
+                self._end_activity(event)
+            case TimerFired():
+                self._fire(event.seq)
+            case Signal():
+                self.mailbox.deliver(event)
+            case ChildEnded():
+                self._end_child(event)
+            case SignalSent():
+                self._end(event.seq, event.error, NotFoundError)
+            case Started():
+                self._start(event)
+            case CancelRequested():
+                # The last one before the code lets go is the one that ended it.
+                self._cancel = event
+                if self._main is not None:
+                    self._main.cancel(event.reason or None)
+            case UpdateRequested():
+                self.mailbox.update(event)
+
+    def _start(self, event: Started) -> None:
+        self.started = event
+        for signal in event.carried:
+            self.mailbox.deliver(signal)
+        args, kwargs = self.signature.unpack(event.input, what=f"input of {event.workflow}")
+        self._main = self.loop.create_task(self._function(*args, **kwargs), name="main")
+        if self._cancel is not None:
+            # Cancelled before it began: not a line of it runs.
+            self._main.cancel(self._cancel.reason or None)
+
+    def _end_activity(self, event: ActivityEnded) -> None:
+        future = self._pending.pop(event.seq, None)
+        if future is None or future.done():
+            return
+        if event.error is None:
+            self._resolve(future, event.result)
+            return
+        facts: dict[str, Any] = {"activity": future.what, "attempts": event.attempts}
+        if event.timeout is not None:
+            future.set_exception(with_cause(ActivityTimeout(event.error, kind=event.timeout, **facts)))
+        else:
+            future.set_exception(revive(event.error, otherwise=ActivityFailure, **facts))
+
+    def _end_child(self, event: ChildEnded) -> None:
+        child = self._children.pop(event.seq, None)
+        future = self._pending.pop(event.seq, None)
+        if future is None or future.done():
+            return
+        if event.status is Status.SUCCEEDED:
+            self._resolve(future, event.result)
+            return
+        error = event.error or ErrorInfo(type=event.status.value, message=f"the child ended {event.status.value}")
+        child_id = child.child_id if child is not None else ""
+        future.set_exception(revive(error, otherwise=ChildFailure, execution_id=child_id, status=event.status.value))
+
+    def _end(self, seq: int, error: ErrorInfo | None, kind: type[Exception]) -> None:
+        future = self._pending.pop(seq, None)
+        if future is None or future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(kind(error.message))
+            # Sending is often not awaited, and a target that is gone is then not worth a warning.
+            future.exception()
+
+    def _resolve(self, future: PendingFuture, result: Raw) -> None:
+        assert future.decode is not None
+        try:
+            value = future.decode(result)
+        except Exception as exc:  # noqa: BLE001 - the awaiting code hears that the result is not of its type
+            future.set_exception(exc)
+        else:
+            future.set_result(value)
+
+    def _fire(self, seq: int) -> None:
+        timer = self._timers.pop(seq, None)
+        if timer is not None and not timer.cancelled():
+            timer._scheduled = False  # type: ignore[attr-defined]
+            timer._run()
+
+    def _close(self, main: DurableTask[Any]) -> None:
+        outcome = outcome_of(main, self._cancel, self.mailbox.unconsumed())
+        for seq in list(self._timers):
+            self._timers[seq].cancel()
+        for future in list(self._pending.values()):
+            child = self._children.pop(future.seq, None)
+            if child is None:
+                future.cancel()
+            elif child.parent_close is not ParentClose.ABANDON and not self._take_back(future.seq):
+                terminate = child.parent_close is ParentClose.TERMINATE
+                self._commands.append(CancelChild(future.seq, child.child_id, terminate))
+            self._pending.pop(future.seq, None)
+        self.closed = outcome
+        self.mailbox.refuse_updates()
+        self._commands.append(outcome)
+
+    def _expect(self, seq: int, what: str, decode: Callable[[Raw], Any] | None) -> PendingFuture:
+        future = PendingFuture(self, seq, what, decode)
+        self._pending[seq] = future
+        return future
+
+    def _take_back(self, seq: int) -> bool:
+        """Drop a command that was issued in this very turn, as if it had never been."""
+        for place in range(len(self._commands) - 1, -1, -1):
+            if getattr(self._commands[place], "seq", None) == seq:
+                del self._commands[place]
+                return True
+        return False
+
+    def _refuse_if_mute(self) -> None:
+        if self._is_gone:
+            raise WorkflowViolationError(f"execution {self.execution_id} has left memory; only its clean-up goes on")
+        if self._asking:
+            raise WorkflowViolationError("a query only reads: it cannot call activities, wait, or send anything")
+
+
+def running() -> Interpreter | None:
+    """Return the interpreter whose workflow code is running in this thread, if any."""
+    loop = asyncio_events._get_running_loop()
+    host = loop._host if isinstance(loop, TurnLoop) else None
+    return host if isinstance(host, Interpreter) else None
+
+
+def current(what: str) -> Interpreter:
+    """Return the running interpreter. Raises `WorkflowViolationError` outside of a workflow."""
+    interpreter = running()
+    if interpreter is None:
+        raise WorkflowViolationError(f"{what} belongs into a workflow, and none is running here")
+    return interpreter
+
+
+def _due_ms(when_seconds: float) -> int:
+    return round(when_seconds * 1000)

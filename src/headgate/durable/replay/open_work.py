@@ -1,0 +1,91 @@
+"""Open work: what an execution has asked for and not heard of, read from its history without running its code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from headgate.durable.model.history import (
+    ActivityEnded,
+    CancelActivity,
+    CancelChild,
+    CancelTimer,
+    ChildEnded,
+    Close,
+    Command,
+    ContinueAsNew,
+    ParentClose,
+    StartActivity,
+    StartChild,
+    Started,
+    StartTimer,
+    TimerFired,
+    Turn,
+)
+
+
+class OpenWork(Struct):
+    """Activities, timers and children that are under way, by the number of the command that asked for them."""
+
+    activities: dict[int, StartActivity]
+    timers: dict[int, StartTimer]
+    children: dict[int, StartChild]
+    # Whether the code has begun: an execution may hear of things before a start that is to come later.
+    has_begun: bool = False
+
+    def closing(self) -> list[Command]:
+        """Return the commands that leave none of it behind."""
+        commands: list[Command] = [CancelTimer(seq) for seq in self.timers]
+        commands += [CancelActivity(seq) for seq in self.activities]
+        for seq, child in self.children.items():
+            if child.parent_close is not ParentClose.ABANDON:
+                commands.append(CancelChild(seq, child.child_id, child.parent_close is ParentClose.TERMINATE))
+        return commands
+
+
+def open_work(turns: Iterable[Turn]) -> OpenWork:
+    """Return what is open after these turns of one run."""
+    work = OpenWork({}, {}, {})
+    for turn in turns:
+        for event in turn.events:
+            _heard(work, event)
+        for command in turn.commands:
+            _asked(work, command)
+    return work
+
+
+def _heard(work: OpenWork, event: object) -> None:
+    match event:
+        case Started():
+            work.has_begun = True
+        case ActivityEnded():
+            work.activities.pop(event.seq, None)
+        case TimerFired():
+            work.timers.pop(event.seq, None)
+        case ChildEnded():
+            work.children.pop(event.seq, None)
+        case _:
+            return
+
+
+def _asked(work: OpenWork, command: Command) -> None:
+    match command:
+        case StartActivity():
+            work.activities[command.seq] = command
+        case StartTimer():
+            work.timers[command.seq] = command
+        case StartChild():
+            work.children[command.seq] = command
+        case CancelActivity():
+            work.activities.pop(command.seq, None)
+        case CancelTimer():
+            work.timers.pop(command.seq, None)
+        case CancelChild():
+            work.children.pop(command.seq, None)
+        case Close() | ContinueAsNew():
+            work.activities.clear()
+            work.timers.clear()
+            work.children.clear()
+        case _:
+            return

@@ -1,0 +1,1 @@
+"""Schedules: say here what this part is for."""

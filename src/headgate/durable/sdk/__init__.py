@@ -1,0 +1,1 @@
+"""Sdk: say here what this part is for."""

@@ -1,0 +1,123 @@
+"""What code inside of an activity can ask for: who it is, a heartbeat, and to be completed later from outside."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final
+
+from msgspec import Raw, Struct
+
+from headgate.durable.model import payload
+from headgate.durable.model.failures import Cancelled
+from headgate.durable.model.history import Note, note_text
+from headgate.durable.replay.interpreter import running
+from headgate.errors import WorkflowViolationError
+
+NOTES_MAX: Final = 200
+
+_current: ContextVar[ActivityContext | None] = ContextVar("activity", default=None)
+
+
+class Later:
+    """What an activity returns that someone else will complete."""
+
+
+LATER: Final = Later()
+
+
+class ActivityContext(Struct, eq=False):
+    """One attempt at an activity, as the code that runs it sees it."""
+
+    activity_id: str
+    name: str
+    attempt: int
+    sign: Callable[[], str]
+    execution_id: str
+    details: Raw | None
+    clock_ms: Callable[[], int]
+    beat: Callable[[ActivityContext, Raw | None], None]
+    put_event: Callable[[str, str, Raw, str], None]
+    emitted: int = 0
+    cancelled: bool = False
+    notes: list[Note] = []
+
+    @property
+    def token(self) -> str:
+        """What someone else needs to complete this attempt: signed, and good for it alone."""
+        return self.sign()
+
+    def heartbeat_details(self, returns: Any = Any) -> Any:  # noqa: ANN401 - a type of any kind
+        """Return what the last heartbeat of an earlier attempt said, or None."""
+        return None if self.details is None else payload.decode(self.details, returns, what="heartbeat details")
+
+    def emit(self, type: str, data: Raw, subject: str) -> None:
+        """Put an event on the bus under an id that another attempt gives it again."""
+        self.emitted += 1
+        self.put_event(f"{self.activity_id}#{self.emitted}", type, data, subject)
+
+    def note(self, level: str, text: str) -> None:
+        """Keep a line for the log of the execution."""
+        if len(self.notes) < NOTES_MAX:
+            self.notes.append(Note(self.clock_ms(), level, note_text(text), self.name))
+
+
+def activity() -> ActivityContext:
+    """Return the activity that is running here. Raises `WorkflowViolationError` outside of one."""
+    return _running("hg.activity()")
+
+
+def running_activity() -> ActivityContext | None:
+    """Return the activity that is running here, if any."""
+    return _current.get()
+
+
+def _running(call: str) -> ActivityContext:
+    context = _current.get()
+    if context is None:
+        raise WorkflowViolationError(f"{call} belongs into an activity, and none is running here")
+    return context
+
+
+def heartbeat(details: Any = None) -> None:  # noqa: ANN401 - any JSON
+    """Say that the activity is alive, and how far it has come. Raises `Cancelled` if nobody wants its result."""
+    context = _running("hg.heartbeat()")
+    context.beat(context, None if details is None else payload.encode(details, what="heartbeat details"))
+    if context.cancelled:
+        raise Cancelled
+
+
+def complete_later() -> Any:  # noqa: ANN401 - in place of whatever the activity is declared to return
+    """Return this from an activity that someone else will complete, with `hg.activity().token`."""
+    _running("hg.complete_later()")
+    return LATER
+
+
+def enter(context: ActivityContext) -> Any:  # noqa: ANN401 - what `leave` takes
+    """Make this the running activity of the current thread or task."""
+    return _current.set(context)
+
+
+def leave(mark: Any) -> None:  # noqa: ANN401 - what `enter` gave
+    """Undo `enter`."""
+    _current.reset(mark)
+
+
+class NotesHandler(logging.Handler):
+    """Keeps what workflows and activities write with `logging` in the log of their execution."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        interpreter = running()
+        context = _current.get() if interpreter is None else None
+        if interpreter is None and context is None:
+            return
+        try:
+            text = record.getMessage()
+        except Exception:  # noqa: BLE001 - as every handler does: a bad format must not reach who logs
+            self.handleError(record)
+            return
+        if interpreter is not None:
+            interpreter.note(record.levelname, text)
+        elif context is not None:
+            context.note(record.levelname, text)

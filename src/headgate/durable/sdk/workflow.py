@@ -1,0 +1,171 @@
+"""What workflow code can do besides calling activities: wait, be told, answer, and ask for the time.
+
+Every function here works inside of a workflow only, and gives the same answer when the history is replayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random as random_module
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NoReturn, TypeVar
+from uuid import UUID
+
+from headgate.durable.model import payload
+from headgate.durable.model.duration import Duration, optional_seconds, seconds
+from headgate.durable.model.history import SetTags
+from headgate.durable.replay.interpreter import current
+from headgate.durable.replay.mailbox import Handler, UpdateHandler
+from headgate.durable.replay.outcomes import ContinueRequest
+from headgate.durable.sdk.definitions import check_execution_id, check_signal_name, check_tags
+from headgate.errors import DefinitionError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ExecutionInfo:
+    """What an execution may know of itself."""
+
+    execution_id: str
+    workflow: str
+    run: int
+    parent_id: str | None
+    memo: Any
+    is_replaying: bool
+
+
+def info() -> ExecutionInfo:
+    """Return the id, run and parent of this execution."""
+    interpreter = current("hg.info()")
+    started = interpreter.started
+    assert started is not None, "workflow code runs after it was started"
+    memo = payload.decode(started.memo, Any, what="memo")
+    return ExecutionInfo(
+        interpreter.execution_id, started.workflow, started.run, started.parent_id, memo, interpreter.replaying
+    )
+
+
+def now() -> datetime:
+    """Return the time of this turn. It stands still until the workflow waits for something."""
+    return datetime.fromtimestamp(current("hg.now()").at_ms / 1000, UTC)
+
+
+def random() -> random_module.Random:
+    """Return this execution's random numbers, which are drawn alike on replay. Not for secrets."""
+    return current("hg.random()").random()
+
+
+def uuid() -> UUID:
+    """Return a random UUID that is the same on replay."""
+    return UUID(int=current("hg.uuid()").random().getrandbits(128), version=4)
+
+
+def side_effect(function: Callable[[], T], returns: Any = Any) -> T:  # noqa: ANN401 - a type of any kind
+    """Call `function` once, record what it returned, and return that on replay.
+
+    For a quick look at something outside of the history. It must not fail and must not need a retry: what does is an
+    activity.
+    """
+    interpreter = current("hg.side_effect()")
+    made = interpreter.record(lambda: payload.encode(function(), what="value of a side effect"))
+    value: T = payload.decode(made, returns, what="value of a side effect")
+    return value
+
+
+def patched(patch: str) -> bool:
+    """Whether this execution takes the new side of a change in the code.
+
+    True for executions that reach this point for the first time with the new code, and on their replay; False for
+    those that passed it before the change.
+    """
+    return current("hg.patched()").patched(patch)
+
+
+async def sleep(duration: Duration) -> None:
+    """Wait, be it for milliseconds or for years."""
+    current("hg.sleep()")
+    await asyncio.sleep(seconds(duration, name="sleep"))
+
+
+async def sleep_until(moment: datetime) -> None:
+    """Wait for a moment; one that has passed is not waited for."""
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    await asyncio.sleep(max(0.0, moment.timestamp() - current("hg.sleep_until()").at_ms / 1000))
+
+
+async def wait_signal(name: str, *, timeout: Duration | None = None, type: Any = Any) -> Any:  # noqa: ANN401
+    """Return the payload of the next signal of this name, which may have come before. Raises `TimeoutError`."""
+    interpreter = current("hg.wait_signal()")
+    waiting = interpreter.mailbox.wait(name)
+    if timeout is not None:
+        async with asyncio.timeout(seconds(timeout, name="timeout")):
+            signal = await waiting
+    else:
+        signal = await waiting
+    return payload.decode(signal.payload, type, what=f"payload of signal {name}")
+
+
+def on_signal(name: str, handler: Callable[..., Any]) -> Handler:
+    """Give every signal of this name to `handler`, those that came before first, until `.dispose()`."""
+    return current("hg.on_signal()").mailbox.handle(name, handler)
+
+
+def on_query(name: str, function: Callable[..., Any]) -> None:
+    """Answer queries of this name with what `function` returns. It reads; it must not wait or change anything."""
+    interpreter = current("hg.on_query()")
+    if inspect.iscoroutinefunction(function):
+        raise DefinitionError(f"query {name}: a query cannot wait; write its function without async, or use on_update")
+    interpreter.mailbox.queries[name] = Handler(function, lambda _: None)
+
+
+def on_update(name: str, function: Callable[..., Any], *, validator: Callable[..., Any] | None = None) -> None:
+    """Answer updates of this name with what `function` returns; it may be `async` and wait.
+
+    `validator` is called first with the same arguments, and refuses the update by raising.
+    """
+    current("hg.on_update()").mailbox.updates[name] = UpdateHandler(function, validator)
+
+
+async def wait_condition(predicate: Callable[[], bool], *, timeout: Duration | None = None) -> bool:
+    """Return True once `predicate` holds, or False at the time-out. It is asked whenever the code comes to rest."""
+    interpreter = current("hg.wait_condition()")
+    if predicate():
+        return True
+    holding = interpreter.mailbox.wait_until(predicate)
+    limit = optional_seconds(timeout, name="timeout")
+    try:
+        async with asyncio.timeout(limit):
+            return await holding
+    except TimeoutError:
+        if holding.done() and not holding.cancelled():
+            raise  # The predicate's own.
+        return False
+
+
+def signal(execution_id: str, name: str, value: Any = None) -> Awaitable[None]:  # noqa: ANN401
+    """Send a signal to another execution, once. Awaiting it raises `NotFoundError` if there is none that takes it."""
+    raw = payload.encode(value, what=f"payload of signal {name}")
+    check_execution_id(execution_id, derived=True)
+    return current("hg.signal()").send_signal(execution_id, check_signal_name(name), raw)
+
+
+def set_tags(tags: Mapping[str, str]) -> None:
+    """Change the tags by which this execution is found; an empty value removes a tag."""
+    interpreter = current("hg.set_tags()")
+    interpreter.issue(SetTags(interpreter.next_seq(), check_tags(tags)))
+
+
+def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:  # noqa: ANN401
+    """End this run here and begin a new one with this input, under the same id. Kept signals go along."""
+    interpreter = current("hg.continue_as_new()")
+    raise ContinueRequest(interpreter.signature.pack(args, kwargs, what="input of the next run"))
+
+
+def log(text: str, *, level: str = "INFO") -> None:
+    """Write a line into the execution's log, once, however often the turn is replayed."""
+    current("hg.log()").note(level.upper(), text)

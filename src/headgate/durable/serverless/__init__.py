@@ -1,0 +1,1 @@
+"""Serverless: say here what this part is for."""

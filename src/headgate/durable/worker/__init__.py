@@ -1,0 +1,1 @@
+"""Worker: say here what this part is for."""
