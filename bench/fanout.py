@@ -29,12 +29,12 @@ from bench.fanout_runs import (
 )
 from bench.measure import ROUNDS, Figure, ratio
 from headgate.clock import SystemClock
-from headgate.fanout.attempts import begun, completed
-from headgate.fanout.local_worker import LEASE_SECONDS
-from headgate.fanout.redriving import Redriver, Selection
-from headgate.fanout.rows import Chunk, counter_key
+from headgate.fanout.core.attempts import begun, completed
+from headgate.fanout.local.worker import LEASE_SECONDS
+from headgate.fanout.model.rows import Chunk, counter_key
+from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.repair.redrive import Redriver, Selection
 from headgate.fanout.service import FanoutService
-from headgate.fanout.states import Disposition, FanoutStatus
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.values import dump

@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 
 from bench.fanout_runs import filled, opened
 from bench.measure import ROUNDS, Figure, seconds
-from headgate.fanout.error_groups import error_groups
-from headgate.fanout.progress import Follower
+from headgate.fanout.insight.error_groups import error_groups
+from headgate.fanout.insight.progress import Follower
+from headgate.fanout.insight.stuck import stuck
+from headgate.fanout.model.states import Disposition
 from headgate.fanout.service import FanoutService
-from headgate.fanout.states import Disposition
-from headgate.fanout.stuck import stuck
 from headgate.store.sqlite.store import SqliteStore
 
 # The larger one takes half a minute to make, and more than a gigabyte of disk until its journal is gone.

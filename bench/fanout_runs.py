@@ -20,16 +20,16 @@ from msgspec.structs import replace
 
 from bench.rows import open_at
 from headgate.clock import SystemClock
-from headgate.fanout.attempts import Failure, Result, begun, completed, failed, placed
-from headgate.fanout.changes import apply
-from headgate.fanout.claims import Claims
-from headgate.fanout.counts import added
-from headgate.fanout.local_worker import LEASE_SECONDS, Options
-from headgate.fanout.rows import ACTIVE, MAIN_LANE, NO_TOKEN, Chunk, Fanout, Policy, chunk_id_at, moment, sort_key
+from headgate.fanout.core.attempts import Failure, Result, begun, completed, failed, placed
+from headgate.fanout.core.splitter import Order
+from headgate.fanout.core.transitions import apply
+from headgate.fanout.local.claims import Claims
+from headgate.fanout.local.worker import LEASE_SECONDS, Options
+from headgate.fanout.model.counts import added
+from headgate.fanout.model.rows import ACTIVE, MAIN_LANE, NO_TOKEN, Chunk, Fanout, Policy, chunk_id_at, moment, sort_key
+from headgate.fanout.model.sources import RangeSource
+from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.fanout.service import FanoutService
-from headgate.fanout.sources import RangeSource
-from headgate.fanout.splitting import Order
-from headgate.fanout.states import Disposition, FanoutStatus
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.values import dump

@@ -10,16 +10,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from headgate.clock import VirtualClock
-from headgate.fanout.claims import Claims
-from headgate.fanout.counts import NAMES, Counts
-from headgate.fanout.library import Library
-from headgate.fanout.rows import Attempt, Chunk, Fanout, Policy, attempt_of, chunk_of, fanout_of
-from headgate.fanout.sources import ListSource, Source
-from headgate.fanout.splitting import Order, Splitter
-from headgate.fanout.states import Disposition, FanoutStatus
-from headgate.fanout.steering import Steering
-from headgate.fanout.tending import Tender
-from headgate.fanout.tracking import Claim, Tracker
+from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.core.queries import Library
+from headgate.fanout.core.splitter import Order, Splitter
+from headgate.fanout.core.tracking import Claim, Tracker
+from headgate.fanout.local.claims import Claims
+from headgate.fanout.model.counts import NAMES, Counts
+from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy, attempt_of, chunk_of, fanout_of
+from headgate.fanout.model.sources import ListSource, Source
+from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.repair.control import Steering
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Query

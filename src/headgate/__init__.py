@@ -52,11 +52,11 @@ if TYPE_CHECKING:
         wait_signal,
     )
     from headgate.errors import NotAdmittedError
-    from headgate.fanout.chunk_handler import chunk_handler
     from headgate.fanout.handlers import Work
-    from headgate.fanout.mapping import FanoutFailure, Mapped, map
-    from headgate.fanout.rows import Policy
-    from headgate.fanout.sdk import ActiveChunk, ChunkWorker
+    from headgate.fanout.hg_map import FanoutFailure, Mapped, map
+    from headgate.fanout.model.rows import Policy
+    from headgate.fanout.remote.chunk_handler import chunk_handler
+    from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
     from headgate.wiring import connect
 
 _HOMES = {
@@ -103,11 +103,11 @@ _HOMES = {
         "wait_signal",
     ),
     "errors": ("NotAdmittedError",),
-    "fanout.chunk_handler": ("chunk_handler",),
+    "fanout.remote.chunk_handler": ("chunk_handler",),
     "fanout.handlers": ("Work",),
-    "fanout.mapping": ("FanoutFailure", "Mapped", "map"),
-    "fanout.rows": ("Policy",),
-    "fanout.sdk": ("ActiveChunk", "ChunkWorker"),
+    "fanout.hg_map": ("FanoutFailure", "Mapped", "map"),
+    "fanout.model.rows": ("Policy",),
+    "fanout.remote.sdk": ("ActiveChunk", "ChunkWorker"),
     "wiring": ("connect",),
 }
 _MODULES = {name: f"headgate.{home}" for home, names in _HOMES.items() for name in names}

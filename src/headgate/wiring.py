@@ -26,12 +26,12 @@ from headgate.durable.bus.forwarding import Forwarder
 from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
 from headgate.errors import HeadgateError, SettingsError, TransientError
-from headgate.fanout import mapping
-from headgate.fanout.background import Background
-from headgate.fanout.counts import Counts
-from headgate.fanout.events import ENDED_EVENT
-from headgate.fanout.results import summary
-from headgate.fanout.rows import Fanout
+from headgate.fanout import hg_map as mapping
+from headgate.fanout.background_threads import Background
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.events import ENDED_EVENT
+from headgate.fanout.model.results import summary
+from headgate.fanout.model.rows import Fanout
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
 from headgate.settings import Secret, Settings, StoreSettings
@@ -51,7 +51,7 @@ from headgate.store.table_names import TableNames
 
 if TYPE_CHECKING:
     from headgate.fanout.doctor import Finding
-    from headgate.fanout.sqs import Drained, SqsQueue
+    from headgate.fanout.remote.sqs import Drained, SqsQueue
     from headgate.store.dynamodb.store import DynamoStore
 
 DATABASE: Final = "headgate.db"
@@ -165,7 +165,7 @@ def drain_queue(settings: Settings, clock: Clock, queue_url: str, *, letters_max
     """Record the letters of a dead-letter queue with their chunks. Raises `SettingsError`."""
     opened = open_store(settings, clock)
     with closing(opened.store), closing(_open_queue(opened, clock)) as queue:
-        from headgate.fanout.sqs import recorder
+        from headgate.fanout.remote.sqs import recorder
 
         fanouts = open_fanouts(opened, clock, IdMaker(clock))
         return queue.drain(queue_url, recorder(fanouts.dead_letters), letters_max=letters_max)
@@ -176,7 +176,7 @@ def _open_queue(opened: OpenedStore, clock: Clock) -> SqsQueue:
     if store.aws_region is None:
         raise SettingsError("store.aws_region: a queue has a region; set it, for instance to eu-west-1")
     with _extra("aws", "boto3", "botocore"):
-        from headgate.fanout.sqs import SqsQueue
+        from headgate.fanout.remote.sqs import SqsQueue
     return SqsQueue.connect(
         region=store.aws_region, endpoint_url=store.aws_endpoint_url, store=opened.store, clock=clock
     )

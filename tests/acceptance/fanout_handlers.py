@@ -19,14 +19,14 @@ from typing import Any, Final
 
 from headgate.clock import SystemClock
 from headgate.durable.worker.process_channel import packed
-from headgate.fanout import local_worker
+from headgate.fanout.core.splitter import Order
 from headgate.fanout.handlers import Work
-from headgate.fanout.jobs import Done
-from headgate.fanout.local_worker import Options
-from headgate.fanout.rows import Policy
+from headgate.fanout.local import worker as local_worker
+from headgate.fanout.local.child_protocol import Done
+from headgate.fanout.local.worker import Options
+from headgate.fanout.model.rows import Policy
+from headgate.fanout.model.sources import IterableSource
 from headgate.fanout.service import FanoutService
-from headgate.fanout.sources import IterableSource
-from headgate.fanout.splitting import Order
 from headgate.ids import IdMaker
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite

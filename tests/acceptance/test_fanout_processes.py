@@ -18,18 +18,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.fanout import local_worker
-from headgate.fanout.attempts import ErrorClass
-from headgate.fanout.children import Child
-from headgate.fanout.jobs import Answer, Done, Job, Ready
-from headgate.fanout.local_worker import LocalWorker, Options
-from headgate.fanout.redriving import Selection
-from headgate.fanout.rows import Fanout
+from headgate.fanout.core.attempts import ErrorClass
+from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.core.splitter import Order
+from headgate.fanout.local import worker as local_worker
+from headgate.fanout.local.child_process import Child
+from headgate.fanout.local.child_protocol import Answer, Done, Job, Ready
+from headgate.fanout.local.worker import LocalWorker, Options
+from headgate.fanout.model.rows import Fanout
+from headgate.fanout.model.sources import ListSource, RangeSource, Source
+from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome
+from headgate.fanout.repair.redrive import Selection
 from headgate.fanout.service import FanoutService
-from headgate.fanout.sources import ListSource, RangeSource, Source
-from headgate.fanout.splitting import Order
-from headgate.fanout.states import Disposition, FanoutStatus, Outcome
-from headgate.fanout.tending import Tender
 from headgate.store.sqlite.store import SqliteStore
 from tests.acceptance import fanout_handlers as mine
 from tests.acceptance.program import until

@@ -13,14 +13,14 @@ import pytest
 from mypy_boto3_sqs import SQSClient
 
 from headgate.clock import SystemClock
-from headgate.fanout.chunk_handler import chunk_handler
-from headgate.fanout.messages import message_about
-from headgate.fanout.redriving import Selection
-from headgate.fanout.sdk import ActiveChunk, ChunkWorker
+from headgate.fanout.core.splitter import Order
+from headgate.fanout.model.messages import message_about
+from headgate.fanout.model.sources import RangeSource
+from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.remote.chunk_handler import chunk_handler
+from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
+from headgate.fanout.repair.redrive import Selection
 from headgate.fanout.service import FanoutService
-from headgate.fanout.sources import RangeSource
-from headgate.fanout.splitting import Order
-from headgate.fanout.states import Disposition, FanoutStatus
 from headgate.ids import IdMaker
 from headgate.settings import Settings
 from headgate.wiring import open_fanouts, open_store

@@ -18,14 +18,14 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
-from headgate.fanout.attempts import Failure, Result
-from headgate.fanout.library import Library
-from headgate.fanout.rows import Chunk, Fanout, Policy
-from headgate.fanout.sources import RangeSource
-from headgate.fanout.splitting import Order, Splitter
-from headgate.fanout.states import Admission, Disposition, FanoutStatus, Status
-from headgate.fanout.tending import Tender
-from headgate.fanout.tracking import Claim, Tracker
+from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.core.queries import Library
+from headgate.fanout.core.splitter import Order, Splitter
+from headgate.fanout.core.tracking import Claim, Tracker
+from headgate.fanout.model.rows import Chunk, Fanout, Policy
+from headgate.fanout.model.sources import RangeSource
+from headgate.fanout.model.states import Admission, Disposition, FanoutStatus, Status
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT, IDEMPOTENCY
 from headgate.store.model.requests import Put

@@ -14,19 +14,19 @@ from mypy_boto3_sqs import SQSClient
 
 from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError, PayloadTooLargeError, StoreBusyError, StoreIOError, ThrottledError
-from headgate.fanout.chunk_handler import ChunkHandler, chunk_handler
-from headgate.fanout.dead_letters import DeadLetters
+from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.core.queries import Library
+from headgate.fanout.core.splitter import Order, Splitter
+from headgate.fanout.core.tracking import Tracker
 from headgate.fanout.doctor import Facts, FunctionFacts, QueueFacts, Scope, examine, look
-from headgate.fanout.library import Library
-from headgate.fanout.rows import Chunk, Fanout, Policy
-from headgate.fanout.sdk import ActiveChunk, ChunkWorker
-from headgate.fanout.sources import RangeSource
-from headgate.fanout.splitting import Order, Splitter
-from headgate.fanout.sqs import DeadLetter, SqsQueue, client_config, recorder
-from headgate.fanout.states import Disposition, FanoutStatus
-from headgate.fanout.steering import Steering
-from headgate.fanout.tending import Tender
-from headgate.fanout.tracking import Tracker
+from headgate.fanout.model.rows import Chunk, Fanout, Policy
+from headgate.fanout.model.sources import RangeSource
+from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.remote.chunk_handler import ChunkHandler, chunk_handler
+from headgate.fanout.remote.dead_letters import DeadLetters
+from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
+from headgate.fanout.remote.sqs import DeadLetter, SqsQueue, client_config, recorder
+from headgate.fanout.repair.control import Steering
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT, IDEMPOTENCY
 from headgate.store.model.requests import Write

@@ -9,13 +9,13 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import AlreadyStartedError, StaleClaimError
-from headgate.fanout.attempts import Failure, Result
-from headgate.fanout.claims import Claims
-from headgate.fanout.library import Library
-from headgate.fanout.rows import Fanout
-from headgate.fanout.sources import RangeSource
-from headgate.fanout.states import Admission, Disposition, FanoutStatus, Outcome
-from headgate.fanout.tracking import Claim, Tracker
+from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.queries import Library
+from headgate.fanout.core.tracking import Claim, Tracker
+from headgate.fanout.local.claims import Claims
+from headgate.fanout.model.rows import Fanout
+from headgate.fanout.model.sources import RangeSource
+from headgate.fanout.model.states import Admission, Disposition, FanoutStatus, Outcome
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT, IDEMPOTENCY, INBOXES
 from tests.contract.conftest import DYNAMODB_BACKENDS, AnyStore, Eventually

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.fanout.library import Library
+from headgate.fanout.core.queries import Library
 from tests.scenarios import map_handlers
 
 app = hg.App("mapping")

@@ -13,17 +13,18 @@ from typing import Any
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, StaleClaimError, TransientError
-from headgate.fanout import splitting, tending
-from headgate.fanout.attempts import Failure, Result, item_places
-from headgate.fanout.claims import Claims
-from headgate.fanout.redriving import Redriver, Selection
-from headgate.fanout.rows import Chunk, Policy, moment_ms, run_key
-from headgate.fanout.sources import IterableSource, ListSource, RangeSource, Source
-from headgate.fanout.splitting import Order, Splitter
-from headgate.fanout.states import Admission, Disposition, FanoutStatus
-from headgate.fanout.steering import Steering
-from headgate.fanout.tending import Tender
-from headgate.fanout.tracking import Claim, Tracker
+from headgate.fanout.core import maintenance as tending
+from headgate.fanout.core import splitter as splitting
+from headgate.fanout.core.attempts import Failure, Result, item_places
+from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.core.splitter import Order, Splitter
+from headgate.fanout.core.tracking import Claim, Tracker
+from headgate.fanout.local.claims import Claims
+from headgate.fanout.model.rows import Chunk, Policy, moment_ms, run_key
+from headgate.fanout.model.sources import IterableSource, ListSource, RangeSource, Source
+from headgate.fanout.model.states import Admission, Disposition, FanoutStatus
+from headgate.fanout.repair.control import Steering
+from headgate.fanout.repair.redrive import Redriver, Selection
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.blobs.spill import Spill
 from headgate.store.catalogue.tables import FANOUT

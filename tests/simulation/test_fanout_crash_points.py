@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import OutcomeUnknownError, StaleClaimError, TransientError
-from headgate.fanout import splitting
-from headgate.fanout.attempts import Failure, Result
-from headgate.fanout.rows import Policy
-from headgate.fanout.sources import ListSource
-from headgate.fanout.splitting import Order
-from headgate.fanout.states import Disposition, FanoutStatus
-from headgate.fanout.tracking import Claim
+from headgate.fanout.core import splitter as splitting
+from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.splitter import Order
+from headgate.fanout.core.tracking import Claim
+from headgate.fanout.model.rows import Policy
+from headgate.fanout.model.sources import ListSource
+from headgate.fanout.model.states import Disposition, FanoutStatus
 from tests.fanout_books import Books, check_books, check_found, read_books
 from tests.simulation.durable_processes import Crash, Fault
 from tests.simulation.fanout_world import Held, Machine, Process, shrink_limits

@@ -30,9 +30,9 @@ from headgate.asl.visits import Visit
 from headgate.durable.sdk import workflow as hg
 from headgate.durable.sdk.app import App
 from headgate.errors import InvalidPayloadError, NotFoundError
-from headgate.fanout.rows import Chunk, Policy
+from headgate.fanout.core.splitter import ID_CHARS_MAX, Order
+from headgate.fanout.model.rows import Chunk, Policy
 from headgate.fanout.service import FanoutService
-from headgate.fanout.splitting import ID_CHARS_MAX, Order
 from headgate.store.blobs.folder import Blobs
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from headgate.durable.sdk.app import App
 from headgate.durable.sdk.definitions import Activity
 from headgate.durable.worker.subprocess_executor import perform_isolated
 from headgate.errors import NotFoundError
-from headgate.fanout.rows import Chunk
+from headgate.fanout.model.rows import Chunk
 
 # As long as Step Functions lets an Express workflow run.
 SECONDS_MAX: Final = 300.0

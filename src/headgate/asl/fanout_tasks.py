@@ -22,12 +22,12 @@ from headgate.asl.scope import Json
 from headgate.durable.model.failures import Failure
 from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.errors import HeadgateError, UserError
-from headgate.fanout import mapping
-from headgate.fanout.results import Summary
-from headgate.fanout.rows import Policy
-from headgate.fanout.sources import ListSource, RangeSource, Source
-from headgate.fanout.splitting import Order, Splitter
-from headgate.fanout.states import FanoutStatus
+from headgate.fanout import hg_map as mapping
+from headgate.fanout.core.splitter import Order, Splitter
+from headgate.fanout.model.results import Summary
+from headgate.fanout.model.rows import Policy
+from headgate.fanout.model.sources import ListSource, RangeSource, Source
+from headgate.fanout.model.states import FanoutStatus
 
 _FAILED: Final = "Fanout.FanoutFailedException"
 _INVALID: Final = "Fanout.InvalidOrderException"

@@ -19,12 +19,12 @@ from headgate.asl.map_items import batched
 from headgate.asl.map_orders import Ending, MapOrder, Standing, Tolerance, Verdict
 from headgate.asl.scope import Json
 from headgate.errors import ConflictError, NotFoundError, StoreBusyError
-from headgate.fanout.attempts import Failure, Result, begun, completed, failed, moved_to, released
-from headgate.fanout.changes import Change, Guard, apply
-from headgate.fanout.redriving import Selection
-from headgate.fanout.rows import MAIN_LANE, Chunk, Fanout, Policy, moment, moment_ms, queue_place, run_key
+from headgate.fanout.core.attempts import Failure, Result, begun, completed, failed, moved_to, released
+from headgate.fanout.core.transitions import Change, Guard, apply
+from headgate.fanout.model.rows import MAIN_LANE, Chunk, Fanout, Policy, moment, moment_ms, queue_place, run_key
+from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.repair.redrive import Selection
 from headgate.fanout.service import FanoutService
-from headgate.fanout.states import Disposition, FanoutStatus
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import all_of, exists, lacks
 from headgate.store.model.requests import Check

@@ -16,7 +16,7 @@ from headgate.asl.requests import compiled
 from headgate.asl.scope import Json, Member, Scope
 from headgate.durable.model import payload
 from headgate.errors import InvalidPayloadError
-from headgate.fanout.sources import Piece
+from headgate.fanout.model.sources import Piece
 
 _encode: Final = msgspec.json.Encoder().encode
 

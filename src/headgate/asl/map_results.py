@@ -21,8 +21,8 @@ from headgate.asl.map_orders import Ending, MapOrder
 from headgate.asl.scope import Json
 from headgate.durable.model import payload
 from headgate.errors import FatalError, UserError
-from headgate.fanout.library import Library
-from headgate.fanout.rows import Chunk
+from headgate.fanout.core.queries import Library
+from headgate.fanout.model.rows import Chunk
 from headgate.store.blobs.folder import Blobs
 
 MANIFEST: Final = "manifest.json"

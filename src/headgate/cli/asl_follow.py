@@ -76,7 +76,7 @@ class LocalExecution:
             service.store.wait(generation, _LOOK_SECONDS)
 
     def counts(self, map_run: str) -> tuple[int, int] | None:
-        from headgate.fanout.library import Library
+        from headgate.fanout.core.queries import Library
 
         library = Library(self._service.store, self._clock)
         found = library.find(map_run)

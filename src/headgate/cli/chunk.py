@@ -116,7 +116,7 @@ def work(  # noqa: PLR0913 - each is an option
     """
     from headgate.clock import SystemClock
     from headgate.durable.model.duration import optional_seconds
-    from headgate.fanout.local_worker import Options
+    from headgate.fanout.local.worker import Options
     from headgate.serve import chunk_process
     from headgate.telemetry import configure_logs
 

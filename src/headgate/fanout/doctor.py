@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.fanout.sqs import DEADLINE_SECONDS, Calls, client_config
+from headgate.fanout.remote.sqs import DEADLINE_SECONDS, Calls, client_config
 
 if TYPE_CHECKING:
     import boto3

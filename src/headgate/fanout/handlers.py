@@ -26,8 +26,8 @@ from headgate import shapes
 from headgate.durable.model import payload
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import DefinitionError, NotFoundError, PayloadTooLargeError
-from headgate.fanout.jobs import Done, Failed, Job
-from headgate.fanout.sources import Piece, read_items
+from headgate.fanout.local.child_protocol import Done, Failed, Job
+from headgate.fanout.model.sources import Piece, read_items
 
 Handler = Callable[[Any], Any]
 # Packages that were installed, also those that happen to be below the current folder.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headgate.fanout.changes import apply
-from headgate.fanout.claims import Claims
-from headgate.fanout.endings import ended, job_of
+from headgate.fanout.core.transitions import apply
 from headgate.fanout.handlers import load, perform
-from headgate.fanout.rows import MAIN_LANE, SLOW_LANE
+from headgate.fanout.local.chunk_results import ended, job_of
+from headgate.fanout.local.claims import Claims
+from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE
 from headgate.fanout.service import FanoutService
 
 

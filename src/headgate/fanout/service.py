@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headgate.clock import Clock
-from headgate.fanout.bisecting import Bisector
-from headgate.fanout.counts import Counts
-from headgate.fanout.dead_letters import DeadLetters
-from headgate.fanout.healing import Healer
-from headgate.fanout.library import Library
-from headgate.fanout.local_worker import LocalWorker, Options
-from headgate.fanout.reconciling import Reconciler
-from headgate.fanout.redriving import Redriver
-from headgate.fanout.rows import Fanout
-from headgate.fanout.splitting import Splitter
-from headgate.fanout.steering import Steering
-from headgate.fanout.tending import Tender
-from headgate.fanout.tracking import Tracker
+from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.core.queries import Library
+from headgate.fanout.core.splitter import Splitter
+from headgate.fanout.core.tracking import Tracker
+from headgate.fanout.local.worker import LocalWorker, Options
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.rows import Fanout
+from headgate.fanout.remote.dead_letters import DeadLetters
+from headgate.fanout.repair.auto_heal import Healer
+from headgate.fanout.repair.bisect import Bisector
+from headgate.fanout.repair.control import Steering
+from headgate.fanout.repair.reconcile import Reconciler
+from headgate.fanout.repair.redrive import Redriver
 from headgate.ids import IdMaker
 from headgate.store.model.requests import Write
 from headgate.store.port import Store

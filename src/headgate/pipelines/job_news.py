@@ -11,7 +11,7 @@ from headgate.durable.bus.events import Event
 from headgate.durable.bus.subscriptions import Filter
 from headgate.durable.engine.turn_commit import ENDED_EVENT
 from headgate.durable.sdk.app import App
-from headgate.fanout import events as fanout_events
+from headgate.fanout.model import events as fanout_events
 from headgate.pipelines.runs import PREFIX, Runs
 from headgate.pipelines.waiting import Waiters, WaitKind
 

@@ -12,10 +12,10 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.errors import DefinitionError
-from headgate.fanout.attempts import ErrorClass
-from headgate.fanout.children import READY_SECONDS_MAX, Child
-from headgate.fanout.jobs import Unusable
-from headgate.fanout.local_worker import Options
+from headgate.fanout.core.attempts import ErrorClass
+from headgate.fanout.local.child_process import READY_SECONDS_MAX, Child
+from headgate.fanout.local.child_protocol import Unusable
+from headgate.fanout.local.worker import Options
 from headgate.serve.stop import Stop
 from headgate.settings import Settings
 from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store

@@ -10,15 +10,15 @@ from msgspec import Meta, Raw, Struct
 
 from headgate.durable.model.duration import optional_seconds
 from headgate.errors import PayloadTooLargeError, StaleClaimError
-from headgate.fanout.attempts import Failure, Result, item_places
+from headgate.fanout.core.attempts import Failure, Result, item_places
+from headgate.fanout.core.queries import Chunks
+from headgate.fanout.core.tracking import Claim, is_cancelled
 from headgate.fanout.handlers import OUTPUT_BYTES_MAX
-from headgate.fanout.library import Chunks
-from headgate.fanout.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout
+from headgate.fanout.insight.stuck import stuck
+from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout
+from headgate.fanout.model.sources import Piece, read_items
+from headgate.fanout.model.states import Admission, Disposition, Status
 from headgate.fanout.service import FanoutService
-from headgate.fanout.sources import Piece, read_items
-from headgate.fanout.states import Admission, Disposition, Status
-from headgate.fanout.stuck import stuck
-from headgate.fanout.tracking import Claim, is_cancelled
 from headgate.serve.execution_views import Limit, Name
 from headgate.serve.fanout_views import (
     ChunkDetail,

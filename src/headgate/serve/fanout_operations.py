@@ -9,13 +9,13 @@ from msgspec.structs import asdict
 
 from headgate.durable.model.duration import optional_seconds
 from headgate.errors import UserError
-from headgate.fanout.counts import Counts
-from headgate.fanout.healing import Healed
-from headgate.fanout.reconciling import Finding, Report
-from headgate.fanout.redriving import Redriven, Selection
-from headgate.fanout.rows import Fanout
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.rows import Fanout
+from headgate.fanout.model.states import Disposition
+from headgate.fanout.repair.auto_heal import Healed
+from headgate.fanout.repair.reconcile import Finding, Report
+from headgate.fanout.repair.redrive import Redriven, Selection
 from headgate.fanout.service import FanoutService
-from headgate.fanout.states import Disposition
 from headgate.serve.execution_views import Duration, Name, Reason
 from headgate.serve.fanout_views import ChunkView, FanoutSummary, chunk_view, summary
 from headgate.serve.operations import Answer, Call, NoQuery, Operation

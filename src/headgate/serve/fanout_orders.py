@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from headgate import shapes
 from headgate.errors import DefinitionError, InvalidPayloadError, NotFoundError
-from headgate.fanout.rows import Policy
-from headgate.fanout.sources import BytesSource, LinesSource, ListSource, RangeSource, Source
-from headgate.fanout.splitting import Order
+from headgate.fanout.core.splitter import Order
+from headgate.fanout.model.rows import Policy
+from headgate.fanout.model.sources import BytesSource, LinesSource, ListSource, RangeSource, Source
 from headgate.serve.execution_views import Name
 
 # So many chunks are enough to keep workers busy and few enough to look at.

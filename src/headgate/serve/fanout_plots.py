@@ -8,12 +8,12 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.errors import NotFoundError
-from headgate.fanout.counts import Counts
-from headgate.fanout.plot_lanes import lanes_plot
-from headgate.fanout.plot_maps import failure_map
-from headgate.fanout.plots import attempts_plot, durations_plot, progress_plot
-from headgate.fanout.rows import Fanout
-from headgate.fanout.samples import Sample, mapped, sampled, sampled_attempts
+from headgate.fanout.insight.charts import attempts_plot, durations_plot, progress_plot
+from headgate.fanout.insight.plot_lanes import lanes_plot
+from headgate.fanout.insight.plot_maps import failure_map
+from headgate.fanout.insight.samples import Sample, mapped, sampled, sampled_attempts
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.rows import Fanout
 from headgate.fanout.service import FanoutService
 
 

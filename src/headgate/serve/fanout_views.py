@@ -9,14 +9,14 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Raw, Struct
 
-from headgate.fanout.costs import Cost
-from headgate.fanout.counts import Counts
-from headgate.fanout.estimates import Estimate, Spread
-from headgate.fanout.events import FanoutEvent
-from headgate.fanout.progress import Progress, Stall, Straggler
-from headgate.fanout.rows import Attempt, Chunk, Fanout, Policy
-from headgate.fanout.states import Disposition, FanoutStatus, Outcome, Status
-from headgate.fanout.stuck import Stuck, StuckKind
+from headgate.fanout.core.costs import Cost
+from headgate.fanout.insight.eta import Estimate, Spread
+from headgate.fanout.insight.progress import Progress, Stall, Straggler
+from headgate.fanout.insight.stuck import Stuck, StuckKind
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.events import FanoutEvent
+from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy
+from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome, Status
 from headgate.serve.operations import PREFIX
 from headgate.serve.raw_values import optional_raw
 

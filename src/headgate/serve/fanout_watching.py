@@ -10,8 +10,8 @@ import msgspec
 from litestar import Response
 
 from headgate.errors import HeadgateError
-from headgate.fanout.progress import Follower
-from headgate.fanout.results import Summary, summarised
+from headgate.fanout.insight.progress import Follower
+from headgate.fanout.model.results import Summary, summarised
 from headgate.fanout.service import FanoutService
 from headgate.serve.execution_views import StreamQuery
 from headgate.serve.fanout_views import ProgressView, progress_view

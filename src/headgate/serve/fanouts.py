@@ -13,18 +13,18 @@ from msgspec import Meta, Struct
 
 from headgate.auth.roles import Permission
 from headgate.errors import UserError
-from headgate.fanout import campaigns
-from headgate.fanout.comparison import Comparison, compared, side
-from headgate.fanout.counts import Counts
-from headgate.fanout.error_groups import ErrorGroups, error_groups
-from headgate.fanout.events import EVENT_PREFIX, event_of
-from headgate.fanout.library import PAGE_MAX, Fanouts
-from headgate.fanout.progress import Follower
-from headgate.fanout.results import Summary, summarised
-from headgate.fanout.rows import Fanout, fanout_of, moment
+from headgate.fanout.core import campaigns
+from headgate.fanout.core.maintenance import EXPIRING
+from headgate.fanout.core.queries import PAGE_MAX, Fanouts
+from headgate.fanout.insight.comparison import Comparison, compared, side
+from headgate.fanout.insight.error_groups import ErrorGroups, error_groups
+from headgate.fanout.insight.progress import Follower
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.events import EVENT_PREFIX, event_of
+from headgate.fanout.model.results import Summary, summarised
+from headgate.fanout.model.rows import Fanout, fanout_of, moment
+from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.service import FanoutService
-from headgate.fanout.states import FanoutStatus
-from headgate.fanout.tending import EXPIRING
 from headgate.serve.execution_views import Limit
 from headgate.serve.fanout_chunks import FanoutChunks
 from headgate.serve.fanout_operations import FanoutOperations

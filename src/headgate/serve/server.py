@@ -14,7 +14,7 @@ from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
-from headgate.fanout.background import Background
+from headgate.fanout.background_threads import Background
 from headgate.fanout.service import FanoutService
 from headgate.health.meters import HealthMeters
 from headgate.health.region_duty import KEEP_SECONDS

@@ -15,12 +15,12 @@ from headgate.errors import (
     TransientError,
     UserError,
 )
-from headgate.fanout.mapping import CHUNKS_USUAL
-from headgate.fanout.rows import Policy
+from headgate.fanout.core.splitter import Order
+from headgate.fanout.hg_map import CHUNKS_USUAL
+from headgate.fanout.model.rows import Policy
+from headgate.fanout.model.sources import LinesSource, ListSource, RangeSource, Source
+from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.service import FanoutService
-from headgate.fanout.sources import LinesSource, ListSource, RangeSource, Source
-from headgate.fanout.splitting import Order
-from headgate.fanout.states import FanoutStatus
 from headgate.triggers.config import Config, check_name, exactly_one
 from headgate.triggers.contract import (
     FailureCategory,

@@ -16,8 +16,8 @@ from headgate.durable.client.handle import Handle
 from headgate.durable.model.failures import ExecutionFailure
 from headgate.durable.model.records import Execution
 from headgate.durable.sdk.app import App
-from headgate.fanout.library import Library
-from headgate.fanout.rows import Fanout
+from headgate.fanout.core.queries import Library
+from headgate.fanout.model.rows import Fanout
 from headgate.fanout.service import FanoutService
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.testing import Environment

@@ -22,10 +22,10 @@ from headgate.asl.map_books import MapBooks
 from headgate.asl.map_orders import Tolerance
 from headgate.asl.task_tokens import Callback, Told
 from headgate.durable.model.history import Status
-from headgate.fanout.rows import Policy
-from headgate.fanout.sources import ListSource
-from headgate.fanout.splitting import Order
-from headgate.fanout.states import FanoutStatus
+from headgate.fanout.core.splitter import Order
+from headgate.fanout.model.rows import Policy
+from headgate.fanout.model.sources import ListSource
+from headgate.fanout.model.states import FanoutStatus
 from tests.unit.asl.map_rig import MapRig, each
 
 BOTH = pytest.mark.parametrize("kind", ["STANDARD", "EXPRESS"])

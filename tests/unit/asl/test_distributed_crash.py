@@ -14,7 +14,7 @@ import pytest
 
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
-from headgate.fanout.states import FanoutStatus
+from headgate.fanout.model.states import FanoutStatus
 from headgate.settings import Settings
 from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store
 from tests.unit.asl.map_rig import each

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.asl.failures import EXCEED_TOLERATED_FAILURE_THRESHOLD, RUNTIME, TIMEOUT
 from headgate.asl.map_books import MapBooks
-from headgate.fanout.states import Disposition, FanoutStatus
+from headgate.fanout.model.states import Disposition, FanoutStatus
 from tests.unit.asl.map_rig import MapRig, each
 
 PASS: tuple[str, dict[str, Any]] = ("Pass", {"Type": "Pass"})

@@ -11,7 +11,7 @@ import pytest
 from headgate.asl import map_results
 from headgate.asl.failures import EXCEED_TOLERATED_FAILURE_THRESHOLD, RESULT_WRITER_FAILED
 from headgate.asl.item_readers import blob_name
-from headgate.fanout.states import FanoutStatus
+from headgate.fanout.model.states import FanoutStatus
 from tests.unit.asl.map_rig import MapRig, each
 
 BOTH = pytest.mark.parametrize("kind", ["STANDARD", "EXPRESS"])

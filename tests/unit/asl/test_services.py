@@ -20,8 +20,8 @@ from headgate.asl.requests import Request
 from headgate.asl.running import Call
 from headgate.asl.service_actions import ACTIONS, call_of
 from headgate.asl.services import FANOUT, LOAD, START, known_actions
-from headgate.fanout.library import Library
-from headgate.fanout.states import FanoutStatus
+from headgate.fanout.core.queries import Library
+from headgate.fanout.model.states import FanoutStatus
 from tests.scenarios import map_handlers
 from tests.unit.asl.services_rig import Rig, key
 from tests.unit.fanout.worlds import CrashError

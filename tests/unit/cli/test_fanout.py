@@ -16,12 +16,12 @@ from headgate.cli.fanout_watch import _Watched
 from headgate.cli.moments import asked
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError, SettingsError, UserError
-from headgate.fanout.attempts import Failure, Result
-from headgate.fanout.progress import Follower
-from headgate.fanout.rows import Policy
+from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.splitter import Order
+from headgate.fanout.insight.progress import Follower
+from headgate.fanout.model.rows import Policy
+from headgate.fanout.model.sources import RangeSource
 from headgate.fanout.service import FanoutService
-from headgate.fanout.sources import RangeSource
-from headgate.fanout.splitting import Order
 from headgate.ids import IdMaker
 from headgate.serve.fanout_views import fanout_view
 from headgate.settings import Settings

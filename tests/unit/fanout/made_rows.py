@@ -7,12 +7,12 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
-from headgate.fanout.attempts import Failure, Result, placed
-from headgate.fanout.rows import Attempt, Chunk, Fanout, Policy, chunk_id_at, dump_policy, moment, sort_key
-from headgate.fanout.sources import RangeSource
-from headgate.fanout.splitting import Order, Splitter
-from headgate.fanout.states import Disposition, FanoutStatus, Outcome
-from headgate.fanout.tracking import Claim, Tracker
+from headgate.fanout.core.attempts import Failure, Result, placed
+from headgate.fanout.core.splitter import Order, Splitter
+from headgate.fanout.core.tracking import Claim, Tracker
+from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy, chunk_id_at, dump_policy, moment, sort_key
+from headgate.fanout.model.sources import RangeSource
+from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome
 from headgate.ids import IdMaker
 from headgate.store.port import Store
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidPayloadError
-from headgate.fanout.attempts import (
+from headgate.fanout.core.attempts import (
     ErrorClass,
     Failure,
     Result,
@@ -29,9 +29,9 @@ from headgate.fanout.attempts import (
     slow_piece,
     tries,
 )
-from headgate.fanout.changes import Change
-from headgate.fanout.rows import Chunk, Policy, attempt_of, chunk_of, moment
-from headgate.fanout.states import Disposition, Outcome, Status, is_legal
+from headgate.fanout.core.transitions import Change
+from headgate.fanout.model.rows import Chunk, Policy, attempt_of, chunk_of, moment
+from headgate.fanout.model.states import Disposition, Outcome, Status, is_legal
 from headgate.store.model.requests import Put, Update
 from tests.unit.fanout.made_rows import T0, made_chunk
 

@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headgate.errors import ConflictError, CorruptionError, NotFoundError, UserError
-from headgate.fanout.bisecting import Bisector, halves
-from headgate.fanout.redriving import Redriver, Selection
-from headgate.fanout.rows import ACTIVE, Chunk, Fanout, chunk_key
-from headgate.fanout.sources import (
+from headgate.fanout.model.rows import ACTIVE, Chunk, Fanout, chunk_key
+from headgate.fanout.model.sources import (
     BytesSource,
     IterableSource,
     LinesSource,
@@ -28,7 +26,9 @@ from headgate.fanout.sources import (
     Source,
     read_items,
 )
-from headgate.fanout.states import Disposition, FanoutStatus
+from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.repair.bisect import Bisector, halves
+from headgate.fanout.repair.redrive import Redriver, Selection
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Put
 from tests.unit.fanout.worlds import RUN, World, crash_everywhere, once

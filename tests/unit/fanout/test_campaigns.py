@@ -10,10 +10,10 @@ from msgspec import to_builtins
 
 from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError
-from headgate.fanout.campaigns import counts_on, member_delete, member_put, members, rolled_up
-from headgate.fanout.counts import Counts, folded
-from headgate.fanout.rows import Fanout, moment
-from headgate.fanout.states import FanoutStatus
+from headgate.fanout.core.campaigns import counts_on, member_delete, member_put, members, rolled_up
+from headgate.fanout.model.counts import Counts, folded
+from headgate.fanout.model.rows import Fanout, moment
+from headgate.fanout.model.states import FanoutStatus
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite

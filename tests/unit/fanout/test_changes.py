@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.errors import CorruptionError, OutcomeUnknownError, StoreBusyError
-from headgate.fanout import changes as module
-from headgate.fanout.attempts import Failure, Result, begun, completed, failed, lost, moved_to, released
-from headgate.fanout.changes import Change, Guard, apply
-from headgate.fanout.rows import Chunk, Policy, run_key
-from headgate.fanout.sources import ListSource
-from headgate.fanout.states import Disposition
+from headgate.fanout.core import transitions as module
+from headgate.fanout.core.attempts import Failure, Result, begun, completed, failed, lost, moved_to, released
+from headgate.fanout.core.transitions import Change, Guard, apply
+from headgate.fanout.model.rows import Chunk, Policy, run_key
+from headgate.fanout.model.sources import ListSource
+from headgate.fanout.model.states import Disposition
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import lacks
 from headgate.store.model.requests import Check

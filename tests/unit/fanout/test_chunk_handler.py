@@ -12,15 +12,15 @@ import pytest
 from headgate.clock import VirtualClock
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import InvalidPayloadError, NotAdmittedError, StoreClosedError, ThrottledError
-from headgate.fanout.chunk_handler import chunk_handler
-from headgate.fanout.library import Library
-from headgate.fanout.rows import Chunk, Fanout, Policy
-from headgate.fanout.sdk import ActiveChunk, ChunkWorker
-from headgate.fanout.sources import ListSource
-from headgate.fanout.splitting import Order, Splitter
-from headgate.fanout.states import Disposition
-from headgate.fanout.steering import Steering
-from headgate.fanout.tracking import Tracker
+from headgate.fanout.core.queries import Library
+from headgate.fanout.core.splitter import Order, Splitter
+from headgate.fanout.core.tracking import Tracker
+from headgate.fanout.model.rows import Chunk, Fanout, Policy
+from headgate.fanout.model.sources import ListSource
+from headgate.fanout.model.states import Disposition
+from headgate.fanout.remote.chunk_handler import chunk_handler
+from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
+from headgate.fanout.repair.control import Steering
 from headgate.ids import IdMaker
 from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite

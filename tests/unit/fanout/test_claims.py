@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import OutcomeUnknownError, StoreBusyError
-from headgate.fanout.attempts import Failure, Result
-from headgate.fanout.claims import Claims
-from headgate.fanout.rows import moment_ms, run_key
-from headgate.fanout.states import Disposition
-from headgate.fanout.tracking import Claim
+from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.tracking import Claim
+from headgate.fanout.local.claims import Claims
+from headgate.fanout.model.rows import moment_ms, run_key
+from headgate.fanout.model.states import Disposition
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
 from tests.fanout_books import RUN, Shop, places

@@ -9,11 +9,11 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError
-from headgate.fanout.comparison import Comparison, Difference, Side, compared, side
-from headgate.fanout.counts import Counts
-from headgate.fanout.error_groups import ErrorGroup, ErrorGroups
-from headgate.fanout.estimates import spread_of
-from headgate.fanout.rows import Policy, moment
+from headgate.fanout.insight.comparison import Comparison, Difference, Side, compared, side
+from headgate.fanout.insight.error_groups import ErrorGroup, ErrorGroups
+from headgate.fanout.insight.eta import spread_of
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.rows import Policy, moment
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 from tests.unit.fanout.made_rows import RUN, T0, Stage, made_fanout

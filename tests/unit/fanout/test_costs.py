@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.fanout.costs import cost_of
-from headgate.fanout.counts import Counts
-from headgate.fanout.rows import Policy
+from headgate.fanout.core.costs import cost_of
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.rows import Policy
 
 PRICE = Policy().price_per_gb_second
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.fanout.counts import (
+from headgate.fanout.model.counts import (
     NAMES,
     Counts,
     added,
@@ -20,7 +20,7 @@ from headgate.fanout.counts import (
     nothing_open,
     verdict,
 )
-from headgate.fanout.states import LEGAL, Disposition, FanoutStatus, Status
+from headgate.fanout.model.states import LEGAL, Disposition, FanoutStatus, Status
 from headgate.store.model.conditions import holds
 from tests.unit.fanout.made_rows import made_chunk, made_fanout
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from headgate.fanout.dead_letters import Address, DeadLetters, Recorded, Ruling, addressed
-from headgate.fanout.messages import message_about
-from headgate.fanout.redriving import Redriver, Selection
-from headgate.fanout.rows import moment
-from headgate.fanout.states import Disposition, FanoutStatus, Outcome
-from headgate.fanout.tracking import Claim
+from headgate.fanout.core.tracking import Claim
+from headgate.fanout.model.messages import message_about
+from headgate.fanout.model.rows import moment
+from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome
+from headgate.fanout.remote.dead_letters import Address, DeadLetters, Recorded, Ruling, addressed
+from headgate.fanout.repair.redrive import Redriver, Selection
 from headgate.store.catalogue.tables import FANOUT
 from tests.unit.fanout.worlds import RUN, World, crash_everywhere, once
 

@@ -9,7 +9,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError
-from headgate.fanout.error_groups import (
+from headgate.fanout.insight.error_groups import (
     CHUNK_IDS_MAX,
     DISTINCT_MAX,
     Occurrence,
@@ -19,9 +19,9 @@ from headgate.fanout.error_groups import (
     of_chunk,
     of_items,
 )
-from headgate.fanout.fingerprints import fingerprint
-from headgate.fanout.rows import Policy, moment
-from headgate.fanout.states import Disposition, Outcome
+from headgate.fanout.model.fingerprints import fingerprint
+from headgate.fanout.model.rows import Policy, moment
+from headgate.fanout.model.states import Disposition, Outcome
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite

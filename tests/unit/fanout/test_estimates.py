@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.fanout.counts import Counts
-from headgate.fanout.estimates import (
+from headgate.fanout.insight.eta import (
     CHUNKS_SIMULATED_MAX,
     Pace,
     Point,
@@ -25,8 +24,9 @@ from headgate.fanout.estimates import (
     rate_per_second,
     spread_of,
 )
-from headgate.fanout.rows import Policy, moment
-from headgate.fanout.states import Disposition, FanoutStatus
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.rows import Policy, moment
+from headgate.fanout.model.states import Disposition, FanoutStatus
 from tests.unit.fanout.made_rows import T0, made_chunk, made_fanout
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.fanout.fingerprints import fingerprint, generalised
+from headgate.fanout.model.fingerprints import fingerprint, generalised
 
 
 @pytest.mark.parametrize(

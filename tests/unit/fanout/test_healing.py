@@ -12,13 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.errors import DefinitionError
-from headgate.fanout import healing
-from headgate.fanout.attempts import Failure, Result
-from headgate.fanout.claims import Claims
-from headgate.fanout.healing import Action, Healer, Remedy, remedy
-from headgate.fanout.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, Policy, run_key
-from headgate.fanout.sources import LinesSource
-from headgate.fanout.states import Disposition, FanoutStatus
+from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.local.claims import Claims
+from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, Policy, run_key
+from headgate.fanout.model.sources import LinesSource
+from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.repair import auto_heal as healing
+from headgate.fanout.repair.auto_heal import Action, Healer, Remedy, remedy
 from headgate.store.catalogue.tables import FANOUT
 from tests.unit.fanout.worlds import RUN, World, crash_everywhere, once
 

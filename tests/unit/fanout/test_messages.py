@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headgate.errors import InvalidIdError, InvalidPayloadError
-from headgate.fanout.messages import message_about, message_of
-from headgate.fanout.rows import chunk_of, fanout_of
+from headgate.fanout.model.messages import message_about, message_of
+from headgate.fanout.model.rows import chunk_of, fanout_of
 
 RUN = {"PK": "run", "SK": "RUN", "survey": "grs-15", "created_at": "2026-02-17T10:00:00Z"}
 CHUNK = {"PK": "run", "SK": "CHUNK#chunk-0000500", "chunk_key": "chunks/run/chunk-0000500.npz", "status": "PENDING"}

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.fanout.counts import Counts
-from headgate.fanout.plot_axes import (
+from headgate.fanout.insight.charts import attempts_plot, binned, durations_plot, log_edges, progress_plot
+from headgate.fanout.insight.plot_axes import (
     Frame,
     count_text,
     count_ticks,
@@ -22,11 +22,11 @@ from headgate.fanout.plot_axes import (
     time_text,
     time_ticks,
 )
-from headgate.fanout.plot_lanes import LANES_MAX, SPANS_MAX, lanes_plot, spans_of
-from headgate.fanout.plot_maps import TIPS_MAX, failure_map
-from headgate.fanout.plots import attempts_plot, binned, durations_plot, log_edges, progress_plot
-from headgate.fanout.rows import Chunk, moment
-from headgate.fanout.states import Disposition, Outcome
+from headgate.fanout.insight.plot_lanes import LANES_MAX, SPANS_MAX, lanes_plot, spans_of
+from headgate.fanout.insight.plot_maps import TIPS_MAX, failure_map
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.rows import Chunk, moment
+from headgate.fanout.model.states import Disposition, Outcome
 from tests.unit.fanout.made_rows import RUN, SIZE, T0, made_attempt, made_chunk, made_fanout
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError
-from headgate.fanout.counts import Counts
-from headgate.fanout.estimates import Point, spread_of
-from headgate.fanout.progress import (
+from headgate.fanout.insight.eta import Point, spread_of
+from headgate.fanout.insight.progress import (
     Facts,
     Follower,
     Progress,
@@ -23,9 +22,10 @@ from headgate.fanout.progress import (
     progress_of,
     stragglers,
 )
-from headgate.fanout.rows import Chunk, Policy, moment
-from headgate.fanout.samples import Sample
-from headgate.fanout.states import Disposition, FanoutStatus
+from headgate.fanout.insight.samples import Sample
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.rows import Chunk, Policy, moment
+from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 from tests.unit.fanout.made_rows import RUN, T0, Stage, made_chunk, made_fanout

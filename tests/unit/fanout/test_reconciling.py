@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headgate.errors import CorruptionError, HeadgateError
-from headgate.fanout import reconciling
-from headgate.fanout.bisecting import Bisector
-from headgate.fanout.healing import Healer
-from headgate.fanout.reconciling import Kind, Reconciler, Report
-from headgate.fanout.recounts import NAMES, Recount, faults, mended
-from headgate.fanout.redriving import Redriver, Selection
-from headgate.fanout.rows import ACTIVE, Chunk, chunk_key, counter_key, run_key
-from headgate.fanout.states import Disposition, FanoutStatus
+from headgate.fanout.model.rows import ACTIVE, Chunk, chunk_key, counter_key, run_key
+from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.repair import reconcile as reconciling
+from headgate.fanout.repair.auto_heal import Healer
+from headgate.fanout.repair.bisect import Bisector
+from headgate.fanout.repair.reconcile import Kind, Reconciler, Report
+from headgate.fanout.repair.recounts import NAMES, Recount, faults, mended
+from headgate.fanout.repair.redrive import Redriver, Selection
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Put
 from tests.unit.fanout.worlds import RUN, World, crash_everywhere, once, read_in_pages

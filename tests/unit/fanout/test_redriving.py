@@ -23,14 +23,14 @@ from headgate.errors import (
     NotFoundError,
     UserError,
 )
-from headgate.fanout import redriving
-from headgate.fanout.claims import Claims
-from headgate.fanout.redriving import Redriven, Redriver, Selection
-from headgate.fanout.retention import PURGING
-from headgate.fanout.rows import ACTIVE, Fanout, moment_ms, run_key
-from headgate.fanout.sources import LinesSource, ListSource
-from headgate.fanout.states import Disposition, FanoutStatus
-from headgate.fanout.tending import Tender
+from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.local.claims import Claims
+from headgate.fanout.model.rows import ACTIVE, Fanout, moment_ms, run_key
+from headgate.fanout.model.sources import LinesSource, ListSource
+from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.repair import redrive as redriving
+from headgate.fanout.repair.redrive import Redriven, Redriver, Selection
+from headgate.fanout.repair.retention import PURGING
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.blobs.spill import Spill
 from headgate.store.catalogue.tables import FANOUT

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import CorruptionError, DefinitionError, InvalidIdError
-from headgate.fanout.rows import (
+from headgate.fanout.core.splitter import Order, check_order
+from headgate.fanout.model.rows import (
     Chunk,
     Policy,
     attempt_key,
@@ -30,8 +31,7 @@ from headgate.fanout.rows import (
     sort_key,
     start_of,
 )
-from headgate.fanout.splitting import Order, check_order
-from headgate.fanout.states import Disposition, FanoutStatus, Outcome, Status
+from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome, Status
 from headgate.store.model.conditions import holds
 from tests.unit.fanout.made_rows import RUN, made_attempt, made_chunk, made_fanout
 

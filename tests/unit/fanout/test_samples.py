@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.fanout import samples
-from headgate.fanout.counts import Counts
-from headgate.fanout.library import Library
-from headgate.fanout.rows import Chunk, Fanout
-from headgate.fanout.samples import mapped, sampled, sampled_attempts
-from headgate.fanout.states import Disposition, Outcome
+from headgate.fanout.core.queries import Library
+from headgate.fanout.insight import samples
+from headgate.fanout.insight.samples import mapped, sampled, sampled_attempts
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.rows import Chunk, Fanout
+from headgate.fanout.model.states import Disposition, Outcome
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Put
 from headgate.store.sqlite.store import SqliteStore, Synchronous

@@ -21,15 +21,15 @@ from headgate.errors import (
     StaleClaimError,
     StoreBusyError,
 )
-from headgate.fanout.library import Library
-from headgate.fanout.rows import Chunk, Fanout, Policy, moment_ms
-from headgate.fanout.sdk import ActiveChunk, ChunkWorker
-from headgate.fanout.sources import LinesSource, ListSource, Source
-from headgate.fanout.splitting import Order, Splitter
-from headgate.fanout.states import Admission, Disposition, Outcome
-from headgate.fanout.steering import Steering
-from headgate.fanout.tending import Tender
-from headgate.fanout.tracking import Tracker
+from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.core.queries import Library
+from headgate.fanout.core.splitter import Order, Splitter
+from headgate.fanout.core.tracking import Tracker
+from headgate.fanout.model.rows import Chunk, Fanout, Policy, moment_ms
+from headgate.fanout.model.sources import LinesSource, ListSource, Source
+from headgate.fanout.model.states import Admission, Disposition, Outcome
+from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
+from headgate.fanout.repair.control import Steering
 from headgate.ids import IdMaker
 from headgate.store.model.requests import Write
 from headgate.store.port import Store

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.fanout.shares import Want, shares
+from headgate.fanout.local.claims import Want, shares
 
 WANTS = st.lists(
     st.tuples(st.integers(0, 50), st.integers(0, 30), st.integers(1, 9)), max_size=8

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import DefinitionError, HeadgateError, InvalidPayloadError, NotFoundError, PayloadTooLargeError
-from headgate.fanout.sources import (
+from headgate.fanout.model.sources import (
     BytesSource,
     IterableSource,
     LinesSource,

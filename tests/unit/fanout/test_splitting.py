@@ -12,12 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.errors import AlreadyStartedError, DefinitionError, InvalidIdError, InvalidPayloadError, StoreBusyError
-from headgate.fanout.attempts import Failure, Result
-from headgate.fanout.redriving import Redriver, Selection
-from headgate.fanout.rows import Policy
-from headgate.fanout.sources import IterableSource, LinesSource, ListSource, RangeSource, Source
-from headgate.fanout.splitting import Order, Splitter, check_order, check_run_id, digest_of
-from headgate.fanout.states import FanoutStatus
+from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.splitter import Order, Splitter, check_order, check_run_id, digest_of
+from headgate.fanout.model.rows import Policy
+from headgate.fanout.model.sources import IterableSource, LinesSource, ListSource, RangeSource, Source
+from headgate.fanout.model.states import FanoutStatus
+from headgate.fanout.repair.redrive import Redriver, Selection
 from headgate.store.catalogue.tables import INBOXES
 from headgate.store.model.requests import Query
 from tests.fanout_books import RUN, Shop

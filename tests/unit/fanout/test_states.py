@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.fanout.counts import Counts
-from headgate.fanout.states import LEGAL, Disposition, FanoutStatus, Status, is_legal
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.states import LEGAL, Disposition, FanoutStatus, Status, is_legal
 
 OPEN = {Disposition.WAITING, Disposition.QUEUED, Disposition.RETRYING, Disposition.RUNNING}
 FOR_EVER = {Disposition.DONE, Disposition.SKIPPED}

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from headgate.errors import ConflictError, DefinitionError, InvalidIdError, NotFoundError
-from headgate.fanout.attempts import Failure, Result
-from headgate.fanout.rows import Fanout
-from headgate.fanout.states import Admission, Disposition, FanoutStatus
-from headgate.fanout.steering import Steering
-from headgate.fanout.tending import Tender
+from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.model.rows import Fanout
+from headgate.fanout.model.states import Admission, Disposition, FanoutStatus
+from headgate.fanout.repair.control import Steering
 from tests.fanout_books import RUN, Shop, places
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError
-from headgate.fanout.rows import Policy, moment
-from headgate.fanout.states import Disposition
-from headgate.fanout.stuck import StuckKind, classify, stuck
+from headgate.fanout.insight.stuck import StuckKind, classify, stuck
+from headgate.fanout.model.rows import Policy, moment
+from headgate.fanout.model.states import Disposition
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite

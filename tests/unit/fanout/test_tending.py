@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from headgate.durable.engine.membership import this_host
 from headgate.errors import OutcomeUnknownError, StoreBusyError
-from headgate.fanout import tending
-from headgate.fanout.attempts import Failure, Result
-from headgate.fanout.counts import Counts, added
-from headgate.fanout.rows import Fanout, counter_key, run_key
-from headgate.fanout.sources import IterableSource, ListSource
-from headgate.fanout.splitting import Order
-from headgate.fanout.states import Disposition, FanoutStatus, Outcome
-from headgate.fanout.tending import Tender, folded_onto, is_gone, worker_name
+from headgate.fanout.core import maintenance as tending
+from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.maintenance import Tender, folded_onto, is_gone, worker_name
+from headgate.fanout.core.splitter import Order
+from headgate.fanout.model.counts import Counts, added
+from headgate.fanout.model.rows import Fanout, counter_key, run_key
+from headgate.fanout.model.sources import IterableSource, ListSource
+from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome
 from headgate.store.catalogue.tables import FANOUT, INBOXES
 from headgate.store.model.requests import Query, Write
 from tests.fanout_books import RUN, Shop, places

@@ -16,11 +16,11 @@ from headgate.errors import (
     StaleClaimError,
     StoreBusyError,
 )
-from headgate.fanout.attempts import Failure, Result
-from headgate.fanout.rows import Policy, moment_ms
-from headgate.fanout.splitting import Splitter
-from headgate.fanout.states import Admission, Disposition, FanoutStatus, Outcome
-from headgate.fanout.tracking import Claim, Tracker, admitted, lease_of
+from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.splitter import Splitter
+from headgate.fanout.core.tracking import Claim, Tracker, admitted, lease_of
+from headgate.fanout.model.rows import Policy, moment_ms
+from headgate.fanout.model.states import Admission, Disposition, FanoutStatus, Outcome
 from headgate.store.catalogue.tables import FANOUT
 from tests.fanout_books import RUN, Shop, places
 from tests.simulation.durable_processes import Fault, ProcessStore

@@ -11,17 +11,17 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError
-from headgate.fanout import library
-from headgate.fanout.attempts import Failure, Result
-from headgate.fanout.counts import NAMES, Counts
-from headgate.fanout.library import Library
-from headgate.fanout.rows import ACTIVE, Chunk, Fanout, Policy, counter_key
-from headgate.fanout.sources import ListSource, Source
-from headgate.fanout.splitting import Order, Splitter
-from headgate.fanout.states import Disposition
-from headgate.fanout.steering import Steering
-from headgate.fanout.tending import Tender
-from headgate.fanout.tracking import Claim, Tracker
+from headgate.fanout.core import queries as library
+from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.core.queries import Library
+from headgate.fanout.core.splitter import Order, Splitter
+from headgate.fanout.core.tracking import Claim, Tracker
+from headgate.fanout.model.counts import NAMES, Counts
+from headgate.fanout.model.rows import ACTIVE, Chunk, Fanout, Policy, counter_key
+from headgate.fanout.model.sources import ListSource, Source
+from headgate.fanout.model.states import Disposition
+from headgate.fanout.repair.control import Steering
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Query, Update, Write

@@ -13,7 +13,7 @@ import pytest
 from litestar.types import ASGIApp
 
 from headgate.clock import VirtualClock
-from headgate.fanout.rows import counter_key
+from headgate.fanout.model.rows import counter_key
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
 from headgate.serve import fanout_orders, fanout_watching, fanouts, staged_pages

@@ -1,0 +1,103 @@
+"""Background: the threads in which a process tends its fan-outs and works on their chunks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from headgate.errors import OutcomeUnknownError, TransientError
+from headgate.fanout.core.maintenance import TEND_SECONDS
+from headgate.fanout.local.worker import Options
+from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE
+from headgate.fanout.repair.retention import Purge
+from headgate.fanout.service import FanoutService
+
+PURGE_SECONDS: Final = 60.0
+GRACE_SECONDS: Final = 5.0
+JOIN_SECONDS: Final = 2.0
+_log = structlog.get_logger(__name__)
+
+
+class Background:
+    """Tends and works until it is stopped. Without `processes` it only tends."""
+
+    def __init__(
+        self,
+        service: FanoutService,
+        *,
+        processes: int,
+        trusted: Sequence[str] = (),
+        on_fatal: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._service = service
+        self._on_fatal = on_fatal
+        self._stopping = threading.Event()
+        lanes = (MAIN_LANE, SLOW_LANE) if processes else ()
+        self._workers = [
+            service.worker(Options(processes=_share(processes, lane), lane=lane, trusted=tuple(trusted)))
+            for lane in lanes
+        ]
+        self._threads = [self._thread(worker.run, "headgate-chunks") for worker in self._workers]
+        if not self._workers:
+            self._threads.append(self._thread(self._tend, "headgate-tender"))
+        self._threads.append(self._thread(self._purge, "headgate-purge"))
+
+    def start(self) -> None:
+        """Begin."""
+        self._service.changed = self._look
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Let chunks that run end for so long, give back the rest, and return."""
+        self._stopping.set()
+        for worker in self._workers:
+            worker.stop(grace_seconds)
+        for thread in self._threads:
+            thread.join(grace_seconds + JOIN_SECONDS)
+
+    @property
+    def unusable(self) -> dict[str, str]:
+        """Handlers that cannot be loaded in this process, and why."""
+        return {handler: why for worker in self._workers for handler, why in worker.unusable.items()}
+
+    def _look(self, run_id: str) -> None:
+        del run_id
+        for worker in self._workers:
+            worker.look()
+
+    def _tend(self) -> None:
+        tender = self._service.tender()
+        while not self._stopping.wait(TEND_SECONDS):
+            try:
+                tender.tend()
+            except (TransientError, OutcomeUnknownError) as exc:
+                _log.warning("the store is busy", error=str(exc))
+
+    def _purge(self) -> None:
+        purge = Purge(self._service.store, self._service.clock)
+        while not self._stopping.wait(PURGE_SECONDS):
+            try:
+                purge.purge()
+            except (TransientError, OutcomeUnknownError) as exc:
+                _log.warning("the store is busy", error=str(exc))
+
+    def _thread(self, run: Callable[[], None], name: str) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                run()
+            except Exception as exc:
+                _log.exception("fan-outs are no longer tended here")
+                if self._on_fatal is None:
+                    raise
+                self._on_fatal(exc)
+
+        return threading.Thread(target=guarded, name=name, daemon=True)
+
+
+def _share(processes: int, lane: str) -> int:
+    """The slow lane has a process of its own, so that what is slow never keeps the rest."""
+    return processes if lane == MAIN_LANE else 1

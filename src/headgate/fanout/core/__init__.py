@@ -1,0 +1,1 @@
+"""Core: say here what this part is for."""

@@ -1,0 +1,362 @@
+"""Attempts: what a try at a chunk makes of its row, decided from the row, the policy and the time alone."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate import shapes
+from headgate.errors import InvalidPayloadError
+from headgate.fanout.core.transitions import Change
+from headgate.fanout.model.fingerprints import fingerprint
+from headgate.fanout.model.rows import (
+    ERROR_CHARS_MAX,
+    MAIN_LANE,
+    NO_TOKEN,
+    SLOW_LANE,
+    Attempt,
+    Chunk,
+    Policy,
+    attempt_key,
+    attention,
+    chunk_id_at,
+    chunk_key,
+    moment,
+    moment_ms,
+    queue,
+    queue_place,
+    sort_key,
+)
+from headgate.fanout.model.states import Disposition, Outcome
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.conditions import equals
+from headgate.store.model.requests import Update, Write
+
+
+class ErrorClass(enum.StrEnum):
+    """Errors that are not an exception of the handler's own."""
+
+    TIMEOUT = "TIMEOUT"
+    OOM = "OOM"
+    CRASH = "CRASH"
+    LOST = "LOST"
+    DEAD_LETTER = "DEAD_LETTER"
+
+
+class Failure(Struct, frozen=True):
+    """Why an attempt failed. `is_final` says that another try is known not to help."""
+
+    error_class: str
+    message: str
+    is_final: bool = False
+    item_errors: Mapping[int, str] = {}
+
+
+class Result(Struct, frozen=True):
+    """What an attempt that ended well has to say. Items are named by their index within the fan-out."""
+
+    output_key: str | None = None
+    output: str | None = None
+    item_errors: Mapping[int, str] = {}
+    deferred: Sequence[int] = ()
+    memory_mb: int | None = None
+    duration_ms: int | None = None
+
+
+_WATCHED: Final = (Disposition.RETRYING, Disposition.DEFERRED, Disposition.DEAD, Disposition.QUARANTINED)
+ITEM_ERRORS_KEPT_MAX: Final = 1000
+_DOUBLINGS_MAX: Final = 1000
+
+
+def placed(chunk: Chunk, disposition: Disposition, since: str, available_at_ms: int = 0) -> Chunk:
+    """Return the chunk in another disposition, and with that in the indexes where it is looked for."""
+    digits = chunk.sk.rpartition("-")[2]
+    is_queued = disposition in (Disposition.QUEUED, Disposition.RETRYING)
+    place = None
+    if disposition is Disposition.RUNNING:
+        place = f"{chunk.lease_expires_at}#{digits}"
+    elif disposition in _WATCHED:
+        place = f"{since}#{digits}"
+    return replace(
+        chunk,
+        status=disposition.status,
+        disposition=disposition,
+        attention_pk=None if place is None else attention(chunk.run_id, disposition),
+        attention_sk=place,
+        queue_pk=queue(chunk.run_id, chunk.lane) if is_queued else None,
+        queue_sk=queue_place(available_at_ms, chunk.sk) if is_queued else None,
+    )
+
+
+def begun(
+    chunk: Chunk,
+    *,
+    worker: str,
+    token: str,
+    now_ms: int,
+    lease_seconds: float,
+    receive_count: int = 0,
+    message_id: str | None = None,
+) -> Change:
+    """Return the change by which a worker takes a chunk on: one that waits, or one whose lease has run out."""
+    now = moment(now_ms)
+    after = replace(
+        chunk,
+        token=token,
+        attempt=chunk.attempt + 1,
+        worker=worker,
+        lease_expires_at=moment(now_ms + round(1000 * lease_seconds)),
+        heartbeat_at=None,
+        items_done=0,
+        receive_count=max(receive_count, chunk.receive_count),
+        message_id=message_id or chunk.message_id,
+        started_at=now,
+        completed_at=None,
+        duration_ms=None,
+    )
+    counted = {"attempts": 1}
+    beside: tuple[Write, ...] = ()
+    if chunk.attempt:
+        counted["retries"] = 1
+    if chunk.disposition is Disposition.RUNNING:
+        spent_ms = _spent_ms(chunk, now_ms)
+        counted |= {"lost": 1, "busy_ms": spent_ms, "wasted_ms": spent_ms}
+        beside = (_attempt(chunk, Outcome.LOST, now_ms, _lost_error(chunk)).put(),)
+    is_overdue = chunk.disposition is Disposition.RUNNING
+    return Change(chunk, placed(after, Disposition.RUNNING, now), counted, beside, is_overdue)
+
+
+def completed(chunk: Chunk, result: Result, *, now_ms: int, width: int, is_waiting: bool = False) -> Change:
+    """Return the change of a chunk that is done, but for the items that are deferred to the slow lane.
+
+    Raises `InvalidPayloadError` if the result speaks of items that are not the chunk's.
+    """
+    _check_items(chunk, result)
+    now = moment(now_ms)
+    deferred, failed = sorted(set(result.deferred)), dict(sorted(result.item_errors.items()))
+    ok = chunk.items - len(deferred) - len(failed)
+    duration_ms = result.duration_ms if result.duration_ms is not None else _spent_ms(chunk, now_ms)
+    after = replace(
+        chunk,
+        completed_at=now,
+        duration_ms=duration_ms,
+        output_key=result.output_key,
+        output=result.output,
+        memory_mb=result.memory_mb,
+        error=None,
+        error_class=None,
+        error_fingerprint=None,
+        items_done=chunk.items - len(deferred),
+        items_ok=ok,
+        items_failed=len(failed),
+        items_deferred=len(deferred),
+        item_errors=_dumped_errors(failed),
+        deferred=chunk.deferred if not deferred else msgspec.json.encode(deferred).decode(),
+        lease_expires_at=None,
+    )
+    counted = {"items_ok": ok, "items_failed": len(failed), "items_deferred": len(deferred), "busy_ms": duration_ms}
+    beside: list[Write] = []
+    if chunk.attempt > 1:
+        beside.append(_attempt(after, Outcome.COMPLETED, now_ms, None).put())
+    disposition = Disposition.DONE
+    if chunk.lane == SLOW_LANE:
+        beside.append(_parent_done(chunk, ok, len(failed), width))
+        counted |= {"deferred": -1, "done": 1, "items_deferred": -chunk.items}
+    elif deferred:
+        disposition = Disposition.DEFERRED
+        piece = slow_piece(after, deferred, now_ms, width, is_waiting=is_waiting)
+        beside.append(piece.put(None))
+        counted |= {"slow_total": 1, f"slow_{piece.disposition.bucket}": 1}
+    return Change(chunk, placed(after, disposition, now), counted, tuple(beside))
+
+
+def failed(chunk: Chunk, failure: Failure, policy: Policy, *, now_ms: int, draw: float) -> Change:
+    """Return the change of a chunk whose attempt failed: to be tried again after a pause, or given up."""
+    outcome = Outcome.LOST if failure.error_class == ErrorClass.LOST else Outcome.FAILED
+    spent_ms = _spent_ms(chunk, now_ms)
+    after = replace(
+        chunk,
+        completed_at=moment(now_ms),
+        duration_ms=spent_ms,
+        error=_text(failure.message),
+        error_class=_text(failure.error_class),
+        error_fingerprint=fingerprint(failure.error_class, failure.message),
+        item_errors=_dumped_errors(dict(sorted(failure.item_errors.items()))),
+        lease_expires_at=None,
+    )
+    counted = {"busy_ms": spent_ms, "wasted_ms": spent_ms}
+    if outcome is Outcome.LOST:
+        counted["lost"] = 1
+    beside = (_attempt(after, outcome, now_ms, failure).put(),)
+    if failure.is_final:
+        return Change(chunk, placed(after, Disposition.QUARANTINED, moment(now_ms)), counted, beside)
+    if tries(after) >= policy.max_attempts:
+        return Change(chunk, placed(after, Disposition.DEAD, moment(now_ms)), counted, beside)
+    again_ms = now_ms + round(1000 * pause_seconds(policy, tries(after), draw))
+    return Change(chunk, placed(after, Disposition.RETRYING, moment(now_ms), again_ms), counted, beside)
+
+
+def released(chunk: Chunk, *, now_ms: int) -> Change:
+    """Return the change of a chunk that a worker gives back unfinished: the try does not count."""
+    after = replace(chunk, attempt=chunk.attempt - 1, worker=None, lease_expires_at=None, started_at=None, items_done=0)
+    queued = placed(after, Disposition.QUEUED, moment(now_ms), now_ms)
+    spent_ms = _spent_ms(chunk, now_ms)
+    counted = {"attempts": -1, "retries": -1 if chunk.attempt > 1 else 0, "busy_ms": spent_ms, "wasted_ms": spent_ms}
+    return Change(chunk, queued, counted)
+
+
+def redriven(chunk: Chunk, *, now_ms: int, is_waiting: bool = False, heals: int = 0) -> Change:
+    """Return the change of a chunk that was given up and is to have all its tries again."""
+    after = replace(
+        chunk,
+        redrives=chunk.redrives + (0 if heals else 1),
+        heals=chunk.heals + heals,
+        # Counted on, so that no attempt is ever mistaken for an earlier one.
+        tried=chunk.attempt,
+        worker=None,
+        message=None,
+        completed_at=None,
+        duration_ms=None,
+        items_failed=0,
+        items_ok=0,
+    )
+    disposition = Disposition.WAITING if is_waiting else Disposition.QUEUED
+    return Change(chunk, placed(after, disposition, moment(now_ms), now_ms), {"redriven": 1})
+
+
+def moved_to(chunk: Chunk, disposition: Disposition, *, now_ms: int, error: str | None = None) -> Change:
+    """Return the change of a chunk that is cancelled, skipped or put aside."""
+    after = replace(chunk, completed_at=moment(now_ms), lease_expires_at=None)
+    if error is not None:
+        after = replace(after, error=_text(error))
+    beside: tuple[Write, ...] = ()
+    counted: dict[str, int] = {}
+    if chunk.disposition is Disposition.RUNNING:
+        beside = (_attempt(chunk, Outcome.CANCELLED, now_ms, None).put(),)
+        counted = dict.fromkeys(("busy_ms", "wasted_ms"), _spent_ms(chunk, now_ms))
+    if disposition is Disposition.SKIPPED and chunk.items_failed:
+        # Done without, on purpose: they no longer count against the fan-out.
+        counted["items_failed"] = -chunk.items_failed
+        after = replace(after, items_failed=0)
+    return Change(chunk, placed(after, disposition, moment(now_ms)), counted, beside)
+
+
+def tries(chunk: Chunk) -> int:
+    """Return how many attempts there were since the chunk was last redriven."""
+    return chunk.attempt - chunk.tried
+
+
+def pause_seconds(policy: Policy, tries: int, draw: float) -> float:
+    """Return how long to wait before the next try; `draw` is from 0 to 1 and spreads them by a quarter."""
+    # Far beyond any limit the power itself would not be a number any more.
+    exponent = min(float(tries - 1), _DOUBLINGS_MAX / max(1.0, math.log2(max(policy.backoff_factor, 1.0))))
+    pause: float = min(policy.backoff_seconds * policy.backoff_factor**exponent, policy.backoff_seconds_max)
+    return pause * (1 + 0.25 * draw)
+
+
+def slow_piece(chunk: Chunk, deferred: Sequence[int], now_ms: int, width: int, *, is_waiting: bool) -> Chunk:
+    """Return the row that stands in the slow lane for the deferred items of a chunk.
+
+    With a queue of its own it is waiting: someone has to send a message first.
+    """
+    disposition = Disposition.WAITING if is_waiting else Disposition.QUEUED
+    piece = Chunk(
+        run_id=chunk.run_id,
+        sk=sort_key(chunk_id_at(chunk.start, width, slow=True)),
+        status=disposition.status,
+        disposition=disposition,
+        created_at=moment(now_ms),
+        start=chunk.start,
+        items=len(deferred),
+        token=NO_TOKEN,
+        input_key=chunk.input_key,
+        input=chunk.input,
+        deferred=msgspec.json.encode(list(deferred)).decode(),
+        shard=chunk.shard,
+        ttl=chunk.ttl,
+    )
+    return placed(piece, disposition, moment(now_ms), now_ms)
+
+
+def _parent_done(piece: Chunk, ok: int, failed: int, width: int) -> Write:
+    key = chunk_key(piece.run_id, chunk_id_at(piece.start, width))
+    return Update(
+        FANOUT,
+        key,
+        set={"disposition": Disposition.DONE.value},
+        add={"items_ok": ok, "items_failed": failed, "items_deferred": -piece.items, "items_done": ok},
+        remove=("attention_pk", "attention_sk"),
+        condition=equals("disposition", Disposition.DEFERRED.value),
+    )
+
+
+def _attempt(chunk: Chunk, outcome: Outcome, now_ms: int, failure: Failure | None) -> Attempt:
+    key = attempt_key(chunk.run_id, chunk.chunk_id, chunk.attempt)
+    return Attempt(
+        run_id=chunk.run_id,
+        sk=str(key.sort),
+        attempt=chunk.attempt,
+        outcome=outcome,
+        ended_at=moment(now_ms),
+        started_at=chunk.started_at,
+        duration_ms=chunk.duration_ms if chunk.duration_ms is not None else _spent_ms(chunk, now_ms),
+        worker=chunk.worker,
+        error=None if failure is None else _text(failure.message),
+        error_class=None if failure is None else _text(failure.error_class),
+        error_fingerprint=None if failure is None else fingerprint(failure.error_class, failure.message),
+        receive_count=chunk.receive_count,
+        ttl=chunk.ttl,
+    )
+
+
+def _lost_error(chunk: Chunk) -> Failure:
+    return Failure(ErrorClass.LOST, f"worker {chunk.worker} was not heard of until {chunk.lease_expires_at}")
+
+
+def lost(chunk: Chunk, policy: Policy, *, now_ms: int, draw: float) -> Change:
+    """Return the change of a chunk whose worker's lease has run out, or that is known to be gone."""
+    return replace(failed(chunk, _lost_error(chunk), policy, now_ms=now_ms, draw=draw), is_overdue=True)
+
+
+def _spent_ms(chunk: Chunk, now_ms: int) -> int:
+    return 0 if chunk.started_at is None else max(0, now_ms - moment_ms(chunk.started_at))
+
+
+def _check_items(chunk: Chunk, result: Result) -> None:
+    own = set(item_places(chunk))
+    for index in (*result.item_errors, *result.deferred):
+        if index not in own:
+            raise InvalidPayloadError(
+                f"chunk {chunk.chunk_id} of {chunk.run_id}: item {index} is not in it; "
+                f"it has {chunk.items} items from {chunk.start}"
+            )
+    both = set(result.item_errors) & set(result.deferred)
+    if both:
+        raise InvalidPayloadError(f"chunk {chunk.chunk_id} of {chunk.run_id}: items {sorted(both)} failed and deferred")
+    if result.deferred and chunk.lane != MAIN_LANE:
+        raise InvalidPayloadError(f"chunk {chunk.chunk_id} of {chunk.run_id}: the slow lane cannot defer items further")
+
+
+def item_places(chunk: Chunk) -> Sequence[int]:
+    """Return the indexes of a chunk's items within the fan-out."""
+    if chunk.lane == SLOW_LANE and chunk.deferred is not None:
+        return shapes.from_json(chunk.deferred, list[int])
+    return range(chunk.start, chunk.start + chunk.items)
+
+
+def _text(text: str) -> str:
+    """Return what can be stored of a text: errors quote whatever they were about, half a character included."""
+    return text[:ERROR_CHARS_MAX].encode("utf-8", "replace").decode()
+
+
+def _dumped_errors(errors: Mapping[int, str]) -> str | None:
+    if not errors:
+        return None
+    kept = dict(list(errors.items())[:ITEM_ERRORS_KEPT_MAX])
+    return msgspec.json.encode({str(index): _text(text) for index, text in kept.items()}).decode()

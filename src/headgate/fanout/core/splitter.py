@@ -1,0 +1,326 @@
+"""Splitting: from a source of items to rows that workers can take.
+
+The fan-out's row comes first, then the chunks' rows, each transaction moving `split_through` along, and only then does
+the fan-out count as split. A split that dies can be seen, and goes on when the same fan-out is asked for again; two
+that go on at once are told apart by the version of the row. Asking again for one that is there changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.errors import (
+    AlreadyStartedError,
+    ConflictError,
+    DefinitionError,
+    HeadgateError,
+    InvalidIdError,
+    OutcomeUnknownError,
+)
+from headgate.fanout.core.attempts import placed
+from headgate.fanout.core.campaigns import member_put
+from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.core.queries import Library
+from headgate.fanout.model.counts import added, first_counters
+from headgate.fanout.model.rows import (
+    ACTIVE,
+    ERROR_CHARS_MAX,
+    HEAL_ACTIONS,
+    NO_TOKEN,
+    WIDTH_MIN,
+    WIDTH_UNKNOWN,
+    Chunk,
+    Fanout,
+    Policy,
+    chunk_id_at,
+    dump_policy,
+    moment,
+    moment_ms,
+    shard_of,
+    sort_key,
+)
+from headgate.fanout.model.sources import BytesSource, Piece, Source
+from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put, Write
+from headgate.store.port import Store
+
+# Beside the chunks: the fan-out's own row, and a counter for each shard they fall into.
+PIECES_MAX: Final = 80
+BYTES_MAX: Final = 2 * 1024 * 1024
+ID_CHARS_MAX: Final = 200
+SHARDS_MAX: Final = 16
+
+
+class Order(Struct, frozen=True):
+    """What is asked for: a group, how to split, and how to run the chunks."""
+
+    group: str
+    chunk_size: int
+    handler: str | None = None
+    params: dict[str, Any] = {}
+    policy: Policy = Policy()
+    queue_url: str | None = None
+    campaign: str | None = None
+    submitted_by: str | None = None
+    waiter: str | None = None
+    waiter_signal: str | None = None
+
+
+class Splitter:
+    """Makes fan-outs."""
+
+    def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, shards: int = 1) -> None:
+        self._store = store
+        self._ids = ids
+        self._library = Library(store, clock)
+        self._shards = shards
+        # Sends the messages of a fan-out that has a queue of its own, once all its rows are there.
+        self.send: Callable[[Fanout], Fanout] | None = None
+        # Told of a fan-out that has chunks to run.
+        self.told: Callable[[str], None] = lambda _: None
+        # Told of a fan-out that is split: all its chunks may have ended by then, or there may be none.
+        self.ended: Callable[[str], None] = Tender(store, clock, ids).ended
+
+    def split(self, order: Order, source: Source, *, run_id: str | None = None) -> Fanout:
+        """Return the fan-out with all its chunks, making what is not there yet.
+
+        Raises `AlreadyStartedError` if the id has been used for something else, `DefinitionError` for an order that
+        makes no sense, and what the source raises; the fan-out then stays SPLITTING, with `split_error`, and asking
+        again goes on.
+        """
+        check_order(order)
+        run_id = run_id if run_id is not None else self._ids.make("fan")
+        check_run_id(run_id)
+        if order.queue_url is not None and self.send is None:
+            raise DefinitionError(f"fan-out {run_id}: it has a queue, and nothing here can send to {order.queue_url}")
+        if order.policy.each and isinstance(source, BytesSource):
+            raise DefinitionError("each: a stretch of bytes is one thing; leave it out, or split the file by lines")
+        fanout = self._opened(order, source, run_id)
+        while fanout.status is FanoutStatus.SPLITTING and fanout.cancelled_at is None:
+            try:
+                fanout = self._split(fanout, order, source)
+            except _OvertakenError as exc:
+                # Another one splits it too, or our own step was made and its answer lost: go on from where it is.
+                fanout = exc.fanout
+            except HeadgateError as exc:
+                self._note(run_id, str(exc))
+                raise
+        return fanout
+
+    def _split(self, fanout: Fanout, order: Order, source: Source) -> Fanout:
+        for pieces in _batches(source.pieces(order.chunk_size, fanout.split_through)):
+            fanout = self._add(fanout, pieces)
+            self.told(fanout.run_id)
+        if self.send is not None and fanout.queue_url is not None:
+            fanout = self.send(fanout)
+        done = {"status": FanoutStatus.RUNNING, "is_cut_short": False, "updated_at": self._library.now()}
+        fanout = self._advance(fanout, done, [])
+        self.ended(fanout.run_id)
+        return self._library.fanout(fanout.run_id, consistent=True)
+
+    def _opened(self, order: Order, source: Source, run_id: str) -> Fanout:
+        described = source.describe()
+        digest = digest_of(order, described)
+        found = self._library.find(run_id)
+        if found is not None:
+            return _same(found, digest)
+        now = moment(self._library.now_ms())
+        total = source.total()
+        fanout = Fanout(
+            run_id=run_id,
+            sk="RUN",
+            group=order.group,
+            gsi1_pk=order.group,
+            gsi1_sk=now,
+            created_at=now,
+            status=FanoutStatus.SPLITTING,
+            version=1,
+            width=WIDTH_UNKNOWN if total is None else max(WIDTH_MIN, len(str(max(0, total - 1)))),
+            shards=self._shards,
+            chunk_size=order.chunk_size,
+            source=msgspec.json.encode(described).decode(),
+            digest=digest,
+            policy=dump_policy(order.policy),
+            params=msgspec.json.encode(order.params).decode() if order.params else None,
+            handler=order.handler,
+            queue_url=order.queue_url,
+            campaign=order.campaign,
+            submitted_by=order.submitted_by,
+            waiter=order.waiter,
+            waiter_signal=order.waiter_signal,
+            updated_at=now,
+            attention_pk=ACTIVE,
+            attention_sk=f"{now}#{run_id}",
+        )
+        put = Put(FANOUT, msgspec.to_builtins(fanout), absent())
+        try:
+            member = member_put(fanout)
+            self._store.transact([put, *first_counters(run_id, self._shards), *([] if member is None else [member])])
+        except ConflictError:
+            return _same(self._library.fanout(run_id, consistent=True), digest)
+        return fanout
+
+    def _add(self, fanout: Fanout, pieces: Sequence[Piece]) -> Fanout:
+        chunks = [_chunk(fanout, piece, self._library.now_ms()) for piece in pieces]
+        last = pieces[-1]
+        change = {
+            "split_through": last.start + last.items,
+            "split_error": None,
+            "chunks_total": fanout.chunks_total + len(chunks),
+            "chunks": fanout.chunks + len(chunks),
+            "items_total": fanout.items_total + sum(piece.items for piece in pieces),
+            "updated_at": moment(self._library.now_ms()),
+        }
+        deltas: dict[int, dict[str, int]] = {}
+        for chunk in chunks:
+            delta = deltas.setdefault(chunk.shard, {})
+            for name, amount in (("total", 1), (chunk.disposition.bucket, 1), ("items_total", chunk.items)):
+                delta[name] = delta.get(name, 0) + amount
+        writes: list[Write] = [chunk.put(None) for chunk in chunks]
+        writes += [added(fanout.run_id, shard, delta) for shard, delta in deltas.items()]
+        return self._advance(fanout, change, writes)
+
+    def _advance(self, fanout: Fanout, change: dict[str, Any], writes: Sequence[Write]) -> Fanout:
+        """Move the split along. Others may fold counts onto the row meanwhile, or pause it, but not split it too."""
+        base = fanout
+        while True:
+            after = replace(base, version=base.version + 1, **change)
+            try:
+                self._store.transact([after.replacing(base.version), *writes])
+            except OutcomeUnknownError:
+                raise _OvertakenError(self._library.fanout(fanout.run_id, consistent=True)) from None
+            except ConflictError:
+                base = self._library.fanout(fanout.run_id, consistent=True)
+                is_ours = base.status is FanoutStatus.SPLITTING and base.split_through == fanout.split_through
+                if not is_ours or base.cancelled_at is not None:
+                    raise _OvertakenError(base) from None
+            else:
+                return after
+
+    def _note(self, run_id: str, error: str) -> None:
+        """Leave word of why a split has stopped, for whoever looks."""
+        fanout = self._library.find(run_id)
+        if fanout is None or fanout.status is not FanoutStatus.SPLITTING:
+            return
+        try:
+            self._advance(fanout, {"split_error": error[:ERROR_CHARS_MAX]}, [])
+        except _OvertakenError:
+            return
+
+
+class _OvertakenError(Exception):
+    """Someone else has gone on with the split, or has cancelled it."""
+
+    def __init__(self, fanout: Fanout) -> None:
+        super().__init__(fanout.run_id)
+        self.fanout = fanout
+
+
+def check_order(order: Order) -> None:
+    """Raise `DefinitionError` for an order that makes no sense, naming the field and what is allowed."""
+    policy = order.policy
+    for name in policy.__struct_fields__:
+        value = getattr(policy, name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DefinitionError(f"{name} is {value!r}: it must be a number with an end")
+    ranges = {
+        "group": (bool(order.group) and len(order.group) <= ID_CHARS_MAX, f"1 to {ID_CHARS_MAX} characters"),
+        "campaign": (
+            order.campaign is None or (0 < len(order.campaign) <= ID_CHARS_MAX and order.campaign.isprintable()),
+            f"1 to {ID_CHARS_MAX} printable characters",
+        ),
+        "chunk_size": (1 <= order.chunk_size <= 1_000_000_000, "from 1 to 1,000,000,000"),
+        "max_attempts": (1 <= policy.max_attempts <= 1000, "from 1 to 1000"),
+        "timeout_seconds": (0 < policy.timeout_seconds <= 7 * 86_400, "more than 0, at most 7 days"),
+        "heartbeat_seconds": (policy.heartbeat_seconds is None or policy.heartbeat_seconds > 0, "more than 0"),
+        "concurrency": (policy.concurrency is None or policy.concurrency >= 1, "at least 1"),
+        "priority": (1 <= policy.priority <= 9, "from 1 to 9"),
+        "memory_mb": (policy.memory_mb is None or policy.memory_mb >= 16, "at least 16"),
+        "item_timeout_seconds": (policy.item_timeout_seconds is None or policy.item_timeout_seconds > 0, "more than 0"),
+        "backoff_factor": (policy.backoff_factor >= 1, "at least 1"),
+        "backoff_seconds": (policy.backoff_seconds >= 0, "at least 0"),
+        "backoff_seconds_max": (0 <= policy.backoff_seconds_max <= 7 * 86_400, "from 0 to 7 days"),
+        "price_per_gb_second": (policy.price_per_gb_second >= 0, "at least 0"),
+        "worker_gb": (policy.worker_gb > 0, "more than 0"),
+        "heal_action": (policy.heal_action in HEAL_ACTIONS, f"one of {', '.join(HEAL_ACTIONS)}"),
+        "slow_timeout_seconds": (
+            policy.slow_timeout_seconds is None or 0 < policy.slow_timeout_seconds <= 7 * 86_400,
+            "more than 0, at most 7 days",
+        ),
+        "heal_redrives_max": (policy.heal_redrives_max >= 0, "at least 0"),
+        "retention_days": (0 < policy.retention_days <= 36_500, "more than 0, at most 36,500"),
+    }
+    for name, (is_allowed, allowed) in ranges.items():
+        if not is_allowed:
+            value = getattr(order, name, None) if hasattr(order, name) else getattr(policy, name)
+            raise DefinitionError(f"{name} is {value!r}: it must be {allowed}")
+
+
+def check_run_id(run_id: str) -> None:
+    """Raise `InvalidIdError` for an id that cannot be a fan-out's."""
+    if not 1 <= len(run_id) <= ID_CHARS_MAX or not run_id.isprintable() or run_id.startswith("CAMPAIGN#"):
+        raise InvalidIdError(
+            f"fan-out id {run_id[:60]!r}: it has 1 to {ID_CHARS_MAX} printable characters, and does not begin with "
+            "CAMPAIGN#"
+        )
+
+
+def digest_of(order: Order, source: dict[str, Any]) -> str:
+    """Return what is the same only for the same work: input, size, handler and parameters."""
+    said = [order.group, order.chunk_size, order.handler, order.params, source]
+    encoded = msgspec.json.Encoder(order="deterministic").encode(said)
+    return hashlib.sha256(encoded).hexdigest()[:32]
+
+
+def _same(found: Fanout, digest: str) -> Fanout:
+    if found.digest != digest:
+        raise AlreadyStartedError(
+            f"fan-out {found.run_id}: it is there with other input (digest {found.digest}, yours {digest}); "
+            "choose another id, or ask for the same"
+        )
+    return found
+
+
+def _chunk(fanout: Fanout, piece: Piece, now_ms: int) -> Chunk:
+    disposition = Disposition.QUEUED if fanout.queue_url is None else Disposition.WAITING
+    chunk = Chunk(
+        run_id=fanout.run_id,
+        sk=sort_key(chunk_id_at(piece.start, fanout.width)),
+        status=disposition.status,
+        disposition=disposition,
+        created_at=moment(now_ms),
+        start=piece.start,
+        items=piece.items,
+        token=NO_TOKEN,
+        input_key=piece.input_key,
+        input=piece.input,
+        shard=shard_of(piece.start, fanout.shards),
+    )
+    # All from one moment, so that the queue has them in the order of their items.
+    return placed(chunk, disposition, chunk.created_at, moment_ms(fanout.created_at))
+
+
+def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+    """Give the pieces in batches that fit into a transaction."""
+    batch: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        weight = len((piece.input or "").encode()) + 2_000
+        if batch and (len(batch) >= PIECES_MAX or size + weight > BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(piece)
+        size += weight
+    if batch:
+        yield batch

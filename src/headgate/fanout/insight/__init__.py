@@ -1,0 +1,1 @@
+"""Insight: say here what this part is for."""

@@ -1,0 +1,246 @@
+"""Progress: how far a fan-out is, how fast it goes, and what is wrong with that.
+
+What is read costs the same for ten chunks and for a million: the counts, a sample of rows, and the chunks that run.
+Whoever looks once learns the rate from the moments in the sampled rows; whoever follows, from what it saw itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.fanout.core.attempts import pause_seconds
+from headgate.fanout.core.costs import Cost, cost_of
+from headgate.fanout.core.queries import Library
+from headgate.fanout.insight.eta import (
+    COMPLETIONS_MIN,
+    Estimate,
+    Pace,
+    Point,
+    Ring,
+    Spread,
+    began_at_ms,
+    durations_of,
+    estimate,
+    history,
+    rate_memory_seconds,
+    rate_per_second,
+    spread_of,
+)
+from headgate.fanout.insight.samples import Sample, sampled
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.rows import Chunk, Fanout, Policy, moment, moment_ms
+from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.store.port import Store
+
+# A straggler runs this many times as long as 95 of 100 chunks took, and at least this long: local workers take short
+# chunks many at a time, and each of those counts as running while it waits for its turn.
+STRAGGLER_FACTOR: Final = 1.5
+STRAGGLER_SECONDS_MIN: Final = 10.0
+STRAGGLERS_MAX: Final = 20
+# How long after the time-out of an attempt the next one may begin: as queues hand messages out again.
+REDELIVERY_SECONDS: Final = 60.0
+SAMPLE_SECONDS: Final = 30.0
+# Those whose lease ends the soonest, which without heartbeats are those that began the earliest.
+RUNNING_MAX: Final = 500
+
+
+class Straggler(Struct, frozen=True):
+    """A chunk that runs for much longer than others took."""
+
+    chunk_id: str
+    worker: str | None
+    seconds: float
+    # By how many times it is over what 95 of 100 chunks took.
+    times_p95: float
+
+
+class Stall(Struct, frozen=True):
+    """Nothing has ended for longer than a chunk could take that fails as often as it may."""
+
+    since: str
+    silent_seconds: float
+    patience_seconds: float
+    reason: str
+
+
+class Progress(Struct, frozen=True):
+    """How far a fan-out is. Durations and attempts are from `sampled` chunks, all else is exact."""
+
+    run_id: str
+    group: str
+    status: FanoutStatus
+    at: str
+    counts: Counts
+    # The share of the chunks that have ended, from 0 to 1.
+    share: float
+    completed_per_second: float | None
+    items_per_second: float | None
+    estimate: Estimate
+    durations: Spread | None
+    # How many of the sampled chunks have had how many attempts.
+    attempts: dict[int, int]
+    sampled: int
+    stragglers: list[Straggler]
+    stall: Stall | None
+    cost: Cost
+
+
+class Facts(Struct, frozen=True):
+    """What progress is told from, beside the fan-out and its counts."""
+
+    sample: Sample
+    running: Sequence[Chunk]
+    points: Sequence[Point]
+    now_ms: int
+
+
+class Follower:
+    """Looks at one fan-out again and again. Not for several threads at once."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        run_id: str,
+        *,
+        sample_seconds: float = SAMPLE_SECONDS,
+        running_max: int = RUNNING_MAX,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._library = Library(store, clock)
+        self._run_id = run_id
+        self._sample_seconds = sample_seconds
+        self._running_max = running_max
+        self._ring: Ring | None = None
+        self._sample = Sample([], is_whole=True)
+        self._sampled_at = 0.0
+
+    def look(self) -> Progress:
+        """Return how far the fan-out is now. Raises `NotFoundError`."""
+        fanout = self._library.fanout(self._run_id)
+        counts = self._library.counts(fanout)
+        now_ms = self._library.now_ms()
+        elapsed = self._clock.monotonic() - self._sampled_at
+        if self._ring is None or fanout.is_finished or elapsed >= self._sample_seconds:
+            self._sample = sampled(self._store, fanout, counts)
+            self._sampled_at = self._clock.monotonic()
+        if self._ring is None:
+            self._ring = Ring(history(fanout, counts, self._sample.chunks, now_ms))
+        if not fanout.is_finished:
+            self._ring.add(Point(now_ms, counts.completed, counts.failed))
+        running: Sequence[Chunk] = ()
+        if _running(counts):
+            running = self._library.watched(self._run_id, Disposition.RUNNING, limit=self._running_max).chunks
+        return progress_of(fanout, counts, Facts(self._sample, running, self._ring.points(), now_ms))
+
+
+def progress_of(fanout: Fanout, counts: Counts, facts: Facts) -> Progress:
+    """Return how far a fan-out is, from what was read of it."""
+    durations_ms = durations_of(facts.sample.chunks)
+    spread = spread_of(durations_ms)
+    memory = rate_memory_seconds(facts.points, spread)
+    completed = rate_per_second(facts.points, lambda point: point.completed, memory_seconds=memory)
+    ended = rate_per_second(facts.points, lambda point: point.ended, memory_seconds=memory)
+    if fanout.finished_at is not None:
+        # Nothing ends any more: what is left to tell is how fast it was on the whole.
+        seconds = (moment_ms(fanout.finished_at) - began_at_ms(fanout, facts.sample.chunks)) / 1000
+        completed = counts.completed / seconds if seconds > 0 else None
+    items = counts.items_ok + counts.items_failed
+    running_ms = sum(_running_ms(chunk, facts.now_ms) for chunk in facts.running)
+    if facts.running:
+        running_ms = running_ms * max(_running(counts), len(facts.running)) // len(facts.running)
+    return Progress(
+        run_id=fanout.run_id,
+        group=fanout.group,
+        status=fanout.status,
+        at=moment(facts.now_ms),
+        counts=counts,
+        share=1.0 - counts.open / counts.total if counts.total else float(fanout.is_finished),
+        completed_per_second=completed,
+        items_per_second=None if completed is None or not counts.completed else completed * items / counts.completed,
+        estimate=estimate(fanout, counts, Pace(ended, durations_ms)),
+        durations=spread,
+        attempts=attempts_histogram(facts.sample.chunks),
+        sampled=len(facts.sample.chunks),
+        stragglers=stragglers(facts.running, spread, facts.now_ms),
+        stall=stall(fanout, counts, last_sign_ms(fanout, counts, facts), facts.now_ms),
+        cost=cost_of(fanout.rules(), counts, running_ms=running_ms),
+    )
+
+
+def attempts_histogram(chunks: Iterable[Chunk]) -> dict[int, int]:
+    """Return how many of the chunks that were ever begun have had how many attempts, the fewest first."""
+    found: dict[int, int] = {}
+    for chunk in chunks:
+        if chunk.attempt:
+            found[chunk.attempt] = found.get(chunk.attempt, 0) + 1
+    return dict(sorted(found.items()))
+
+
+def stragglers(running: Iterable[Chunk], spread: Spread | None, now_ms: int) -> list[Straggler]:
+    """Return which of the running chunks take much longer than completed ones did, the longest first."""
+    if spread is None or spread.count < COMPLETIONS_MIN:
+        return []
+    limit_ms = max(STRAGGLER_FACTOR * spread.p95_ms, 1000 * STRAGGLER_SECONDS_MIN)
+    found = []
+    for chunk in running:
+        spent_ms = _running_ms(chunk, now_ms)
+        if spent_ms > limit_ms:
+            times = spent_ms / max(1.0, spread.p95_ms)
+            found.append(Straggler(chunk.chunk_id, chunk.worker, spent_ms / 1000, times))
+    return sorted(found, key=lambda one: (-one.seconds, one.chunk_id))[:STRAGGLERS_MAX]
+
+
+def patience_seconds(policy: Policy) -> float:
+    """Return the longest that a chunk can take until it has ended: every attempt timing out, every pause at its most.
+
+    Only silence for longer than this means that something is wrong; a shorter one may be a retry under way.
+    """
+    pauses = sum(pause_seconds(policy, tries, 1.0) for tries in range(1, policy.max_attempts))
+    return policy.max_attempts * (policy.timeout_seconds + REDELIVERY_SECONDS) + pauses
+
+
+def stall(fanout: Fanout, counts: Counts, last_ms: int, now_ms: int) -> Stall | None:
+    """Return since when nothing ends, if that is longer than it can be explained."""
+    is_paused = fanout.paused_at is not None and not _running(counts)
+    has_work = counts.open + counts.slow_open > 0 or fanout.status is FanoutStatus.SPLITTING
+    if fanout.is_finished or is_paused or not has_work:
+        return None
+    patience = patience_seconds(fanout.rules())
+    silent = (now_ms - last_ms) / 1000
+    if silent <= patience:
+        return None
+    return Stall(moment(last_ms), silent, patience, _stall_reason(fanout, counts))
+
+
+def last_sign_ms(fanout: Fanout, counts: Counts, facts: Facts) -> int:
+    """Return when something last moved: a chunk ended or was begun, or while none runs, anything happened at all."""
+    is_still = not _running(counts) or fanout.status is FanoutStatus.SPLITTING
+    told = [fanout.progressed_at, fanout.updated_at if is_still else None]
+    told += [chunk.completed_at for chunk in facts.sample.chunks]
+    told += [chunk.started_at for chunk in facts.running]
+    known = [began_at_ms(fanout, facts.sample.chunks), *(moment_ms(text) for text in told if text)]
+    known += [after.at_ms for before, after in pairwise(facts.points) if after.ended != before.ended]
+    return max(known)
+
+
+def _stall_reason(fanout: Fanout, counts: Counts) -> str:
+    if fanout.status is FanoutStatus.SPLITTING:
+        return f"the split has stopped: {fanout.split_error or 'whoever split it is gone'}; ask for it again to go on"
+    if not _running(counts):
+        return "no chunk is running: no worker takes its chunks"
+    return f"{_running(counts)} chunks are running, and none of them ends"
+
+
+def _running(counts: Counts) -> int:
+    return counts.running + counts.slow_running
+
+
+def _running_ms(chunk: Chunk, now_ms: int) -> int:
+    return 0 if chunk.started_at is None else max(0, now_ms - moment_ms(chunk.started_at))

@@ -1,0 +1,154 @@
+"""Stuck chunks: which chunks do not move, for how long, and whether they will by themselves."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.fanout.core.attempts import tries
+from headgate.fanout.core.queries import PAGE, Library
+from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, moment, moment_ms
+from headgate.fanout.model.states import Disposition
+
+# More of a queue's head than this tells nothing new: one that stands, stands as a whole.
+QUEUE_HEAD_MAX: Final = 100
+
+
+class StuckKind(enum.StrEnum):
+    """Why a chunk does not move."""
+
+    RETRY_PENDING = "RETRY_PENDING"  # Its attempt failed or its worker is gone; it will be tried again.
+    LOST = "LOST"  # Its worker is gone, and nothing will bring it back.
+    NEVER_STARTED = "NEVER_STARTED"  # It waits, and no worker has taken it.
+    OVERDUE = "OVERDUE"  # Its worker is alive, and over the time.
+
+
+class Stuck(Struct, frozen=True):
+    """A chunk that does not move: since when, and what that means."""
+
+    kind: StuckKind
+    chunk: Chunk
+    since: str
+    seconds: float
+    reason: str
+
+
+def classify(fanout: Fanout, chunk: Chunk, now_ms: int, *, older_than_seconds: float | None = None) -> Stuck | None:
+    """Return why a chunk does not move, or None if there is nothing to say about it.
+
+    A chunk whose worker's lease has run out, or that waits for its next try, is told of at once. One that runs or
+    waits is told of when it has done so for longer than `older_than_seconds`, which is the policy's time-out unless
+    given. Waiting in a queue that moves does not count: the time is reckoned from when the fan-out last changed.
+    """
+    threshold_ms = round(1000 * _threshold_seconds(fanout, older_than_seconds))
+    if chunk.disposition is Disposition.RUNNING:
+        return _running(fanout, chunk, now_ms, threshold_ms)
+    if fanout.paused_at is not None or fanout.cancelled_at is not None:
+        return None
+    if chunk.disposition is Disposition.RETRYING:
+        since_ms = _moment_ms(chunk.completed_at, chunk.created_at)
+        reason = f"attempt {chunk.attempt} failed; it will be tried again at {_due(chunk)}"
+        return _stuck(StuckKind.RETRY_PENDING, chunk, since_ms, now_ms, reason)
+    if chunk.disposition in (Disposition.QUEUED, Disposition.WAITING):
+        return _waiting(fanout, chunk, now_ms, threshold_ms)
+    return None
+
+
+def stuck(library: Library, run_id: str, *, older_than_seconds: float | None = None, limit: int = PAGE) -> list[Stuck]:
+    """Return up to `limit` chunks that do not move, the running ones first, and those the longest so before others.
+
+    Chunks that wait for their next try are left out until they have waited for longer than `older_than_seconds`.
+    From indexes that may lag: read a chunk again before acting on it. Costs what the chunks that run or do not move
+    cost, however many others there are. Raises `NotFoundError`.
+    """
+    fanout = library.fanout(run_id)
+    if fanout.is_finished:
+        return []
+    now_ms = library.now_ms()
+    threshold_seconds = _threshold_seconds(fanout, older_than_seconds)
+    found = _candidates(library, fanout, now_ms - round(1000 * threshold_seconds))
+    said = (classify(fanout, chunk, now_ms, older_than_seconds=threshold_seconds) for chunk in found)
+    return list(islice((one for one in said if one is not None), limit))
+
+
+def _candidates(library: Library, fanout: Fanout, before_ms: int) -> Iterator[Chunk]:
+    if not fanout.shards:
+        # Written by another program: none of its rows is in an index of ours.
+        yield from library.every_chunk(fanout.run_id)
+        return
+    # In the order in which their leases run out: those that have are the first.
+    yield from library.every_watched(fanout.run_id, Disposition.RUNNING)
+    yield from library.every_watched(fanout.run_id, Disposition.RETRYING, before=moment(before_ms))
+    for lane in (MAIN_LANE, SLOW_LANE):
+        head = library.queued(fanout.run_id, lane, due_ms=before_ms, limit=QUEUE_HEAD_MAX)
+        yield from (chunk for chunk in head if chunk.disposition is Disposition.QUEUED)
+
+
+def _running(fanout: Fanout, chunk: Chunk, now_ms: int, threshold_ms: int) -> Stuck | None:
+    started_ms = _moment_ms(chunk.started_at, chunk.created_at)
+    if chunk.lease_expires_at is not None:
+        expires_ms = moment_ms(chunk.lease_expires_at)
+    else:
+        # A worker of another program holds no lease: it has the time-out, as its queue has it.
+        expires_ms = started_ms + round(1000 * fanout.rules().timeout_seconds)
+    if expires_ms <= now_ms:
+        kind, reason = _expired(fanout, chunk)
+        return _stuck(kind, chunk, expires_ms, now_ms, reason)
+    if started_ms < now_ms - threshold_ms:
+        reason = f"{_worker(chunk)} is alive, and has been at it since {chunk.started_at}"
+        return _stuck(StuckKind.OVERDUE, chunk, started_ms, now_ms, reason)
+    return None
+
+
+def _expired(fanout: Fanout, chunk: Chunk) -> tuple[StuckKind, str]:
+    gone = f"{_worker(chunk)} was not heard of again"
+    tried, allowed = tries(chunk), fanout.rules().max_attempts
+    if fanout.cancelled_at is not None:
+        return StuckKind.LOST, f"{gone}, and the fan-out is cancelled"
+    if tried >= allowed:
+        return StuckKind.LOST, f"{gone}, and that was attempt {tried} of {allowed}"
+    return StuckKind.RETRY_PENDING, f"{gone}; attempt {tried + 1} of {allowed} will follow"
+
+
+def _waiting(fanout: Fanout, chunk: Chunk, now_ms: int, threshold_ms: int) -> Stuck | None:
+    queued_ms = _queued_ms(chunk)
+    since_ms = max(queued_ms, _moment_ms(fanout.updated_at, None))
+    if since_ms >= now_ms - threshold_ms:
+        return None
+    reason = "no worker has taken it, nor any other chunk meanwhile"
+    if chunk.disposition is Disposition.WAITING:
+        reason = f"its message was never sent: {fanout.split_error or 'whoever was to send it has stopped'}"
+    return _stuck(StuckKind.NEVER_STARTED, chunk, since_ms, now_ms, reason)
+
+
+def _queued_ms(chunk: Chunk) -> int:
+    """Return since when a chunk waits: its place in the queue tells, also after it was put back there."""
+    due = (chunk.queue_sk or "").partition("#")[0]
+    made_ms = _moment_ms(chunk.created_at, None)
+    return max(int(due), made_ms) if due.isdigit() else made_ms
+
+
+def _worker(chunk: Chunk) -> str:
+    return f"worker {chunk.worker}" if chunk.worker is not None else "its worker"
+
+
+def _due(chunk: Chunk) -> str:
+    due = (chunk.queue_sk or "").partition("#")[0]
+    return moment(int(due)) if due.isdigit() else "its next delivery"
+
+
+def _threshold_seconds(fanout: Fanout, older_than_seconds: float | None) -> float:
+    return fanout.rules().timeout_seconds if older_than_seconds is None else older_than_seconds
+
+
+def _moment_ms(text: str | None, otherwise: str | None) -> int:
+    known = text or otherwise
+    return moment_ms(known) if known else 0
+
+
+def _stuck(kind: StuckKind, chunk: Chunk, since_ms: int, now_ms: int, reason: str) -> Stuck:
+    return Stuck(kind, chunk, moment(since_ms), max(0, now_ms - since_ms) / 1000, reason)

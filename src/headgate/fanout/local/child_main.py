@@ -1,0 +1,81 @@
+"""A child process of a chunk worker: loads the handler and works off jobs until its parent is gone."""
+
+from __future__ import annotations
+
+import os
+import queue
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+
+from headgate.durable.worker.process_channel import ProcessChannel
+from headgate.errors import HeadgateError
+from headgate.fanout.handlers import ANY, Loaded, load, perform
+from headgate.fanout.local.child_protocol import JOBS, Job, Progress, Ready, Unusable
+
+
+def main(arguments: list[str]) -> None:
+    """Serve the worker at the other end of the descriptor that is the first argument."""
+    descriptor, memory_mb, handler = int(arguments[0]), int(arguments[1]), arguments[2]
+    trusted = None if arguments[3] == ANY else [name for name in arguments[3].split(",") if name]
+    _guard(int(arguments[4]), descriptor)
+    # Ctrl-C in a terminal reaches the whole group: the parent decides when a child has to go.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = ProcessChannel(socket.socket(fileno=descriptor), JOBS)
+    channel.keep_to_this_process()
+    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    # Before the handler is loaded: that may take long, and the parent may be gone by then.
+    threading.Thread(target=_listen, args=(channel, jobs), daemon=True).start()
+    try:
+        loaded = load(handler, trusted)
+    except HeadgateError as exc:
+        channel.send(Unusable(str(exc)))
+        return
+    if memory_mb:
+        limit_bytes = memory_mb * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+    channel.send(Ready(loaded.file))
+    _serve(channel, jobs, loaded)
+
+
+def _guard(worker: int, descriptor: int) -> None:
+    """Have everything of this session end with the worker, also while C code lets no thread of Python run.
+
+    By a process of its own, which only waits. It is in this process's group, and ends with it.
+    """
+    if os.getppid() != worker:
+        os._exit(0)
+    if sys.platform != "linux" or os.fork() != 0:
+        return
+    # Or the worker would never see the end of this process.
+    os.close(descriptor)
+    try:
+        ended = select.poll()
+        ended.register(os.pidfd_open(worker), select.POLLIN)
+        ended.poll()
+    finally:
+        os.killpg(0, signal.SIGKILL)
+
+
+def _serve(channel: ProcessChannel[Job], jobs: queue.SimpleQueue[Job], handler: Loaded) -> None:
+    while True:
+        job = jobs.get()
+        channel.send(perform(handler, job, lambda done, key=job.key: channel.send(Progress(key, done))))  # type: ignore[misc]
+
+
+def _listen(channel: ProcessChannel[Job], jobs: queue.SimpleQueue[Job]) -> None:
+    """Take in jobs also while one is being worked on; when the parent is gone, go, whatever the handler does."""
+    while True:
+        try:
+            for job in channel.heard():
+                jobs.put(job)
+        except (EOFError, OSError):
+            # With everything that the handler has started: the session is this process's own.
+            os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,171 @@
+"""Counts: how many chunks are in which bucket, as the counter rows say, and what that makes of the fan-out.
+
+A chunk is in one bucket, and a change of a chunk moves it to another in the same transaction; so the buckets always
+add up to the total. Counter rows are several so that many workers do not wait for one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headgate.fanout.model.rows import SLOW_LANE, Chunk, Fanout, counter_key
+from headgate.fanout.model.states import Disposition, FanoutStatus, Status
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.conditions import Condition, all_of, any_of, equals, exists, lacks
+from headgate.store.model.requests import Check, Put, Update
+
+
+class Counts(Struct, frozen=True, omit_defaults=True):
+    """The sums over all counter rows of a fan-out."""
+
+    total: int = 0
+    waiting: int = 0
+    queued: int = 0
+    retrying: int = 0
+    running: int = 0
+    done: int = 0
+    deferred: int = 0
+    dead: int = 0
+    quarantined: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+    items_total: int = 0
+    items_ok: int = 0
+    items_failed: int = 0
+    items_deferred: int = 0
+    attempts: int = 0
+    retries: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    redriven: int = 0
+    # Time that workers have spent, and how much of it was for nothing.
+    busy_ms: int = 0
+    wasted_ms: int = 0
+    slow_total: int = 0
+    slow_waiting: int = 0
+    slow_queued: int = 0
+    slow_retrying: int = 0
+    slow_running: int = 0
+    slow_done: int = 0
+    slow_deferred: int = 0
+    slow_dead: int = 0
+    slow_quarantined: int = 0
+    slow_cancelled: int = 0
+    slow_skipped: int = 0
+
+    @property
+    def pending(self) -> int:
+        """Chunks that wait for a worker."""
+        return self.waiting + self.queued + self.retrying
+
+    @property
+    def completed(self) -> int:
+        """Chunks that are done, those with deferred items included."""
+        return self.done + self.deferred
+
+    @property
+    def failed(self) -> int:
+        """Chunks that have been given up."""
+        return self.dead + self.quarantined
+
+    @property
+    def open(self) -> int:
+        """Chunks that have not ended."""
+        return self.pending + self.running
+
+    @property
+    def slow_open(self) -> int:
+        """Pieces of the slow lane that have not ended."""
+        return self.slow_waiting + self.slow_queued + self.slow_retrying + self.slow_running
+
+    def by_status(self) -> dict[str, int]:
+        """Return how many chunks are in each status."""
+        sums = dict.fromkeys((status.value for status in Status), 0)
+        for disposition in Disposition:
+            sums[disposition.status.value] += getattr(self, disposition.bucket)
+        return sums
+
+    def drift(self) -> int:
+        """Return by how much the buckets differ from the total: 0 unless someone has tampered with a row."""
+        return sum(self.by_status().values()) - self.total
+
+
+NAMES: Final = frozenset(Counts.__struct_fields__)
+_OPEN: Final = (Disposition.WAITING, Disposition.QUEUED, Disposition.RETRYING, Disposition.RUNNING)
+_OPEN_BUCKETS: Final = tuple(prefix + disposition.bucket for prefix in ("", "slow_") for disposition in _OPEN)
+
+
+def counts_of(items: Iterable[Mapping[str, Any] | None]) -> Counts:
+    """Return the sums of counter rows."""
+    sums: dict[str, int] = {}
+    for item in items:
+        for name, value in (item or {}).items():
+            if name in NAMES:
+                sums[name] = sums.get(name, 0) + int(value)
+    return Counts(**sums)
+
+
+def folded(counts: Counts) -> dict[str, int]:
+    """Return the counts as a fan-out's row holds them."""
+    found: dict[str, int] = msgspec.to_builtins(counts)
+    return found
+
+
+def moved(before: Chunk | None, after: Chunk) -> dict[str, int]:
+    """Return what a change of a chunk adds to its counter."""
+    prefix = "slow_" if after.lane == SLOW_LANE else ""
+    delta: dict[str, int] = {}
+    if before is None:
+        delta[f"{prefix}total"] = 1
+        if not prefix:
+            delta["items_total"] = after.items
+    elif before.disposition is not after.disposition:
+        delta[prefix + before.disposition.bucket] = -1
+    if before is None or before.disposition is not after.disposition:
+        delta[prefix + after.disposition.bucket] = 1
+    return delta
+
+
+def added(run_id: str, shard: int, delta: Mapping[str, int], condition: Condition | None = None) -> Update:
+    """Return the write that adds to a counter."""
+    amounts = {name: amount for name, amount in delta.items() if amount}
+    return Update(FANOUT, counter_key(run_id, shard), add=amounts, condition=condition)
+
+
+def nothing_open(run_id: str, shard: int) -> Check:
+    """Return the check that no chunk of a counter is open, in either lane."""
+    zero = [any_of(lacks(name), equals(name, 0)) for name in _OPEN_BUCKETS]
+    return Check(FANOUT, counter_key(run_id, shard), all_of(exists(), *zero))
+
+
+def first_counters(run_id: str, shards: int) -> list[Put]:
+    """Return the writes that create the counters of a new fan-out."""
+    keys = (counter_key(run_id, shard) for shard in range(shards))
+    return [Put(FANOUT, FANOUT.key_attributes(key)) for key in keys]
+
+
+def verdict(fanout: Fanout, counts: Counts) -> FanoutStatus | None:
+    """Return what a fan-out has come to with these counts, or None while chunks are open.
+
+    PARTIAL is what it is as long as the slow lane goes on, and what it stays if something was lost for good.
+    """
+    # One that was cancelled is split no further.
+    is_split = fanout.status is not FanoutStatus.SPLITTING or fanout.cancelled_at is not None
+    if not is_split or counts.open:
+        return None
+    is_cut_short = fanout.is_cut_short or fanout.status is FanoutStatus.SPLITTING
+    if fanout.cancelled_at is not None and (counts.cancelled or counts.slow_cancelled or is_cut_short):
+        return FanoutStatus.CANCELLED
+    if counts.total and not counts.completed and counts.failed:
+        return FanoutStatus.FAILED
+    whole = not (counts.failed or counts.items_failed or counts.deferred or counts.cancelled)
+    return FanoutStatus.SUCCEEDED if whole else FanoutStatus.PARTIAL
+
+
+def is_over(counts: Counts) -> bool:
+    """Whether nothing more happens by itself, in either lane."""
+    return not counts.open and not counts.slow_open

@@ -1,0 +1,1 @@
+"""Remote: say here what this part is for."""

@@ -1,0 +1,131 @@
+"""The handler of messages about chunks: a function that is called with each chunk, once for each message.
+
+    @chunk_handler(tracker)
+    def fit(chunk: ActiveChunk) -> None: ...
+
+What it returns is a Lambda function for a queue, which reports the messages that have to come again one by one; the
+queue has to be connected with `ReportBatchItemFailures` for that. It can be called with a single message as well.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from headgate.errors import FatalError, HeadgateError, InvalidPayloadError
+from headgate.fanout.core.tracking import Tracker
+from headgate.fanout.model.messages import Message, message_of
+from headgate.fanout.model.rows import Chunk
+from headgate.fanout.model.states import Disposition
+from headgate.fanout.remote.heartbeat import Deadline, RemainingMs
+from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker, Delivery
+
+_log = structlog.get_logger(__name__)
+
+Handler = Callable[[ActiveChunk], Any]
+# Has a message come again after so many seconds: the queue's address, the receipt of the message, the seconds.
+Later = Callable[[str, str, float], None]
+_RECEIVE_COUNT: Final = "ApproximateReceiveCount"
+
+
+def chunk_handler(worker: ChunkWorker | Tracker, *, later: Later | None = None) -> Callable[[Handler], ChunkHandler]:
+    """Make a function handle messages about chunks. What it returns is the output of the chunk, unless it set one.
+
+    With `later`, a chunk that failed comes again when its policy says, not when the queue would have it by itself.
+    """
+    taken = worker if isinstance(worker, ChunkWorker) else ChunkWorker(worker)
+    return lambda function: ChunkHandler(taken, function, later=later)
+
+
+class ChunkHandler:
+    """A function of chunks, to be called with what a queue delivers."""
+
+    def __init__(self, worker: ChunkWorker, function: Handler, *, later: Later | None = None) -> None:
+        self._worker = worker
+        self._function = function
+        self._later = later
+        functools.update_wrapper(self, function)
+
+    def __call__(self, event: Message | Mapping[str, Any], context: object = None) -> Any:  # noqa: ANN401
+        """Handle what a queue has delivered to a Lambda function, or one message.
+
+        For a delivery, the answer names the messages that have to come again. For a message it is the chunk as it
+        ended, or None if there was nothing to do; what the function raises is recorded and raised, and so is
+        `NotAdmittedError` for a chunk that is not to be run yet.
+        """
+        remaining_ms: RemainingMs | None = getattr(context, "get_remaining_time_in_millis", None)
+        name: str | None = getattr(context, "log_stream_name", None)
+        if isinstance(event, Mapping) and "Records" in event:
+            return {"batchItemFailures": self._unhandled(event["Records"], remaining_ms, name)}
+        with self._worker.chunk(event, remaining_ms=remaining_ms, name=name) as chunk:
+            self._call(chunk)
+        return chunk.ended
+
+    def _unhandled(
+        self, records: Sequence[Mapping[str, Any]], remaining_ms: RemainingMs | None, name: str | None
+    ) -> list[dict[str, str]]:
+        deadline = Deadline(self._worker.clock, remaining_ms)
+        failures: list[dict[str, str]] = []
+        for record in records:
+            message_id = _message_id(record)
+            # What is not begun is not lost: it comes again, and to a worker with time for it.
+            if deadline.is_near() or not self._is_handled(record, message_id, remaining_ms, name):
+                failures.append({"itemIdentifier": message_id})
+        return failures
+
+    def _is_handled(
+        self, record: Mapping[str, Any], message_id: str, remaining_ms: RemainingMs | None, name: str | None
+    ) -> bool:
+        """Run the chunk of one message, and return whether the message may be deleted.
+
+        A message that makes no sense may not: the queue puts it where dead messages are looked at.
+        """
+        try:
+            delivery = Delivery(int(record.get("attributes", {}).get(_RECEIVE_COUNT, 0)), message_id)
+            message = message_of(record.get("body", ""))
+            active = ActiveChunk(
+                self._worker, message, delivery, remaining_ms=remaining_ms, name=name, keeps_errors=True
+            )
+            with active as chunk:
+                self._call(chunk)
+        except FatalError:
+            raise
+        except HeadgateError as exc:
+            _log.warning("message not handled", message_id=message_id, error=str(exc))
+            return False
+        return not active.is_admitted or self._has_ended(active, record)
+
+    def _call(self, chunk: ActiveChunk) -> None:
+        if not chunk.is_admitted:
+            return
+        value = self._function(chunk)
+        if value is not None and not chunk.has_output:
+            chunk.output(value)
+
+    def _has_ended(self, active: ActiveChunk, record: Mapping[str, Any]) -> bool:
+        ended = active.ended
+        if ended is None:
+            return False
+        if ended.disposition is Disposition.RETRYING:
+            self._postpone(ended, active.fanout.queue_url, record.get("receiptHandle"))
+        return ended.status.is_terminal or active.cancelled
+
+    def _postpone(self, chunk: Chunk, queue_url: str | None, receipt: str | None) -> None:
+        if self._later is None or queue_url is None or receipt is None or chunk.queue_sk is None:
+            return
+        due_ms = int(chunk.queue_sk.partition("#")[0])
+        try:
+            self._later(queue_url, receipt, max(0.0, (due_ms - self._worker.tracker.library.now_ms()) / 1000))
+        except HeadgateError as exc:
+            # Then it comes again when the queue has it so.
+            _log.warning("message not postponed", chunk_id=chunk.chunk_id, run_id=chunk.run_id, error=str(exc))
+
+
+def _message_id(record: Mapping[str, Any]) -> str:
+    try:
+        return str(record["messageId"])
+    except KeyError as exc:
+        raise InvalidPayloadError("the event has records without messageId: it is not from a queue of SQS") from exc

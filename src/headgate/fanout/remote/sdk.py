@@ -1,0 +1,359 @@
+"""SDK: how a worker of any kind takes on a chunk that it was sent a message about, and says how it ended.
+
+A worker that has a loop of its own opens a block for each message:
+
+    with ChunkWorker(tracker).chunk(message) as chunk:
+        for place, item in zip(chunk.places, chunk.items, strict=True):
+            ...
+
+Leaving the block says that the chunk is done and that the message may be deleted; an exception says that the message
+has to come again. `chunk_handler` makes the same of a function, for Lambda functions that a queue calls among others.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from headgate.clock import Clock, SystemClock
+from headgate.durable.model.failures import describe
+from headgate.errors import (
+    HeadgateError,
+    InvalidPayloadError,
+    NotAdmittedError,
+    NotFoundError,
+    PayloadTooLargeError,
+    StaleClaimError,
+    UserError,
+)
+from headgate.fanout.core.attempts import ErrorClass, Failure, Result, item_places
+from headgate.fanout.core.maintenance import worker_name
+from headgate.fanout.core.tracking import Claim, Tracker, is_cancelled
+from headgate.fanout.handlers import OUTPUT_BYTES_MAX
+from headgate.fanout.model.messages import ChunkMessage, Message, message_of
+from headgate.fanout.model.rows import SLOW_LANE, Chunk, Fanout
+from headgate.fanout.model.sources import Piece, read_items
+from headgate.fanout.model.states import Admission
+from headgate.fanout.remote.heartbeat import GRACE_SECONDS, Deadline, Pulse, RemainingMs
+
+_log = structlog.get_logger(__name__)
+
+
+class Delivery(Struct, frozen=True):
+    """What the queue says about the message that a chunk came with."""
+
+    receive_count: int = 0
+    message_id: str | None = None
+
+
+class ChunkWorker:
+    """Takes on chunks under one name. Safe to use from many threads.
+
+    `clock` measures how long things take; the tracker has its own for what it writes.
+    """
+
+    def __init__(self, tracker: Tracker, *, name: str | None = None, clock: Clock | None = None) -> None:
+        self.tracker = tracker
+        self.clock = clock if clock is not None else SystemClock()
+        self.name = name if name is not None else worker_name(os.getpid(), secrets.token_hex(4))
+
+    def chunk(
+        self,
+        message: Message,
+        *,
+        receive_count: int = 0,
+        message_id: str | None = None,
+        remaining_ms: RemainingMs | None = None,
+        name: str | None = None,
+    ) -> ActiveChunk:
+        """Return the chunk of a message (a mapping, its JSON, or run id and chunk id), to be entered as a block.
+
+        Entering begins an attempt. It raises `NotAdmittedError` if the message has to come again later, and
+        `NotFoundError` if there is no such chunk. `remaining_ms` says how long this worker may still run, as
+        `context.get_remaining_time_in_millis` of a Lambda function does. Raises `InvalidPayloadError` for what is no
+        message about a chunk.
+        """
+        delivery = Delivery(receive_count, message_id)
+        return ActiveChunk(self, message_of(message), delivery, remaining_ms=remaining_ms, name=name)
+
+
+class ActiveChunk:
+    """A chunk while its block runs. Items are named by their index within the fan-out, as `places` has them.
+
+    A chunk that has ended or was cancelled enters with that `admission` and no items. Whatever is asked of it then
+    leaves the block without an error, because the message has done its duty.
+    """
+
+    def __init__(
+        self,
+        worker: ChunkWorker,
+        message: ChunkMessage,
+        delivery: Delivery,
+        *,
+        remaining_ms: RemainingMs | None = None,
+        name: str | None = None,
+        keeps_errors: bool = False,
+    ) -> None:
+        self.run_id = message.run_id
+        self.chunk_id = message.chunk_id
+        self.admission: Admission | None = None
+        # The row as this block has left it.
+        self.ended: Chunk | None = None
+        self._message = message
+        self._delivery = delivery
+        self._tracker = worker.tracker
+        self._clock = worker.clock
+        self._name = name or worker.name
+        self._remaining_ms = remaining_ms
+        self._keeps_errors = keeps_errors
+        self._pulse: Pulse | None = None
+        self._deadline = Deadline(worker.clock, remaining_ms)
+        self._skipped: NotAdmittedError | None = None
+        self._output: str | None = None
+        self._output_key: str | None = None
+        self._deferred: set[int] = set()
+        self._item_errors: dict[int, str] = {}
+
+    # The block.
+
+    def __enter__(self) -> Self:
+        left_seconds = self._deadline.left_seconds()
+        start = self._tracker.start(
+            self.run_id,
+            self.chunk_id,
+            worker=self._name,
+            receive_count=self._delivery.receive_count,
+            message_id=self._delivery.message_id,
+            # A worker whose time is up is gone, whatever the policy allows.
+            lease_seconds=None if self._remaining_ms is None else left_seconds + GRACE_SECONDS,
+        )
+        self.admission = start.admission
+        if start.admission in (Admission.BUSY, Admission.PAUSED):
+            raise self._refusal()
+        if start.claim is not None:
+            limit_seconds = start.claim.fanout.rules().timeout_seconds
+            self._deadline = Deadline(self._clock, self._remaining_ms, limit_seconds)
+            self._pulse = Pulse(self._tracker, self._clock, start.claim, self._deadline)
+            self._pulse.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        del kind, trace
+        if self._pulse is None:
+            return error is not None and error is self._skipped
+        self._pulse.stop()
+        if error is None:
+            self._complete(self._pulse.claim)
+            return False
+        self._give_up(self._pulse.claim, error)
+        if not self._keeps_errors or not isinstance(error, Exception):
+            return False
+        _log.warning("chunk failed", run_id=self.run_id, chunk_id=self.chunk_id, exc_info=error)
+        return True
+
+    # What the chunk is.
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the chunk is to be run by whoever has entered this block."""
+        return self._pulse is not None
+
+    @property
+    def fanout(self) -> Fanout:
+        """The fan-out, as it was when the last sign of life was given."""
+        return self._claim().fanout
+
+    @property
+    def group(self) -> str:
+        """The group of the fan-out."""
+        return self._claim().fanout.group
+
+    @property
+    def lane(self) -> str:
+        """The lane it runs in: items of the slow lane cannot be deferred further."""
+        return self._claim().chunk.lane
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is, from 1 on."""
+        return self._claim().chunk.attempt
+
+    @property
+    def input_key(self) -> str:
+        """Where the input is, for workers that read it themselves."""
+        return self._claim().chunk.input_key or self._message.input_key
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the fan-out."""
+        text = self._claim().fanout.params
+        found: dict[str, Any] = msgspec.json.decode(text) if text else self._message.params or {}
+        return found
+
+    @property
+    def places(self) -> Sequence[int]:
+        """The index of each item within the fan-out."""
+        return item_places(self._claim().chunk)
+
+    @functools.cached_property
+    def items(self) -> list[Any]:
+        """The items. Raises `NotFoundError` if the input is gone, or is where only the worker can find it."""
+        claim = self._claim()
+        chunk = claim.chunk
+        source = msgspec.json.decode(claim.fanout.source) if claim.fanout.source else {}
+        return read_items(source, Piece(chunk.start, chunk.items, chunk.input_key, chunk.input), self.places)
+
+    # What the worker says, and is told.
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody wants the result any more. Known from the last sign of life on."""
+        return is_cancelled(self._claim().fanout)
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether to begin no further item: time is nearly up, or the fan-out is cancelled, or the chunk was lost."""
+        pulse = self._alive()
+        return self._deadline.is_near() or pulse.trouble is not None or is_cancelled(pulse.claim.fanout)
+
+    def progress(self, items_done: int) -> None:
+        """Say how many items are done. It is passed on now and then, so that it may be said after each item.
+
+        Raises `StaleClaimError` once the chunk is no longer this worker's.
+        """
+        self._alive().note(items_done)
+
+    def defer(self, *places: int) -> None:
+        """Leave items to the slow lane. Raises `InvalidPayloadError` for items of others, or in the slow lane."""
+        if self.lane == SLOW_LANE:
+            raise InvalidPayloadError(f"chunk {self.chunk_id} of {self.run_id}: the slow lane cannot defer items")
+        for place in places:
+            self._own(place)
+            self._item_errors.pop(place, None)
+            self._deferred.add(place)
+
+    def item_error(self, place: int, error: BaseException | str) -> None:
+        """Note that one item failed, without failing the others. Raises `InvalidPayloadError` for items of others."""
+        self._own(place)
+        self._deferred.discard(place)
+        self._item_errors[place] = error if isinstance(error, str) else str(describe(error))
+
+    def output(self, value: Any = None, *, key: str | None = None) -> None:  # noqa: ANN401 - whatever JSON can say
+        """Set what the chunk has come to: a small value, the `key` under which something large was stored, or both.
+
+        Raises `InvalidPayloadError` for what JSON cannot say, and `PayloadTooLargeError`.
+        """
+        self._claim()
+        if value is not None:
+            self._output = self._encoded(value)
+        if key is not None:
+            self._output_key = key
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `output` was set."""
+        return self._output is not None or self._output_key is not None
+
+    def _encoded(self, value: Any) -> str:  # noqa: ANN401 - whatever JSON can say
+        try:
+            text = msgspec.json.encode(value)
+        except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as exc:
+            raise InvalidPayloadError(
+                f"chunk {self.chunk_id} of {self.run_id}: the output cannot be written as JSON ({exc})"
+            ) from exc
+        if len(text) > OUTPUT_BYTES_MAX:
+            raise PayloadTooLargeError(
+                f"chunk {self.chunk_id} of {self.run_id}: the output has {len(text)} bytes as JSON, at most "
+                f"{OUTPUT_BYTES_MAX}; store it in a file or bucket, and give its name as key"
+            )
+        return text.decode()
+
+    def _own(self, place: int) -> None:
+        if place not in self.places:
+            chunk = self._claim().chunk
+            raise InvalidPayloadError(
+                f"chunk {self.chunk_id} of {self.run_id}: item {place} is not in it; "
+                f"it has {chunk.items} items from {chunk.start}"
+            )
+
+    def _claim(self) -> Claim:
+        return self._alive().claim
+
+    def _alive(self) -> Pulse:
+        if self._pulse is None:
+            if self.admission is None:
+                raise RuntimeError("a chunk is used within its block: with worker.chunk(message) as chunk")
+            self._skipped = self._refusal()
+            raise self._skipped
+        return self._pulse
+
+    def _refusal(self) -> NotAdmittedError:
+        assert self.admission is not None, "only a start that was answered can be refused"
+        fact = _REFUSALS[self.admission]
+        return NotAdmittedError(f"chunk {self.chunk_id} of {self.run_id}: {fact}", self.admission)
+
+    # How it ends.
+
+    def _complete(self, claim: Claim) -> None:
+        result = Result(
+            output_key=self._output_key,
+            output=self._output,
+            item_errors=self._item_errors,
+            deferred=sorted(self._deferred),
+        )
+        try:
+            self.ended = self._tracker.complete(claim, result)
+        except UserError as exc:
+            # The result cannot be stored, and no further try would make another.
+            self._fail(claim, exc, is_final=True)
+            raise
+
+    def _give_up(self, claim: Claim, error: BaseException) -> None:
+        assert self._pulse is not None, "only a chunk that was begun can fail"
+        if isinstance(self._pulse.trouble, StaleClaimError):
+            return
+        # The worker is told to stop, or nobody wants the result: either is no fault of the chunk.
+        if not isinstance(error, Exception) or is_cancelled(claim.fanout):
+            self._record(error, lambda: self._tracker.release(claim))
+        else:
+            self._fail(claim, error)
+
+    def _fail(self, claim: Claim, error: BaseException, *, is_final: bool = False) -> None:
+        failure = failure_of(error, self._item_errors, is_final=is_final)
+        self._record(error, lambda: self._tracker.fail(claim, failure))
+
+    def _record(self, error: BaseException, write: Callable[[], Chunk]) -> None:
+        try:
+            self.ended = write()
+        except HeadgateError as exc:
+            # What went wrong first is what has to be known; the lease runs out by itself.
+            error.add_note(f"chunk {self.chunk_id} of {self.run_id}: this could not be recorded ({exc})")
+
+
+_REFUSALS: Final = {
+    Admission.DUPLICATE: "it has ended already; drop the message",
+    Admission.CANCELLED: "it was cancelled; drop the message",
+    Admission.BUSY: "someone else is at it; let the message come again",
+    Admission.PAUSED: "its fan-out is paused; let the message come again",
+}
+
+
+def failure_of(error: BaseException, item_errors: Mapping[int, str], *, is_final: bool = False) -> Failure:
+    """Return the failure that an error in a block is. Whoever raises `NonRetryable` says that no try will help."""
+    said = describe(error)
+    return Failure(
+        error_class=ErrorClass.OOM if isinstance(error, MemoryError) else said.type,
+        message=said.message,
+        is_final=is_final or not said.retryable or isinstance(error, NotFoundError),
+        item_errors=item_errors,
+    )

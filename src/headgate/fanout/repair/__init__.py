@@ -1,0 +1,1 @@
+"""Repair: say here what this part is for."""

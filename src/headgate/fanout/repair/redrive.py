@@ -1,0 +1,286 @@
+"""Redriving: chunks that were given up or cancelled are run again, those that someone asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.errors import ConflictError, DefinitionError, NotFoundError
+from headgate.fanout.core.queries import Library
+from headgate.fanout.model.rows import Chunk, Fanout, chunk_key, chunk_of, moment, moment_ms
+from headgate.fanout.model.sources import check_input
+from headgate.fanout.model.states import Disposition, FanoutStatus
+from headgate.fanout.repair.reopen import Note, Reopener, Send, again, check_reopenable, send_waiting
+from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.port import Store
+
+REDRIVABLE: Final = (Disposition.DEAD, Disposition.QUARANTINED, Disposition.CANCELLED)
+# Those that an index lists; to find the others, all rows are read.
+_INDEXED: Final = (Disposition.DEAD, Disposition.QUARANTINED)
+_OPEN: Final = (Disposition.WAITING, Disposition.QUEUED, Disposition.RETRYING, Disposition.RUNNING)
+BATCH: Final = 500
+READ_AT_ONCE: Final = 100
+# How many chunks an answer names; it counts them all.
+NAMED_MAX: Final = 1000
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """Which chunks: those that match all that is given. Raises `DefinitionError` for what makes no sense.
+
+    Without `dispositions`, those that failed; `all` takes in those that were cancelled. Ages are in seconds since a
+    chunk was given up.
+    """
+
+    chunk_ids: tuple[str, ...] = ()
+    dispositions: tuple[Disposition, ...] = ()
+    fingerprint: str | None = None
+    error_class: str | None = None
+    older_than_seconds: float | None = None
+    all: bool = False
+
+    def __post_init__(self) -> None:
+        others = (self.dispositions, self.fingerprint, self.error_class, self.older_than_seconds is not None, self.all)
+        if not self.chunk_ids and not any(others):
+            raise DefinitionError("selection of chunks: it is empty; name chunks or what they have in common, or all")
+        if self.chunk_ids and self.all:
+            raise DefinitionError("selection of chunks: it names some and says all; choose one")
+        for disposition in self.dispositions:
+            if disposition not in REDRIVABLE:
+                allowed = ", ".join(REDRIVABLE)
+                raise DefinitionError(f"selection of chunks: {disposition} cannot be redriven; choose from {allowed}")
+        if self.older_than_seconds is not None and not 0 <= self.older_than_seconds < math.inf:
+            raise DefinitionError(f"selection of chunks: older_than is {self.older_than_seconds}; it is at least 0")
+
+    @property
+    def wanted(self) -> tuple[Disposition, ...]:
+        """The dispositions it is about."""
+        if self.dispositions:
+            return self.dispositions
+        return REDRIVABLE if self.all or self.chunk_ids else _INDEXED
+
+    def admits(self, chunk: Chunk, now_ms: int) -> bool:
+        """Whether a chunk, named or found, is meant."""
+        if chunk.disposition not in self.wanted:
+            return False
+        if self.fingerprint is not None and chunk.error_fingerprint != self.fingerprint:
+            return False
+        if self.error_class is not None and chunk.error_class != self.error_class:
+            return False
+        age_ms = now_ms - moment_ms(chunk.completed_at or chunk.created_at)
+        return self.older_than_seconds is None or age_ms > 1000 * self.older_than_seconds
+
+
+class Redriven(Struct, frozen=True):
+    """What became of a redrive, or in a dry run what would.
+
+    `ids` and `refused` name the first ones; the counts are of all. `until` is when the last chunk may start.
+    """
+
+    run_id: str
+    is_dry_run: bool
+    redriven: int = 0
+    ids: tuple[str, ...] = ()
+    refused_count: int = 0
+    refused: dict[str, str] = {}
+    # Named, but on their way already; and moved by someone else just then.
+    already: int = 0
+    overtaken: int = 0
+    # Whether the limit left some out.
+    is_cut_off: bool = False
+    until: str | None = None
+
+
+class _Tally:
+    """Counts what a redrive comes to while it goes on."""
+
+    def __init__(self, now_ms: int, rate_per_second: float | None, limit: int | None) -> None:
+        self.now_ms = now_ms
+        self.ids: list[str] = []
+        self.redriven = 0
+        self.refused: dict[str, str] = {}
+        self.refused_count = 0
+        self.already = 0
+        self.overtaken = 0
+        self.is_cut_off = False
+        self._rate = rate_per_second
+        self._room = limit
+        self._placed = 0
+
+    def has_room(self) -> bool:
+        return self._room is None or self._placed < self._room
+
+    def next_at_ms(self) -> int:
+        """Return from when on the next chunk may start: all at once, or evenly by the rate."""
+        number, self._placed = self._placed, self._placed + 1
+        return self.at_ms(number)
+
+    def at_ms(self, number: int) -> int:
+        return self.now_ms if self._rate is None else self.now_ms + math.floor(1000 * number / self._rate)
+
+    def refuse(self, chunk: Chunk, reason: str) -> None:
+        self.refused_count += 1
+        if len(self.refused) < NAMED_MAX:
+            self.refused[chunk.chunk_id] = reason
+
+    def count(self, chunks: Sequence[Chunk]) -> None:
+        self.redriven += len(chunks)
+        self.ids += [chunk.chunk_id for chunk in chunks[: NAMED_MAX - len(self.ids)]]
+
+    def result(self, run_id: str, *, is_dry_run: bool) -> Redriven:
+        return Redriven(
+            run_id=run_id,
+            is_dry_run=is_dry_run,
+            redriven=self.redriven,
+            ids=tuple(self.ids),
+            refused_count=self.refused_count,
+            refused=self.refused,
+            already=self.already,
+            overtaken=self.overtaken,
+            is_cut_off=self.is_cut_off,
+            until=moment(self.at_ms(self._placed - 1)) if self._placed else None,
+        )
+
+
+class Redriver:
+    """Runs chunks again. Asking twice for the same changes nothing the second time."""
+
+    def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
+        self.library = Library(store, clock)
+        # Sends the messages of a fan-out that has a queue of its own.
+        self.send: Send | None = None
+        # Told of a fan-out that has chunks to run.
+        self.told: Callable[[str], None] = lambda _: None
+        self._store = store
+        self._ids = ids
+        self._reopener = Reopener(store, self.library, ids)
+
+    def redrive(
+        self,
+        run_id: str,
+        selection: Selection,
+        *,
+        dry_run: bool = False,
+        rate_per_second: float | None = None,
+        limit: int | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> Redriven:
+        """Give the selected chunks all their tries again, and open the fan-out for them if it has ended.
+
+        A chunk whose input is gone is refused, and the others go on; those given up after the call began are left for
+        the next. With a rate the chunks may start one after the other from now on, `limit` of them at most. Raises
+        `NotFoundError` for a fan-out or a chunk that is not there, `ConflictError` for a chunk that has ended well, a
+        fan-out that has SUCCEEDED or is being cancelled, and `DefinitionError` for a rate or limit that makes no sense.
+        """
+        _check_numbers(rate_per_second, limit)
+        fanout = self._redrivable(run_id, rate_per_second, dry_run=dry_run)
+        tally = _Tally(self.library.now_ms(), rate_per_second, limit)
+        note = None if dry_run else Note("redriven", by, reason)
+        batch: list[tuple[Chunk, int]] = []
+        for chunk in self._found(run_id, selection, tally):
+            refusal = _refusal(chunk)
+            if refusal is not None:
+                tally.refuse(chunk, refusal)
+                continue
+            if not tally.has_room():
+                tally.is_cut_off = True
+                break
+            batch.append((chunk, tally.next_at_ms()))
+            if len(batch) >= BATCH:
+                self._put_back(fanout, batch, tally, note)
+                batch = []
+        self._put_back(fanout, batch, tally, note)
+        if not dry_run:
+            self._tell(run_id, tally)
+        return tally.result(run_id, is_dry_run=dry_run)
+
+    def _redrivable(self, run_id: str, rate_per_second: float | None, *, dry_run: bool) -> Fanout:
+        fanout = self.library.fanout(run_id, consistent=True)
+        check_reopenable(fanout)
+        if fanout.status is FanoutStatus.SUCCEEDED:
+            raise ConflictError(f"fan-out {run_id}: it has SUCCEEDED; there is nothing to redrive")
+        if fanout.queue_url is not None and self.send is None and not dry_run:
+            raise DefinitionError(f"fan-out {run_id}: it has a queue, and nothing here can send to {fanout.queue_url}")
+        if fanout.queue_url is not None and rate_per_second is not None:
+            raise DefinitionError(
+                f"fan-out {run_id}: its queue hands out messages as it likes; give a limit, not a rate"
+            )
+        return fanout
+
+    def _found(self, run_id: str, selection: Selection, tally: _Tally) -> Iterator[Chunk]:
+        if selection.chunk_ids:
+            candidates = self._named(run_id, selection.chunk_ids, tally)
+        else:
+            candidates = self._listed(run_id, selection, tally.now_ms)
+        return (chunk for chunk in candidates if selection.admits(chunk, tally.now_ms))
+
+    def _named(self, run_id: str, chunk_ids: Sequence[str], tally: _Tally) -> Iterator[Chunk]:
+        """Return the chunks of these ids. All are read before the first is acted on, so that an error changes none."""
+        ids = list(dict.fromkeys(chunk_ids))
+        found: list[Chunk] = []
+        for start in range(0, len(ids), READ_AT_ONCE):
+            keys = [chunk_key(run_id, chunk_id) for chunk_id in ids[start : start + READ_AT_ONCE]]
+            items = self._store.get_many(FANOUT, keys, consistent=True)
+            found += [chunk_of(item) for item in items if item is not None]
+        missing = set(ids) - {chunk.chunk_id for chunk in found}
+        if missing:
+            raise NotFoundError(f"fan-out {run_id}: it has no {_some(sorted(missing))}; none was redriven")
+        well = [chunk.chunk_id for chunk in found if chunk.disposition not in (*REDRIVABLE, *_OPEN)]
+        if well:
+            raise ConflictError(f"fan-out {run_id}: {_some(well)} has ended well or was skipped; none was redriven")
+        tally.already += sum(1 for chunk in found if chunk.disposition in _OPEN)
+        return iter(found)
+
+    def _listed(self, run_id: str, selection: Selection, now_ms: int) -> Iterator[Chunk]:
+        """Give the chunks in the dispositions that are wanted, each once even if it is given up again meanwhile."""
+        before = moment(now_ms + 1 - round(1000 * (selection.older_than_seconds or 0)))
+        for disposition in selection.wanted:
+            if disposition in _INDEXED:
+                yield from self.library.every_watched(run_id, disposition, before=before)
+        unlisted = [disposition for disposition in selection.wanted if disposition not in _INDEXED]
+        if unlisted:
+            for slow in (False, True):
+                every = self.library.every_chunk(run_id, slow=slow)
+                yield from (chunk for chunk in every if chunk.disposition in unlisted)
+
+    def _put_back(self, fanout: Fanout, batch: Sequence[tuple[Chunk, int]], tally: _Tally, note: Note | None) -> None:
+        if note is None or not batch:
+            tally.count([chunk for chunk, _ in batch])
+            return
+        is_waiting = fanout.queue_url is not None
+        changes = [again(chunk, token=self._ids.ulid(), at_ms=at_ms, is_waiting=is_waiting) for chunk, at_ms in batch]
+        late = {one.change.after.sk for one in self._reopener.put_back(fanout, changes, note)}
+        tally.overtaken += len(late)
+        tally.count([change.after for change in changes if change.after.sk not in late])
+
+    def _tell(self, run_id: str, tally: _Tally) -> None:
+        if self.send is not None:
+            send_waiting(self.library, run_id, self.send)
+        if tally.redriven:
+            self.told(run_id)
+
+
+def _refusal(chunk: Chunk) -> str | None:
+    """Return why a chunk cannot be run again, if so."""
+    try:
+        check_input(chunk.input)
+    except NotFoundError as exc:
+        return str(exc)
+    return None
+
+
+def _check_numbers(rate_per_second: float | None, limit: int | None) -> None:
+    if rate_per_second is not None and not 0 < rate_per_second < math.inf:
+        raise DefinitionError(f"rate is {rate_per_second} a second: it must be more than 0")
+    if limit is not None and limit < 1:
+        raise DefinitionError(f"limit is {limit}: it must be at least 1")
+
+
+def _some(chunk_ids: Sequence[str]) -> str:
+    more = f" and {len(chunk_ids) - 10} more" if len(chunk_ids) > 10 else ""
+    return ", ".join(chunk_ids[:10]) + more
