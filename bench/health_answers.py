@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from bench.health_rows import Sizes, evidence_id, evidence_like, incident_id, signal_at, urn
 from bench.health_signals import opened
 from bench.measure import Figure, seconds
-from headgate.health.evidence_archive import Archive, Line
-from headgate.health.evidence_rows import line_of
-from headgate.health.gate_decisions import Question
-from headgate.health.incident_rows import Plain, incident_key, incident_of, incident_row
+from headgate.health.evidence.archive import Archive, Line
+from headgate.health.evidence.rows import line_of
+from headgate.health.gate.decisions import Question
+from headgate.health.incidents.rows import Plain, incident_key, incident_of, incident_row
 from headgate.health.service import HealthService
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.catalogue.tables import INCIDENT_INDEX

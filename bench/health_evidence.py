@@ -17,7 +17,7 @@ from bench.health_server import parted, serving, top
 from bench.health_signals import opened
 from bench.measure import Figure
 from bench.set_times import Loaded, Row, at_set_times
-from headgate.health.evidence import Evidence
+from headgate.health.evidence.cache import Evidence
 from headgate.serve import statestore as pb
 from headgate.settings import Address
 

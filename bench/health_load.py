@@ -24,7 +24,7 @@ from bench.health_rows import Sizes, evidence_id, filled, signal_at, signature_a
 from bench.health_server import serving
 from bench.measure import Figure
 from bench.set_times import Loaded, Row, Told, at_set_times
-from headgate.health.vocabulary import SignalState
+from headgate.health.model.enums import SignalState
 from headgate.serve import statestore as pb
 
 SCALE = 1.0

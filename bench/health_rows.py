@@ -17,22 +17,22 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 from headgate.clock import SystemClock
-from headgate.health import vocabulary
-from headgate.health.datasets import ComplianceSlo, Dataset, FreshnessSlo, Slos, Source
-from headgate.health.evidence_rows import Correlation, Evidence, Fingerprints, Otel, Producer, Result, Validation
-from headgate.health.evidence_rows import Source as EvidenceSource
-from headgate.health.evidence_rows import row_of as evidence_row
-from headgate.health.incident_rows import Plain, incident_row, open_put
-from headgate.health.incident_values import Incident, Link, Step
-from headgate.health.lineage_rows import Ties, side, ties_item
-from headgate.health.lineage_specs import EdgeKind
-from headgate.health.moments import instant
-from headgate.health.registry_rows import Versions, alias_name, latest_item, versions_item
-from headgate.health.resolution_loading import RuleSet, rule_set_item
-from headgate.health.resolution_rules import Rule, marks, rule_item
-from headgate.health.signal_rows import signal_row
-from headgate.health.signal_values import Metrics, Signal, SignalValue
-from headgate.health.vocabulary import Confidence, EntityType, IncidentStatus, Phase, Severity, SignalState, Tier
+from headgate.health.evidence.rows import Correlation, Evidence, Fingerprints, Otel, Producer, Result, Validation
+from headgate.health.evidence.rows import Source as EvidenceSource
+from headgate.health.evidence.rows import row_of as evidence_row
+from headgate.health.incidents.rows import Plain, incident_row, open_put
+from headgate.health.lineage.rows import Ties, side, ties_item
+from headgate.health.lineage.specs import EdgeKind
+from headgate.health.model import enums as vocabulary
+from headgate.health.model.datasets import ComplianceSlo, Dataset, FreshnessSlo, Slos, Source
+from headgate.health.model.enums import Confidence, EntityType, IncidentStatus, Phase, Severity, SignalState, Tier
+from headgate.health.model.incidents import Incident, Link, Step
+from headgate.health.model.signals import Metrics, Signal, SignalValue
+from headgate.health.model.timestamps import instant
+from headgate.health.registry.rows import Versions, alias_name, latest_item, versions_item
+from headgate.health.resolution.loader import RuleSet, rule_set_item
+from headgate.health.resolution.rules import Rule, marks, rule_item
+from headgate.health.signals.rows import signal_row
 from headgate.settings import Address, Settings
 from headgate.store.catalogue.tables import (
     CONTROL,

@@ -33,7 +33,7 @@ from bench.health_rows import settings_at
 from headgate.auth.authenticator import Authenticator
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
-from headgate.health.meters import HealthMeters
+from headgate.health.metrics import HealthMeters
 from headgate.health_wiring import open_health, open_keys
 from headgate.serve import server
 from headgate.serve.grpc_server import GrpcServer

@@ -15,12 +15,12 @@ from bench.health_rows import Sizes, settings_at, signal_at, signature_at, state
 from bench.measure import Figure, ratio
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
-from headgate.health.moments import instant
+from headgate.health.model.enums import SignalState
+from headgate.health.model.signals import ANY_VERSION, Metrics, Signal, SignalUpdate, SignalValue
+from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
-from headgate.health.signal_rows import history_row, signal_of, signal_row
-from headgate.health.signal_values import ANY_VERSION, Metrics, Signal, SignalUpdate, SignalValue
-from headgate.health.signals import BATCH_MAX
-from headgate.health.vocabulary import SignalState
+from headgate.health.signals.rows import history_row, signal_of, signal_row
+from headgate.health.signals.writer import BATCH_MAX
 from headgate.health_wiring import open_health
 from headgate.serve import garbage
 from headgate.store.catalogue.tables import SIGNAL_HISTORY, SIGNAL_STATE

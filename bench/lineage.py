@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 from bench.measure import Figure, seconds
 from bench.rows import open_at
 from headgate.clock import Clock, SystemClock, VirtualClock
-from headgate.health.blast_radius import EDGES_MAX, BlastRadii
-from headgate.health.lineage import Lineage
-from headgate.health.lineage_graph import LineageGraph
-from headgate.health.lineage_specs import LineageSpec
-from headgate.health.moments import instant
+from headgate.health.lineage.blast_radius import EDGES_MAX, BlastRadii
+from headgate.health.lineage.graph import LineageGraph
+from headgate.health.lineage.service import Lineage
+from headgate.health.lineage.specs import LineageSpec
+from headgate.health.model.timestamps import instant
 from headgate.store.port import Store
 
 PRODUCERS = 10_000

@@ -15,21 +15,21 @@ from headgate.durable.bus.event_log import first_id
 from headgate.durable.bus.events import Event
 from headgate.durable.bus.subscriptions import Subscription
 from headgate.durable.model.records import instant
-from headgate.health.audit import Audit
-from headgate.health.evidence_archive import Archive
-from headgate.health.evidence_pins import Pins
-from headgate.health.incident_listing import IncidentFilter, IncidentListing
-from headgate.health.incident_rows import Due, due_key
-from headgate.health.incident_upkeep import Upkeep
-from headgate.health.incident_values import BlastRadius, Incident, Trouble
-from headgate.health.incidents import Incidents
-from headgate.health.overrides import Overrides
-from headgate.health.signal_decisions import Standing, Verdict
-from headgate.health.signal_results import Result
-from headgate.health.signal_rows import signal_of
-from headgate.health.signal_values import ANY_VERSION, Metrics, Signal, SignalUpdate, SignalValue
-from headgate.health.signals import Signals
-from headgate.health.vocabulary import SignalState, Tier
+from headgate.health.audit.log import Audit
+from headgate.health.evidence.archive import Archive
+from headgate.health.evidence.pins import Pins
+from headgate.health.gate.overrides import Overrides
+from headgate.health.incidents.escalation import Upkeep
+from headgate.health.incidents.listing import IncidentFilter, IncidentListing
+from headgate.health.incidents.rows import Due, due_key
+from headgate.health.incidents.service import Incidents
+from headgate.health.model.enums import SignalState, Tier
+from headgate.health.model.incidents import BlastRadius, Incident, Trouble
+from headgate.health.model.signals import ANY_VERSION, Metrics, Signal, SignalUpdate, SignalValue
+from headgate.health.signals.decisions import Standing, Verdict
+from headgate.health.signals.results import Result
+from headgate.health.signals.rows import signal_of
+from headgate.health.signals.writer import Signals
 from headgate.ids import IdMaker
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.cache.read_through import Cache

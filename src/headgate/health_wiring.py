@@ -24,17 +24,16 @@ from headgate.durable.bus.events import Event
 from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
 from headgate.errors import SettingsError, StoreBusyError, UserError
-from headgate.health.alerts import Alerts
-from headgate.health.announcements import Announce
-from headgate.health.evidence_limits import Limits
-from headgate.health.failover import Failover, FailoverState, Keeper
-from headgate.health.fenced import FencedStore
-from headgate.health.meters import HealthMeters
-from headgate.health.observers import Observer
-from headgate.health.region_duty import RegionDuty
-from headgate.health.regions import Fence, Replica, WriterLease, known_epoch
-from headgate.health.restore import NAMED_MAX, Difference, Mended, compare, mend, swapped
-from headgate.health.sampling import Rates, ResultRates
+from headgate.health.error_alerts import Alerts
+from headgate.health.evidence.limits import Limits
+from headgate.health.evidence.sampling import Rates, ResultRates
+from headgate.health.metrics import HealthMeters
+from headgate.health.model.events import Announce
+from headgate.health.regions.agent import Observer, RegionDuty
+from headgate.health.regions.failover import Failover, FailoverState, Keeper
+from headgate.health.regions.fenced_store import FencedStore
+from headgate.health.regions.regions import Fence, Replica, WriterLease, known_epoch
+from headgate.health.regions.table_restore import NAMED_MAX, Difference, Mended, compare, mend, swapped
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
 from headgate.loop import awaited

@@ -9,7 +9,7 @@ from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError, UnauthenticatedError, VersionConflictError
-from headgate.health.audit import Audit
+from headgate.health.audit.log import Audit
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import API_KEYS, AUDIT, STREAM_CHECKPOINTS
 from headgate.store.keyring import Keyring

@@ -8,8 +8,8 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError
-from headgate.health.audit import Audit, AuditEntry, Fault
-from headgate.health.audit_chain import chain_of
+from headgate.health.audit.hash_chain import chain_of
+from headgate.health.audit.log import Audit, AuditEntry, Fault
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import AUDIT, HEALTH_CHECK, STREAM_CHECKPOINTS
 from headgate.store.keyring import Keyring

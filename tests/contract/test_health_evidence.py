@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
 from headgate.errors import AlreadyExistsError
-from headgate.health.evidence import Decision, EvidenceCache
-from headgate.health.evidence_rows import Evidence, Producer, Result, Source, Validation
-from headgate.health.moments import instant
-from headgate.health.sampling import Rates, ResultRates
+from headgate.health.evidence.cache import Decision, EvidenceCache
+from headgate.health.evidence.rows import Evidence, Producer, Result, Source, Validation
+from headgate.health.evidence.sampling import Rates, ResultRates
+from headgate.health.model.timestamps import instant
 from headgate.ids import IdMaker
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE

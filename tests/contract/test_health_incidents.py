@@ -10,13 +10,13 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import IllegalTransitionError
-from headgate.health.incident_listing import IncidentFilter
-from headgate.health.incident_plans import Opened
-from headgate.health.incident_rows import Due
-from headgate.health.incident_values import Changes
-from headgate.health.signal_decisions import Verdict
-from headgate.health.signal_results import Result
-from headgate.health.vocabulary import IncidentStatus
+from headgate.health.incidents.listing import IncidentFilter
+from headgate.health.incidents.plans import Opened
+from headgate.health.incidents.rows import Due
+from headgate.health.model.enums import IncidentStatus
+from headgate.health.model.incidents import Changes
+from headgate.health.signals.decisions import Verdict
+from headgate.health.signals.results import Result
 from headgate.store.keyring import Keyring
 from tests.contract.conftest import DYNAMODB_BACKENDS, AnyStore, Eventually
 from tests.health_rig import CRITICAL, HEALTH_TABLES, OK, ORDERS, PAYMENTS, Rig, evidence_id, trouble

@@ -6,15 +6,15 @@ import json
 from typing import Final
 
 from headgate.clock import VirtualClock
-from headgate.health.blast_radius import BlastRadii
-from headgate.health.lineage import SWEEP_AFTER_MS, Lineage, ProducerLineage
-from headgate.health.lineage_graph import LineageGraph
-from headgate.health.lineage_manifests import Outcome
-from headgate.health.lineage_specs import LineageSpec
-from headgate.health.moments import instant
-from headgate.health.openlineage_draining import Drained, Handlers
-from headgate.health.openlineage_inbox import OpenLineageInbox
-from headgate.health.openlineage_names import Names
+from headgate.health.ingest.drain import Drained, Handlers
+from headgate.health.ingest.inbox import OpenLineageInbox
+from headgate.health.ingest.names import Names
+from headgate.health.lineage.blast_radius import BlastRadii
+from headgate.health.lineage.graph import LineageGraph
+from headgate.health.lineage.manifests import Outcome
+from headgate.health.lineage.service import SWEEP_AFTER_MS, Lineage, ProducerLineage
+from headgate.health.lineage.specs import LineageSpec
+from headgate.health.model.timestamps import instant
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import (
     COLUMN_READERS,

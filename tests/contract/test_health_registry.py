@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from headgate.clock import SystemClock, VirtualClock
 from headgate.durable.bus.bus import Bus
 from headgate.errors import StoreBusyError, VersionConflictError
-from headgate.health.audit import Audit
-from headgate.health.datasets import ComplianceSlo, ContractBinding, DatasetSpec, DatasetStatus, Slos, Source
-from headgate.health.registry import DatasetFilter, Datasets, Registry
-from headgate.health.resolution import Condition, Resolver, RuleSpec
-from headgate.health.vocabulary import Tier
+from headgate.health.audit.log import Audit
+from headgate.health.model.datasets import ComplianceSlo, ContractBinding, DatasetSpec, DatasetStatus, Slos, Source
+from headgate.health.model.enums import Tier
+from headgate.health.registry.service import DatasetFilter, Datasets, Registry
+from headgate.health.resolution.resolver import Condition, Resolver, RuleSpec
 from headgate.ids import IdMaker
 from headgate.store.cache.read_through import Cache
 from headgate.store.cache.redis import RedisLayer

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import SettingsError
-from headgate.health.restore import Difference, compare, mend, swapped
+from headgate.health.regions.table_restore import Difference, compare, mend, swapped
 from headgate.store.blobs.spill import Spill
 from headgate.store.catalogue.tables import HEALTH_CHECK, SIGNAL_STATE
 from headgate.store.dynamodb.client import Calls

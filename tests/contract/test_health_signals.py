@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
 from headgate.durable.model.records import instant
-from headgate.health.signal_decisions import Standing, Verdict
-from headgate.health.signal_results import Result
-from headgate.health.signal_values import Metrics, Signal
-from headgate.health.vocabulary import SignalState, Tier
-from headgate.health.volumes import Volumes
+from headgate.health.model.enums import SignalState, Tier
+from headgate.health.model.signals import Metrics, Signal
+from headgate.health.signals.decisions import Standing, Verdict
+from headgate.health.signals.results import Result
+from headgate.health.signals.volumes import Volumes
 from headgate.store.catalogue.tables import BREACH_SHARDS, SIGNAL_STATE
 from headgate.store.keyring import Keyring
 from headgate.store.model.requests import Query

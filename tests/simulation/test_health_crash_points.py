@@ -15,9 +15,9 @@ from headgate.clock import VirtualClock
 from headgate.durable.bus.subscriptions import Subscription
 from headgate.durable.model.records import instant
 from headgate.errors import ConflictError, IllegalTransitionError, OutcomeUnknownError, StoreBusyError, TransientError
-from headgate.health.incident_values import Changes
-from headgate.health.signal_decisions import Verdict
-from headgate.health.signal_values import SignalUpdate
+from headgate.health.model.incidents import Changes
+from headgate.health.model.signals import SignalUpdate
+from headgate.health.signals.decisions import Verdict
 from headgate.store.catalogue.tables import ACTIVITIES, EVIDENCE_CACHE
 from headgate.store.keyring import Keyring
 from headgate.store.model.schema import Key

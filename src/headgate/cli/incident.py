@@ -300,7 +300,7 @@ def watch(
 ) -> None:
     """Follow what happens to incidents as it happens, until it is interrupted."""
     from headgate.clock import SystemClock
-    from headgate.health.vocabulary import severity as meant
+    from headgate.health.model.enums import severity as meant
 
     severities = {meant(each).value for each in severity or []}
     count = 0

@@ -214,7 +214,7 @@ def show_news(news: Mapping[str, Any]) -> None:
 
 def show_escalations(found: Iterable[Mapping[str, Any]]) -> None:
     """Print incidents of which more people are to be told."""
-    from headgate.health.moments import instant
+    from headgate.health.model.timestamps import instant
 
     rows = [(each["level"], each["incident_id"], ago(instant(each["due_at_ms"]))) for each in found]
     show_table(("TOLD SO FAR", "INCIDENT", "DUE"), rows, nothing="nobody more is to be told", key=1)

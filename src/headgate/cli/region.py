@@ -14,7 +14,7 @@ from headgate.cli.output import show_facts, show_table
 from headgate.cli.session import Config, Home, Json, echo_json, session_of
 
 if TYPE_CHECKING:
-    from headgate.health.failover import Decision
+    from headgate.health.regions.failover import Decision
     from headgate.settings import Settings
     from headgate.store.port import Store
 
@@ -28,10 +28,10 @@ _MS: Final = 1000
 def show(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
     """Show which region writes, until when, and what each observer says of both."""
     from headgate.clock import SystemClock
-    from headgate.health.failover import FailoverPolicy, verdict
-    from headgate.health.moments import instant
-    from headgate.health.observers import read_reports
-    from headgate.health.regions import WriterLease
+    from headgate.health.model.timestamps import instant
+    from headgate.health.regions.agent import read_reports
+    from headgate.health.regions.failover import FailoverPolicy, verdict
+    from headgate.health.regions.regions import WriterLease
     from headgate.health_wiring import open_failover
 
     clock = SystemClock()
@@ -96,7 +96,7 @@ def watch(
 def drill(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
     """Say what would be done if the writer's region were down now. Nothing is."""
     from headgate.clock import SystemClock
-    from headgate.health.observers import read_reports
+    from headgate.health.regions.agent import read_reports
     from headgate.health_wiring import open_failover
 
     settings = session_of(context).settings(config, home=home)
@@ -117,7 +117,7 @@ def failback(
 ) -> None:
     """Let the home region write again, if it is well and has caught up. The exit code is 3 if it may not yet."""
     from headgate.clock import SystemClock
-    from headgate.health.observers import read_reports
+    from headgate.health.regions.agent import read_reports
     from headgate.health_wiring import open_failover
 
     settings = session_of(context).settings(config, home=home)

@@ -104,7 +104,7 @@ def set_signal(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Say how a signal is. One that becomes CRITICAL opens an incident, unless the server is set otherwise."""
     from headgate.durable.model import duration
-    from headgate.health.vocabulary import SignalState, signal_state
+    from headgate.health.model.enums import SignalState, signal_state
 
     meant = signal_state(state)
     ended = moments.asked(window_end, "--window-end") or moments.now().isoformat()

@@ -36,7 +36,7 @@ def costs(
     import msgspec
 
     from headgate import shapes
-    from headgate.health import costs as model
+    from headgate.health import aws_costs as model
 
     known = {each.as_of: each for each in (model.PRICES_2024_10, model.PRICES_2024_11)}
     if prices not in known:

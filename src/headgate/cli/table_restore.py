@@ -112,7 +112,7 @@ def swap(
     as_json: Json = False,
 ) -> None:
     """Print the setting with which another table takes the place of one. It holds once the servers are restarted."""
-    from headgate.health.restore import swapped
+    from headgate.health.regions.table_restore import swapped
 
     settings = session_of(context).settings(config, home=home)
     names = swapped(settings.store.table_names, _table(table), name, prefix=settings.store.table_prefix)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, StoreBusyError
-from headgate.health.moments import instant
+from headgate.health.model.timestamps import instant
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import absent, version_is
 from headgate.store.model.schema import Key

@@ -12,10 +12,10 @@ from msgspec import Struct
 from headgate.auth.audit_entry import AuditEntry, AuditLog
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, StoreBusyError
-from headgate.health.incident_rows import Due, due_put
+from headgate.health.incidents.rows import Due, due_put
 from headgate.health.retirement import Retirement
-from headgate.health.signal_lookups import SIGNALS_OF_A_DATASET_MAX
-from headgate.health.signal_rows import signal_key
+from headgate.health.signals.reads import SIGNALS_OF_A_DATASET_MAX
+from headgate.health.signals.rows import signal_key
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache
 from headgate.store.catalogue.tables import SIGNAL_STATE

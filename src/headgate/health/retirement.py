@@ -3,6 +3,8 @@
 The change itself leaves a row, in its own transaction, that has someone look. Whoever made the change does so at once.
 Upkeep does it again a minute later: by then no process believes any more that the dataset is as it was before, and
 what a crash has left is finished. To look twice changes nothing.
+
+The row that has someone look at a dataset that was deleted or restored.
 """
 
 from __future__ import annotations
@@ -14,21 +16,44 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, NotFoundError, StoreBusyError, TransientError
-from headgate.health.datasets import Dataset, DatasetStatus
-from headgate.health.incident_rows import Due, due_put, open_query
-from headgate.health.incident_values import Changes, Resolution
-from headgate.health.incidents import Incidents
-from headgate.health.retirement_rows import DUE, retirement_key
-from headgate.health.signal_lookups import SIGNALS_OF_A_DATASET_MAX
-from headgate.health.signal_rows import QUIET_DAYS, signal_key, signal_of, signal_row
-from headgate.health.vocabulary import SignalState
+from headgate.health.incidents.rows import Due, due_put, open_query
+from headgate.health.incidents.service import Incidents
+from headgate.health.model.datasets import Dataset, DatasetStatus
+from headgate.health.model.enums import SignalState
+from headgate.health.model.incidents import Changes, Resolution
+from headgate.health.signals.reads import SIGNALS_OF_A_DATASET_MAX
+from headgate.health.signals.rows import QUIET_DAYS, signal_key, signal_of, signal_row
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache
 from headgate.store.catalogue.tables import CONTROL, SIGNAL_STATE
 from headgate.store.model.conditions import equals, version_is
 from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Update, Write
+from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
+
+DUE: Final = "RETIREMENT"
+# When every process has read the dataset anew.
+LOOK_AGAIN_MS: Final = 60_000
+
+
+def retirement_key(dataset_urn: str) -> Key:
+    """Return where the row of a dataset is."""
+    return Key(f"RETIREMENT#{dataset_urn}", "STATE")
+
+
+def retirement_put(dataset_urn: str, now_ms: int) -> Put:
+    """Return the write that has a dataset looked at once all know that it was deleted or restored."""
+    return Put(
+        CONTROL,
+        {
+            **CONTROL.key_attributes(retirement_key(dataset_urn)),
+            "due_pk": DUE,
+            "due_at_ms": now_ms + LOOK_AGAIN_MS,
+            "dataset_urn": dataset_urn,
+        },
+    )
+
 
 BATCH: Final = 100
 ATTEMPTS_MAX: Final = 10

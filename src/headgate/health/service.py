@@ -13,44 +13,44 @@ import structlog
 
 from headgate.clock import Clock
 from headgate.errors import DatasetNotFoundError, FatalError, TransientError
-from headgate.health import incident_values
 from headgate.health.alert_quotas import AlertQuotas
-from headgate.health.alerts import Alerts
-from headgate.health.announcements import Announce, IncidentNews, nobody
-from headgate.health.audit import Audit
-from headgate.health.baselines import Baselines
-from headgate.health.blast_radius import BlastRadii
-from headgate.health.contexts import Contexts
-from headgate.health.evidence import ARCHIVE_SECONDS, EvidenceCache
-from headgate.health.evidence_limits import Limits as EvidenceLimits
-from headgate.health.fields import Fields
-from headgate.health.flags import Flags
-from headgate.health.gatekeeper import Gatekeeper
-from headgate.health.incident_decisions import mttr_seconds
-from headgate.health.incident_listing import IncidentListing
-from headgate.health.incident_plans import Opened
-from headgate.health.incident_upkeep import Upkeep
-from headgate.health.incident_values import Incident, Trouble
-from headgate.health.incidents import Incidents
-from headgate.health.ingestion import Ingestion
-from headgate.health.lineage import Lineage
-from headgate.health.lineage_graph import LineageGraph
-from headgate.health.meters import HealthMeters
-from headgate.health.openlineage_inbox import OpenLineageInbox
-from headgate.health.overrides import Overrides
-from headgate.health.registry import Registry
+from headgate.health.audit.field_encryption import Fields
+from headgate.health.audit.log import Audit
+from headgate.health.error_alerts import Alerts
+from headgate.health.evidence.cache import ARCHIVE_SECONDS, EvidenceCache
+from headgate.health.evidence.limits import Limits as EvidenceLimits
+from headgate.health.evidence.sampling import Rates as EvidenceRates
+from headgate.health.gate.flags import Flags
+from headgate.health.gate.gate import Gatekeeper
+from headgate.health.gate.overrides import Overrides
+from headgate.health.incident_context import Contexts
+from headgate.health.incidents.decisions import mttr_seconds
+from headgate.health.incidents.escalation import Upkeep
+from headgate.health.incidents.listing import IncidentListing
+from headgate.health.incidents.plans import Opened
+from headgate.health.incidents.service import Incidents
+from headgate.health.ingest.inbox import OpenLineageInbox
+from headgate.health.ingest.service import Ingestion
+from headgate.health.lineage.blast_radius import BlastRadii
+from headgate.health.lineage.graph import LineageGraph
+from headgate.health.lineage.service import Lineage
+from headgate.health.metrics import HealthMeters
+from headgate.health.model import incidents as incident_values
+from headgate.health.model.enums import SignalState, Tier
+from headgate.health.model.events import Announce, IncidentNews, nobody
+from headgate.health.model.incidents import Incident, Trouble
+from headgate.health.model.signals import Signal, SignalUpdate
+from headgate.health.registry.service import Registry
 from headgate.health.resets import Resets
-from headgate.health.resolution import Resolver
+from headgate.health.resolution.resolver import Resolver
+from headgate.health.resolution.topic_producers import TopicProducers
 from headgate.health.retirement import Retirement
-from headgate.health.sampling import Rates as EvidenceRates
-from headgate.health.signal_coalescing import Coalescer
-from headgate.health.signal_decisions import Standing, Verdict
-from headgate.health.signal_results import Result
-from headgate.health.signal_values import Signal, SignalUpdate
-from headgate.health.signals import Signals
-from headgate.health.topic_producers import TopicProducers
-from headgate.health.vocabulary import SignalState, Tier
-from headgate.health.volumes import Volumes
+from headgate.health.signals.baselines import Baselines
+from headgate.health.signals.coalescer import Coalescer
+from headgate.health.signals.decisions import Standing, Verdict
+from headgate.health.signals.results import Result
+from headgate.health.signals.volumes import Volumes
+from headgate.health.signals.writer import Signals
 from headgate.ids import IdMaker
 from headgate.store.blobs.folder import Blobs
 from headgate.store.cache import keys as cache_keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headgate.durable.bus.events import Event
-from headgate.health.urns import unversioned
+from headgate.health.model.urns import unversioned
 from headgate.pipelines.sources import dataset_source
 from headgate.store.catalogue.tables import DEPENDENCY, PIPELINES
 from headgate.store.model.requests import Query

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headgate.errors import UserError
-from headgate.health.gate_decisions import Code, OnUnknown, Question, Reason, Ruling, worst
-from headgate.health.gatekeeper import GateAnswer, Gatekeeper
+from headgate.health.gate.decisions import Code, OnUnknown, Question, Reason, Ruling, worst
+from headgate.health.gate.gate import GateAnswer, Gatekeeper
 from headgate.loop.outcome_signals import SIGNAL_TYPES
 from headgate.pipelines.facts import DatasetFact
 from headgate.pipelines.vocabulary import Verdict

@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from headgate.durable.bus.events import Event
 from headgate.errors import InvalidIdError, StoreBusyError, UserError
-from headgate.health.lineage_manifests import Outcome
-from headgate.health.lineage_specs import TTL_SECONDS_MAX, LineageSpec
-from headgate.health.moments import instant
+from headgate.health.lineage.manifests import Outcome
+from headgate.health.lineage.specs import TTL_SECONDS_MAX, LineageSpec
+from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
 from headgate.notify.notices import Notice, event_type
 from headgate.pipelines.definition import Pipeline

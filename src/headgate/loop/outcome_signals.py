@@ -14,12 +14,12 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.errors import UserError
-from headgate.health.evidence_rows import Correlation, Evidence, Gate, Result, Validation
-from headgate.health.evidence_rows import Producer as EvidenceProducer
-from headgate.health.moments import instant
-from headgate.health.openlineage_effects import evidence_id
-from headgate.health.signal_values import Metrics, Producer, Signal, SignalUpdate, SignalValue
-from headgate.health.vocabulary import Confidence, SignalState
+from headgate.health.evidence.rows import Correlation, Evidence, Gate, Result, Validation
+from headgate.health.evidence.rows import Producer as EvidenceProducer
+from headgate.health.ingest.effects import evidence_id
+from headgate.health.model.enums import Confidence, SignalState
+from headgate.health.model.signals import Metrics, Producer, Signal, SignalUpdate, SignalValue
+from headgate.health.model.timestamps import instant
 from headgate.loop.words import Word
 from headgate.notify.notices import Notice
 from headgate.pipelines.definition import Pipeline

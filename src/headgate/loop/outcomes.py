@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from headgate.durable.bus.events import Event
 from headgate.errors import ConflictError, StoreBusyError, UserError
-from headgate.health.datasets import Dataset, DatasetStatus, Source
+from headgate.health.model.datasets import Dataset, DatasetStatus, Source
+from headgate.health.model.signals import Signal
 from headgate.health.service import HealthService
-from headgate.health.signal_decisions import Verdict
-from headgate.health.signal_values import Signal
+from headgate.health.signals.decisions import Verdict
 from headgate.loop.definition_lineage import DefinitionLineage
 from headgate.loop.outcome_signals import (
     MEANINGS,

@@ -10,9 +10,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate.health import moments
-from headgate.health.signal_values import Signal
-from headgate.health.vocabulary import SignalState
+from headgate.health.model import timestamps as moments
+from headgate.health.model.enums import SignalState
+from headgate.health.model.signals import Signal
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.store.catalogue.tables import PIPELINES, WRITER_WORD
 from headgate.store.model.conditions import absent, version_is

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from headgate.durable.model import duration
 from headgate.errors import DefinitionError, InvalidPayloadError, UserError
-from headgate.health.resolution_regex import TEXT_LENGTH_MAX, compiled
+from headgate.health.resolution.safe_regex import TEXT_LENGTH_MAX, compiled
 from headgate.pipelines.definition import Json
 from headgate.pipelines.vocabulary import Verdict
 

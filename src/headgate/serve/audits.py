@@ -12,9 +12,10 @@ from headgate.auth.roles import Permission, role
 from headgate.auth.rules import Reach, Rule
 from headgate.durable.model.duration import seconds
 from headgate.errors import NotFoundError
-from headgate.health import moments, urns
-from headgate.health.audit_chain import Head, Record
-from headgate.health.audit_verifying import Report
+from headgate.health.audit.hash_chain import Head, Record
+from headgate.health.audit.verify import Report
+from headgate.health.model import timestamps as moments
+from headgate.health.model import urns
 from headgate.health.service import HealthService
 from headgate.serve.execution_views import Duration
 from headgate.serve.health_views import Name, PageSize, Text

@@ -10,9 +10,9 @@ from headgate.auth import rules
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Rule
 from headgate.health.alert_quotas import PER_HOUR, AlertQuota
-from headgate.health.baselines import Baseline
+from headgate.health.model.signals import ANY_VERSION
 from headgate.health.service import HealthService
-from headgate.health.signal_values import ANY_VERSION
+from headgate.health.signals.baselines import Baseline
 from headgate.serve.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.preconditions import etag, matching
 from headgate.serve.problem import Problem

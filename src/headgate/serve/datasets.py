@@ -13,17 +13,17 @@ from headgate.auth.principals import require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
 from headgate.errors import DatasetNotFoundError, InvalidPayloadError, VersionConflictError
-from headgate.health.datasets import Dataset, DatasetSpec, DatasetStatus
-from headgate.health.registry import Chunk
-from headgate.health.registry_diff import FieldChange
-from headgate.health.registry_feed import Change
-from headgate.health.registry_listing import DatasetFilter
-from headgate.health.registry_lookup import FallbackOnMiss
-from headgate.health.registry_names import Alias
-from headgate.health.registry_rows import read_spec
+from headgate.health.model.datasets import Dataset, DatasetSpec, DatasetStatus
+from headgate.health.model.enums import tier
+from headgate.health.model.signals import ANY_VERSION
+from headgate.health.registry.aliases import Alias
+from headgate.health.registry.change_feed import Change
+from headgate.health.registry.degraded_lookup import FallbackOnMiss
+from headgate.health.registry.listing import DatasetFilter
+from headgate.health.registry.rows import read_spec
+from headgate.health.registry.service import Chunk
+from headgate.health.registry.versions import FieldChange
 from headgate.health.service import HealthService
-from headgate.health.signal_values import ANY_VERSION
-from headgate.health.vocabulary import tier
 from headgate.serve.health_views import Name, PageQuery, PageSize, Text, complete
 from headgate.serve.operations import PREFIX, Answer, Call, NoQuery, Operation
 from headgate.serve.preconditions import etag, matching

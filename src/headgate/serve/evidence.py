@@ -12,10 +12,10 @@ from headgate.auth.principals import require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
 from headgate.errors import NotFoundError, UserError
-from headgate.health import moments
-from headgate.health.evidence import Contrast
-from headgate.health.evidence_rows import Evidence, from_outside, result
-from headgate.health.evidence_writes import Decision, Put
+from headgate.health.evidence.cache import Contrast
+from headgate.health.evidence.rows import Evidence, from_outside, result
+from headgate.health.evidence.writes import Decision, Put
+from headgate.health.model import timestamps as moments
 from headgate.health.service import HealthService
 from headgate.serve.health_views import PageSize, complete
 from headgate.serve.named_datasets import NamedDatasets

@@ -8,9 +8,9 @@ from msgspec import Meta, Struct
 
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
-from headgate.health.flags import Flag
+from headgate.health.gate.flags import Flag
+from headgate.health.model.signals import ANY_VERSION
 from headgate.health.service import HealthService
-from headgate.health.signal_values import ANY_VERSION
 from headgate.serve.health_views import Text
 from headgate.serve.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.preconditions import etag, matching

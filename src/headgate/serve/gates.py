@@ -11,8 +11,8 @@ from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
 from headgate.durable.model.duration import seconds
 from headgate.errors import InvalidPayloadError
-from headgate.health.gate_decisions import AGE_SECONDS_MAX, OnUnknown, Override, Question, Verb
-from headgate.health.gatekeeper import DATASETS_MAX, GateAnswer
+from headgate.health.gate.decisions import AGE_SECONDS_MAX, OnUnknown, Override, Question, Verb
+from headgate.health.gate.gate import DATASETS_MAX, GateAnswer
 from headgate.health.service import HealthService
 from headgate.serve.execution_views import Duration
 from headgate.serve.health_views import Name, Text

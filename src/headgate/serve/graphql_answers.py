@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import strawberry
 
-from headgate.health import blast_radius, contexts
-from headgate.health.contexts import Happening, IncidentContext
-from headgate.health.gate_decisions import Code, DatasetRuling, Reason, Ruling, Verb
-from headgate.health.gatekeeper import GateAnswer
+from headgate.health import incident_context as contexts
+from headgate.health.gate.decisions import Code, DatasetRuling, Reason, Ruling, Verb
+from headgate.health.gate.gate import GateAnswer
+from headgate.health.incident_context import Happening, IncidentContext
+from headgate.health.lineage import blast_radius
 from headgate.serve.graphql_evidence import EvidenceType
 from headgate.serve.graphql_loaders import Context
 from headgate.serve.graphql_types import (

@@ -6,8 +6,8 @@ import msgspec
 import strawberry
 from strawberry.scalars import JSON
 
-from headgate.health.datasets import ContractBinding, SchemaBinding, Slos, Source
-from headgate.health.vocabulary import Tier
+from headgate.health.model.datasets import ContractBinding, SchemaBinding, Slos, Source
+from headgate.health.model.enums import Tier
 from headgate.serve.graphql_words import Moment
 
 

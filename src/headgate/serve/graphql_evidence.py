@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import strawberry
 
-from headgate.health import evidence_rows
-from headgate.health.evidence_rows import Evidence, Result
-from headgate.health.vocabulary import Confidence
+from headgate.health.evidence import rows as evidence_rows
+from headgate.health.evidence.rows import Evidence, Result
+from headgate.health.model.enums import Confidence
 from headgate.serve.graphql_words import Moment
 
 

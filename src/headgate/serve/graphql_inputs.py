@@ -8,9 +8,9 @@ import strawberry
 from strawberry import UNSET
 
 from headgate.errors import QueryLimitError
-from headgate.health import urns
-from headgate.health.incident_listing import IncidentFilter
-from headgate.health.vocabulary import IncidentStatus, Severity, Tier
+from headgate.health.incidents.listing import IncidentFilter
+from headgate.health.model import urns
+from headgate.health.model.enums import IncidentStatus, Severity, Tier
 from headgate.serve.graphql_words import Moment
 
 PAGE_DEFAULT: Final = 50

@@ -40,7 +40,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.errors import QueryLimitError
-from headgate.health.volume_counts import DAY_HOURS, DAYS_MAX
+from headgate.health.model.volume_counts import DAY_HOURS, DAYS_MAX
 from headgate.serve.graphql_inputs import PAGE_DEFAULT, PAGE_MAX, page_size
 
 # Where a list is not paged, how long it is thought to be.

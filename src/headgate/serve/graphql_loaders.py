@@ -14,16 +14,16 @@ from strawberry.dataloader import DataLoader
 from headgate.auth.principals import Principal, may, require
 from headgate.auth.roles import Permission
 from headgate.errors import CorruptionError, DeadlineExceededError, HeadgateError, TransientError
-from headgate.health import urns
-from headgate.health.datasets import Dataset, DatasetStatus
-from headgate.health.evidence_rows import Evidence
-from headgate.health.incident_values import Incident
-from headgate.health.lineage_rows import LineageEntry, entry_of, side
-from headgate.health.lineage_specs import EdgeKind
-from headgate.health.registry_rows import dataset_of, latest_key
+from headgate.health.evidence.rows import Evidence
+from headgate.health.lineage.rows import LineageEntry, entry_of, side
+from headgate.health.lineage.specs import EdgeKind
+from headgate.health.model import urns
+from headgate.health.model.datasets import Dataset, DatasetStatus
+from headgate.health.model.enums import IncidentStatus
+from headgate.health.model.incidents import Incident
+from headgate.health.model.signals import Signal
+from headgate.health.registry.rows import dataset_of, latest_key
 from headgate.health.service import HealthService
-from headgate.health.signal_values import Signal
-from headgate.health.vocabulary import IncidentStatus
 from headgate.store.catalogue.tables import DATASET_REGISTRY, INCIDENT_INDEX
 from headgate.store.model.requests import Query
 

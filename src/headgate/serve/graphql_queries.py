@@ -11,16 +11,17 @@ from strawberry import UNSET
 
 from headgate.auth.roles import Permission
 from headgate.errors import InvalidPayloadError, NotFoundError, QueryLimitError
-from headgate.health import urns, vocabulary
-from headgate.health.datasets import Dataset
-from headgate.health.gate_decisions import AGE_SECONDS_MAX, OnUnknown, Question, Verb
-from headgate.health.incident_listing import IncidentFilter
-from headgate.health.incident_values import Incident
-from headgate.health.lineage import Entries
-from headgate.health.registry import DatasetFilter
-from headgate.health.signal_values import Signal
-from headgate.health.vocabulary import IncidentStatus, Severity, SignalState, Tier
-from headgate.health.volume_counts import DAYS
+from headgate.health.gate.decisions import AGE_SECONDS_MAX, OnUnknown, Question, Verb
+from headgate.health.incidents.listing import IncidentFilter
+from headgate.health.lineage.service import Entries
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import urns
+from headgate.health.model.datasets import Dataset
+from headgate.health.model.enums import IncidentStatus, Severity, SignalState, Tier
+from headgate.health.model.incidents import Incident
+from headgate.health.model.signals import Signal
+from headgate.health.model.volume_counts import DAYS
+from headgate.health.registry.service import DatasetFilter
 from headgate.serve.graphql_answers import (
     DatasetConnectionType,
     DatasetEdgeType,

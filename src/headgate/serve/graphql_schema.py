@@ -15,7 +15,7 @@ from strawberry.types.base import StrawberryObjectDefinition
 from headgate.auth.principals import require
 from headgate.auth.rules import Rule
 from headgate.errors import InvalidIdError
-from headgate.health import urns
+from headgate.health.model import urns
 from headgate.serve.graphql_loaders import Context
 from headgate.serve.graphql_queries import Query
 from headgate.serve.graphql_rules import rule_of

@@ -18,11 +18,11 @@ from headgate.auth.principals import Principal
 from headgate.auth.roles import Permission
 from headgate.durable.bus.event_log import StoredEvent
 from headgate.errors import NotFoundError
-from headgate.health import urns
-from headgate.health.incident_values import Incident
+from headgate.health.model import urns
+from headgate.health.model.enums import Severity, Tier
+from headgate.health.model.incidents import Incident
+from headgate.health.model.signals import Signal
 from headgate.health.service import HealthService
-from headgate.health.signal_values import Signal
-from headgate.health.vocabulary import Severity, Tier
 from headgate.serve.followed_log import Followed
 from headgate.serve.graphql_loaders import Context
 from headgate.serve.graphql_types import IncidentType, SignalStateType

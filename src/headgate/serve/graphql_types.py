@@ -10,14 +10,13 @@ import strawberry
 
 from headgate.auth.roles import Permission
 from headgate.errors import NotFoundError
-from headgate.health import incident_values, signal_values
-from headgate.health.datasets import Dataset, DatasetStatus
-from headgate.health.fields import mask
-from headgate.health.incident_values import Incident
-from headgate.health.lineage_rows import LineageEntry
-from headgate.health.lineage_specs import EdgeKind
-from headgate.health.signal_values import Signal, Snapshot
-from headgate.health.vocabulary import (
+from headgate.health.audit.field_encryption import mask
+from headgate.health.lineage.rows import LineageEntry
+from headgate.health.lineage.specs import EdgeKind
+from headgate.health.model import incidents as incident_values
+from headgate.health.model import signals as signal_values
+from headgate.health.model.datasets import Dataset, DatasetStatus
+from headgate.health.model.enums import (
     Confidence,
     EntityType,
     Impact,
@@ -27,6 +26,8 @@ from headgate.health.vocabulary import (
     SignalState,
     Tier,
 )
+from headgate.health.model.incidents import Incident
+from headgate.health.model.signals import Signal, Snapshot
 from headgate.serve.graphql_configs import (
     ContractBindingType,
     DatasetSourceType,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import strawberry
 
-from headgate.health.volume_counts import VolumePoint
+from headgate.health.model.volume_counts import VolumePoint
 from headgate.serve.graphql_words import Moment
 
 

@@ -11,10 +11,12 @@ import strawberry
 from strawberry.types.scalar import ScalarDefinition
 
 from headgate.errors import InvalidPayloadError
-from headgate.health import evidence_rows, gate_decisions, vocabulary
-from headgate.health.contexts import Happening
-from headgate.health.datasets import DatasetStatus
-from headgate.health.moments import moment
+from headgate.health.evidence import rows as evidence_rows
+from headgate.health.gate import decisions as gate_decisions
+from headgate.health.incident_context import Happening
+from headgate.health.model import enums as vocabulary
+from headgate.health.model.datasets import DatasetStatus
+from headgate.health.model.timestamps import moment
 
 # The enums are those of health, which the library reads by an attribute that this gives them.
 _ENUMS: Final[Mapping[str, type[enum.Enum]]] = {

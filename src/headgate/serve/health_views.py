@@ -9,10 +9,12 @@ from msgspec.structs import asdict, replace
 
 from headgate.auth.principals import Principal, may
 from headgate.auth.roles import Permission
-from headgate.health import fields, moments, vocabulary
-from headgate.health.incident_values import Incident, Notification
-from headgate.health.signal_values import ANY_VERSION, Metrics, Producer, Signal, SignalUpdate, SignalValue
-from headgate.health.vocabulary import SignalState, Tier
+from headgate.health.audit import field_encryption as fields
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import timestamps as moments
+from headgate.health.model.enums import SignalState, Tier
+from headgate.health.model.incidents import Incident, Notification
+from headgate.health.model.signals import ANY_VERSION, Metrics, Producer, Signal, SignalUpdate, SignalValue
 
 PageSize = Annotated[int, Meta(ge=1, le=100)]
 Name = Annotated[str, Meta(max_length=512)]

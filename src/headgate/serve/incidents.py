@@ -17,17 +17,19 @@ from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
 from headgate.durable.model.duration import seconds
 from headgate.errors import InvalidPayloadError
-from headgate.health import moments, urns, vocabulary
-from headgate.health.blast_radius import BlastRadius as Reached
-from headgate.health.contexts import IncidentContext, Missing, TimelineEntry
-from headgate.health.datasets import Dataset
-from headgate.health.evidence_rows import Evidence
-from headgate.health.incident_listing import IncidentFilter, Recovery
-from headgate.health.incident_upkeep import Escalation
-from headgate.health.incident_values import BlastRadius, Changes, Incident, Trouble
-from headgate.health.lineage_rows import LineageEntry
+from headgate.health.evidence.rows import Evidence
+from headgate.health.incident_context import IncidentContext, Missing, TimelineEntry
+from headgate.health.incidents.escalation import Escalation
+from headgate.health.incidents.listing import IncidentFilter, Recovery
+from headgate.health.lineage.blast_radius import BlastRadius as Reached
+from headgate.health.lineage.rows import LineageEntry
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import timestamps as moments
+from headgate.health.model import urns
+from headgate.health.model.datasets import Dataset
+from headgate.health.model.enums import SignalState
+from headgate.health.model.incidents import BlastRadius, Changes, Incident, Trouble
 from headgate.health.service import HealthService
-from headgate.health.vocabulary import SignalState
 from headgate.serve.execution_views import Duration
 from headgate.serve.health_views import (
     Name,

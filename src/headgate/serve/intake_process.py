@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from headgate.clock import Clock, SystemClock
 from headgate.durable.sdk.app import App
-from headgate.health.meters import HealthMeters
+from headgate.health.metrics import HealthMeters
 from headgate.health.service import HealthService
 from headgate.health_wiring import open_health
 from headgate.serve import garbage, meters_elsewhere

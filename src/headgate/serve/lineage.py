@@ -15,13 +15,13 @@ from headgate.auth.principals import require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
 from headgate.errors import InvalidPayloadError, PayloadTooLargeError
-from headgate.health import urns
-from headgate.health.blast_radius import BlastRadius
-from headgate.health.ingestion import DbtReport
-from headgate.health.lineage import Applied, ProducerLineage
-from headgate.health.lineage_rows import LineageEntry
-from headgate.health.lineage_specs import LineageSpec
-from headgate.health.openlineage_inbox import DeadEvent, Receipt
+from headgate.health.ingest.inbox import DeadEvent, Receipt
+from headgate.health.ingest.service import DbtReport
+from headgate.health.lineage.blast_radius import BlastRadius
+from headgate.health.lineage.rows import LineageEntry
+from headgate.health.lineage.service import Applied, ProducerLineage
+from headgate.health.lineage.specs import LineageSpec
+from headgate.health.model import urns
 from headgate.health.service import HealthService
 from headgate.serve.guard import BODY_BYTES_MAX
 from headgate.serve.health_views import Name, PageQuery, complete

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from headgate import shapes
 from headgate.errors import InvalidPayloadError
-from headgate.health import moments, urns, vocabulary
-from headgate.health.lineage_specs import TTL_SECONDS, LineageSpec
+from headgate.health.lineage.specs import TTL_SECONDS, LineageSpec
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import timestamps as moments
+from headgate.health.model import urns
 
 
 class EntryIn(Struct, forbid_unknown_fields=True, kw_only=True):

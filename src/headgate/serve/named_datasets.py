@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from headgate.auth.principals import Principal, require
 from headgate.auth.roles import Permission
 from headgate.errors import DatasetNotFoundError, TransientError
-from headgate.health import urns
+from headgate.health.model import urns
 from headgate.health.service import HealthService
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headgate.auth.roles import Permission
 from headgate.errors import ForbiddenError, TransientError
-from headgate.health.vocabulary import IncidentStatus, Severity, SignalState, Tier
+from headgate.health.model.enums import IncidentStatus, Severity, SignalState, Tier
 from headgate.serve.page_pipelines import PipelineCounts, pipeline_counts
 from headgate.serve.page_questions import Asking, Listed
 from headgate.serve.page_words import command

@@ -12,7 +12,7 @@ from headgate.auth.principals import Principal, may
 from headgate.auth.roles import Permission
 from headgate.durable.bus.event_log import StoredEvent
 from headgate.errors import HeadgateError
-from headgate.health import announcements
+from headgate.health.model import events as announcements
 from headgate.health.service import HealthService
 from headgate.pipelines import pipeline_events
 from headgate.serve import streams

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from headgate.auth.roles import Permission
 from headgate.errors import TransientError
-from headgate.health.vocabulary import IncidentStatus, SignalState, Tier
+from headgate.health.model.enums import IncidentStatus, SignalState, Tier
 from headgate.serve.page_board import REGISTER
 from headgate.serve.page_questions import Asking, Section
 from headgate.serve.page_strips import Strip, since, strip

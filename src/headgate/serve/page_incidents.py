@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headgate.health.vocabulary import IncidentStatus, Severity
+from headgate.health.model.enums import IncidentStatus, Severity
 from headgate.serve.page_datasets import Downstream, reached
 from headgate.serve.page_questions import Asking
 from headgate.serve.page_words import command, options

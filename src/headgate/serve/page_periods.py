@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate.health.moments import instant
+from headgate.health.model.timestamps import instant
 from headgate.pipelines.run_rows import RunLog, Slot
 from headgate.pipelines.vocabulary import JobEvent, RunStatus
 from headgate.serve.page_words import span, stamp

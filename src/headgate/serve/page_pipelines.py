@@ -11,7 +11,7 @@ from msgspec import Struct
 from headgate import shapes
 from headgate.durable.model.duration import from_json_type
 from headgate.errors import NotFoundError
-from headgate.health.moments import instant
+from headgate.health.model.timestamps import instant
 from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.dependencies import upstreams_of
 from headgate.pipelines.pipeline_store import BadPipeline

@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headgate.asl.executions import execution_id_of
-from headgate.health.moments import instant, milliseconds
+from headgate.health.model.timestamps import instant, milliseconds
 from headgate.pipelines.run_rows import Slot
 from headgate.pipelines.starting import MACHINE
 from headgate.pipelines.vocabulary import RunStatus

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.errors import HeadgateError
-from headgate.health.moments import instant
+from headgate.health.model.timestamps import instant
 from headgate.pipelines.calendars import Calendars
 from headgate.pipelines.controls import Control, control_key, control_of
 from headgate.pipelines.definition import Period, Pipeline

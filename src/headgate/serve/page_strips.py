@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headgate.health.moments import instant, milliseconds
-from headgate.health.vocabulary import SignalState
+from headgate.health.model.enums import SignalState
+from headgate.health.model.timestamps import instant, milliseconds
 
 DAYS: Final = 7
 WIDTH: Final = 700

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any, Final
 
-from headgate.health.moments import milliseconds
+from headgate.health.model.timestamps import milliseconds
 
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE

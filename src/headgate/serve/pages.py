@@ -17,8 +17,8 @@ from litestar.types import ControllerRouterHandler
 from headgate.auth.principals import require
 from headgate.auth.roles import Permission
 from headgate.errors import HeadgateError, InvalidPayloadError, NotFoundError, TransientError, UnauthenticatedError
-from headgate.health import urns
-from headgate.health.moments import instant
+from headgate.health.model import urns
+from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
 from headgate.serve import page_datasets, page_incidents, page_pipelines, page_runs, page_words, streams
 from headgate.serve.operations import principal_of

@@ -13,11 +13,11 @@ from headgate.auth.principals import require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach
 from headgate.errors import InvalidPayloadError, VersionConflictError
-from headgate.health.registry_lookup import FallbackOnMiss, Lookup
-from headgate.health.resolution import Explanation, Resolution
-from headgate.health.resolution_rules import Rule, RuleSpec
+from headgate.health.model.signals import ANY_VERSION
+from headgate.health.registry.degraded_lookup import FallbackOnMiss, Lookup
+from headgate.health.resolution.resolver import Explanation, Resolution
+from headgate.health.resolution.rules import Rule, RuleSpec
 from headgate.health.service import HealthService
-from headgate.health.signal_values import ANY_VERSION
 from headgate.serve.health_views import Name, PageSize, complete
 from headgate.serve.operations import Answer, Call, NoQuery, Operation, json_object
 from headgate.serve.preconditions import etag, matching

@@ -11,10 +11,10 @@ from msgspec import Struct
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Rule
 from headgate.errors import NotFoundError
-from headgate.health.datasets import Dataset
-from headgate.health.evidence_rows import Evidence
-from headgate.health.incident_values import Incident
-from headgate.health.lineage_specs import LineageSpec
+from headgate.health.evidence.rows import Evidence
+from headgate.health.lineage.specs import LineageSpec
+from headgate.health.model.datasets import Dataset
+from headgate.health.model.incidents import Incident
 from headgate.serve.health_views import SignalView
 from headgate.serve.operations import PREFIX, Answer, Call, NoQuery, Operation
 

@@ -16,8 +16,8 @@ from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.fanout.background_threads import Background
 from headgate.fanout.service import FanoutService
-from headgate.health.meters import HealthMeters
-from headgate.health.region_duty import KEEP_SECONDS
+from headgate.health.metrics import HealthMeters
+from headgate.health.regions.agent import KEEP_SECONDS
 from headgate.health.service import HealthService
 from headgate.health_wiring import OpenRegion, open_authenticator, open_health, open_keys, open_region
 from headgate.pipeline_wiring import OpenPipelines, apply_folder, audited, open_engine, open_pipelines

@@ -19,16 +19,17 @@ from headgate.errors import (
     StoreBusyError,
     UserError,
 )
-from headgate.health import moments, vocabulary
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import timestamps as moments
+from headgate.health.model.enums import SignalState
+from headgate.health.model.signals import ANY_VERSION, SignalUpdate, Snapshot
+from headgate.health.model.volume_counts import DAYS, DAYS_MAX
 from headgate.health.resets import Reset
 from headgate.health.service import HealthService
-from headgate.health.signal_decisions import Verdict
-from headgate.health.signal_results import Result
-from headgate.health.signal_values import ANY_VERSION, SignalUpdate, Snapshot
-from headgate.health.signals import BATCH_MAX
-from headgate.health.vocabulary import SignalState
-from headgate.health.volume_counts import DAYS, DAYS_MAX
-from headgate.health.volumes import VolumeHistory
+from headgate.health.signals.decisions import Verdict
+from headgate.health.signals.results import Result
+from headgate.health.signals.volumes import VolumeHistory
+from headgate.health.signals.writer import BATCH_MAX
 from headgate.serve.health_views import PageSize, SignalUpdateIn, SignalView, Text, signal_view
 from headgate.serve.named_datasets import NamedDatasets
 from headgate.serve.operations import Answer, Call, NoQuery, Operation

@@ -10,13 +10,13 @@ from typing import Any, Final
 import msgspec
 
 from headgate.errors import InvalidPayloadError, NotFoundError, UserError
-from headgate.health.evidence import EvidenceCache, Offers
-from headgate.health.evidence_rows import Evidence, checked, result, validation_of
-from headgate.health.evidence_writes import Decision, Put
-from headgate.health.registered_names import RegisteredNames
-from headgate.health.sampling import Admission
-from headgate.health.urns import is_dataset_urn
-from headgate.health.vocabulary import confidence
+from headgate.health.evidence.cache import EvidenceCache, Offers
+from headgate.health.evidence.rows import Evidence, checked, result, validation_of
+from headgate.health.evidence.sampling import Admission
+from headgate.health.evidence.writes import Decision, Put
+from headgate.health.model.enums import confidence
+from headgate.health.model.urns import is_dataset_urn
+from headgate.health.registry.name_cache import RegisteredNames
 from headgate.serve import statestore as pb
 from headgate.serve.statestore_messages import moment_of, set_moment
 

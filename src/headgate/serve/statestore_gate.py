@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 from headgate.auth.roles import Permission
 from headgate.auth.rules import found
 from headgate.errors import InvalidPayloadError
-from headgate.health.gate_decisions import AGE_SECONDS_LONGEST, AGE_SECONDS_MAX, OnUnknown, Question, Verb
-from headgate.health.gatekeeper import DATASETS_MAX, GateAnswer
+from headgate.health.gate.decisions import AGE_SECONDS_LONGEST, AGE_SECONDS_MAX, OnUnknown, Question, Verb
+from headgate.health.gate.gate import DATASETS_MAX, GateAnswer
 from headgate.health.service import HealthService
 from headgate.serve import statestore as pb
 from headgate.serve.named_datasets import NamedDatasets

@@ -8,12 +8,13 @@ from headgate.auth.principals import Principal, require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule, found
 from headgate.errors import InvalidPayloadError
-from headgate.health import urns, vocabulary
-from headgate.health.lineage import PAGE, PAGE_MAX, Entries
-from headgate.health.lineage_specs import TTL_SECONDS, LineageSpec
-from headgate.health.moments import instant
+from headgate.health.lineage.service import PAGE, PAGE_MAX, Entries
+from headgate.health.lineage.specs import TTL_SECONDS, LineageSpec
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import urns
+from headgate.health.model.enums import Confidence, EntityType
+from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
-from headgate.health.vocabulary import Confidence, EntityType
 from headgate.serve import statestore as pb
 from headgate.serve.lineage_specs import registered_spec
 from headgate.serve.named_datasets import NamedDatasets

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from headgate.errors import InvalidPayloadError
-from headgate.health import urns, vocabulary
-from headgate.health.incident_listing import IncidentFilter
-from headgate.health.incident_values import BlastRadius, Changes, Incident, Notification, Resolution, Trouble
-from headgate.health.moments import instant, milliseconds
-from headgate.health.signal_results import Result
-from headgate.health.signal_values import Metrics, Producer, Signal, SignalUpdate, SignalValue
+from headgate.health.incidents.listing import IncidentFilter
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import urns
+from headgate.health.model.incidents import BlastRadius, Changes, Incident, Notification, Resolution, Trouble
+from headgate.health.model.signals import Metrics, Producer, Signal, SignalUpdate, SignalValue
+from headgate.health.model.timestamps import instant, milliseconds
+from headgate.health.signals.results import Result
 from headgate.serve import statestore as pb
 
 # The last second of the year 8999: what the store sorts by has four digits for a year.

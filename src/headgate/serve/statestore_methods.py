@@ -12,14 +12,14 @@ from headgate.auth.principals import Principal, may, require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule, found
 from headgate.errors import InvalidPayloadError, NotFoundError, StoreBusyError, UserError
-from headgate.health import vocabulary
-from headgate.health.incident_listing import PAGE_MAX
-from headgate.health.incident_values import Changes, Incident
+from headgate.health.incidents.listing import PAGE_MAX
+from headgate.health.model import enums as vocabulary
+from headgate.health.model.incidents import Changes, Incident
+from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate
 from headgate.health.service import HealthService
-from headgate.health.signal_decisions import Verdict
-from headgate.health.signal_results import Result
-from headgate.health.signal_values import ANY_VERSION, Signal, SignalUpdate
-from headgate.health.signals import BATCH_MAX
+from headgate.health.signals.decisions import Verdict
+from headgate.health.signals.results import Result
+from headgate.health.signals.writer import BATCH_MAX
 from headgate.serve import statestore as pb
 from headgate.serve.named_datasets import NamedDatasets
 from headgate.serve.pool import WorkPool

@@ -13,12 +13,13 @@ from headgate.auth.principals import Principal, require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule, found
 from headgate.errors import InvalidPayloadError
-from headgate.health import urns, vocabulary
-from headgate.health.datasets import Dataset, DatasetStatus, Slos
-from headgate.health.registry_feed import Change
-from headgate.health.registry_listing import DatasetFilter
-from headgate.health.registry_lookup import FallbackOnMiss, Lookup
-from headgate.health.resolution import RuleKey
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import urns
+from headgate.health.model.datasets import Dataset, DatasetStatus, Slos
+from headgate.health.registry.change_feed import Change
+from headgate.health.registry.degraded_lookup import FallbackOnMiss, Lookup
+from headgate.health.registry.listing import DatasetFilter
+from headgate.health.resolution.resolver import RuleKey
 from headgate.health.service import HealthService
 from headgate.serve import statestore as pb
 from headgate.serve.named_datasets import NamedDatasets

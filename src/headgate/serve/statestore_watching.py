@@ -12,8 +12,9 @@ from headgate.auth.rules import Reach, Rule
 from headgate.durable.bus.bus import Bus
 from headgate.durable.bus.event_log import StoredEvent, first_id
 from headgate.errors import NotFoundError
-from headgate.health import urns, vocabulary
-from headgate.health.announcements import SOURCE
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import urns
+from headgate.health.model.events import SOURCE
 from headgate.health.service import HealthService
 from headgate.serve import statestore as pb
 from headgate.serve.named_datasets import NamedDatasets

@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
-from headgate.health import vocabulary
+from headgate.health.model import enums as vocabulary
+from headgate.health.resolution.topic_producers import Source, TopicProducer
 from headgate.health.service import HealthService
-from headgate.health.topic_producers import Source, TopicProducer
 from headgate.serve.health_views import PageQuery
 from headgate.serve.operations import Answer, Call, NoQuery, Operation
 

@@ -24,7 +24,7 @@ from headgate.errors import (
     UnauthenticatedError,
     VersionConflictError,
 )
-from headgate.health.audit import Audit
+from headgate.health.audit.log import Audit
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import API_KEYS, AUDIT
 from headgate.store.keyring import Keyring

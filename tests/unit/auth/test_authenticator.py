@@ -16,7 +16,7 @@ from headgate.auth.roles import Role
 from headgate.auth.tokens import TokenPolicy, Tokens
 from headgate.clock import VirtualClock
 from headgate.errors import UnauthenticatedError
-from headgate.health.audit import Audit
+from headgate.health.audit.log import Audit
 from headgate.ids import IdMaker
 from headgate.store.keyring import Keyring
 from headgate.store.sqlite.store import Synchronous

@@ -13,15 +13,15 @@ import pytest
 from headgate.cli import api_key, dataset, documents, gate, incident_views, moments, signal
 from headgate.clock import SystemClock
 from headgate.errors import HeadgateError, InvalidPayloadError, UserError
-from headgate.health.datasets import DatasetSpec
-from headgate.health.evidence_rows import from_outside
-from headgate.health.gate_decisions import OnUnknown, Question, Ruling, Verb
-from headgate.health.incident_values import Changes, Resolution
-from headgate.health.lineage_specs import LineageSpec
-from headgate.health.moments import instant
+from headgate.health.evidence.rows import from_outside
+from headgate.health.gate.decisions import OnUnknown, Question, Ruling, Verb
+from headgate.health.lineage.specs import LineageSpec
+from headgate.health.model.datasets import DatasetSpec
+from headgate.health.model.enums import SignalState, Tier
+from headgate.health.model.incidents import Changes, Resolution
+from headgate.health.model.signals import ANY_VERSION, Producer, SignalUpdate, SignalValue
+from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
-from headgate.health.signal_values import ANY_VERSION, Producer, SignalUpdate, SignalValue
-from headgate.health.vocabulary import SignalState, Tier
 from headgate.ids import IdMaker
 from headgate.serve.health_views import signal_view
 from headgate.store.blobs.folder import FolderBlobs

@@ -11,9 +11,9 @@ import pytest
 
 from headgate.clock import SystemClock
 from headgate.errors import IllegalTransitionError, SettingsError, UserError
-from headgate.health.failover import Keeper
-from headgate.health.observers import Observer
-from headgate.health.regions import Fence, WriterLease
+from headgate.health.regions.agent import Observer
+from headgate.health.regions.failover import Keeper
+from headgate.health.regions.regions import Fence, WriterLease
 from headgate.store.catalogue.tables import SIGNAL_STATE
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item

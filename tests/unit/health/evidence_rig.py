@@ -8,11 +8,11 @@ from typing import Any
 
 from headgate.clock import VirtualClock
 from headgate.errors import StoreBusyError
-from headgate.health.evidence import EvidenceCache
-from headgate.health.evidence_limits import Limits
-from headgate.health.evidence_rows import Evidence, Producer, Result, Validation
-from headgate.health.moments import instant
-from headgate.health.sampling import Rates, ResultRates
+from headgate.health.evidence.cache import EvidenceCache
+from headgate.health.evidence.limits import Limits
+from headgate.health.evidence.rows import Evidence, Producer, Result, Validation
+from headgate.health.evidence.sampling import Rates, ResultRates
+from headgate.health.model.timestamps import instant
 from headgate.ids import IdMaker
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.catalogue.tables import EVIDENCE_CACHE

@@ -9,10 +9,10 @@ from typing import Any
 from headgate.clock import VirtualClock
 from headgate.durable.bus.bus import Bus
 from headgate.errors import StoreBusyError
-from headgate.health.audit import Audit
-from headgate.health.datasets import DatasetSpec, FreshnessSlo, SchemaBinding, Slos, Source
-from headgate.health.registry import Registry
-from headgate.health.vocabulary import Tier
+from headgate.health.audit.log import Audit
+from headgate.health.model.datasets import DatasetSpec, FreshnessSlo, SchemaBinding, Slos, Source
+from headgate.health.model.enums import Tier
+from headgate.health.registry.service import Registry
 from headgate.ids import IdMaker
 from headgate.store.cache.read_through import Cache
 from headgate.store.cache.shared import SharedLayer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.health.resolution_conditions import Condition
+from headgate.health.resolution.conditions import Condition
 
 A, B, C, D = (f"urn:dp:orders:{name}" for name in "abcd")
 

@@ -14,12 +14,12 @@ from structlog.testing import capture_logs
 from headgate.durable.bus.event_log import first_id
 from headgate.durable.bus.events import Event
 from headgate.errors import DatasetNotFoundError, StoreBusyError, ThrottledError
-from headgate.health.alerts import WAITING_MAX, Alerts
-from headgate.health.incident_values import Trouble
-from headgate.health.meters import HealthMeters
-from headgate.health.registry_lookup import FallbackOnMiss
-from headgate.health.signal_values import SignalUpdate
-from headgate.health.vocabulary import SignalState
+from headgate.health.error_alerts import WAITING_MAX, Alerts
+from headgate.health.metrics import HealthMeters
+from headgate.health.model.enums import SignalState
+from headgate.health.model.incidents import Trouble
+from headgate.health.model.signals import SignalUpdate
+from headgate.health.registry.degraded_lookup import FallbackOnMiss
 from headgate.health_wiring import open_health
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import CONTROL

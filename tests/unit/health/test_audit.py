@@ -23,8 +23,8 @@ from headgate.errors import (
     StoreBusyError,
     TransactionLimitError,
 )
-from headgate.health.audit import Audit, AuditEntry, Fault
-from headgate.health.audit_chain import CHAINS, chain_of, entry_write, hash_of, read_record, record_of
+from headgate.health.audit.hash_chain import CHAINS, chain_of, entry_write, hash_of, read_record, record_of
+from headgate.health.audit.log import Audit, AuditEntry, Fault
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import AUDIT, HEALTH_CHECK
 from headgate.store.keyring import Keyring, Purpose

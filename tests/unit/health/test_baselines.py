@@ -10,7 +10,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import InvalidPayloadError, NotFoundError, VersionConflictError
-from headgate.health.baselines import Baselines
+from headgate.health.signals.baselines import Baselines
 from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 

@@ -10,12 +10,12 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import InvalidIdError
-from headgate.health.blast_radius import BlastRadii, BlastRadius
-from headgate.health.lineage import Lineage
-from headgate.health.lineage_graph import RELOAD_SECONDS, SKEW_MS, LineageGraph
-from headgate.health.lineage_specs import LineageSpec
-from headgate.health.moments import instant
-from headgate.health.vocabulary import Confidence, Impact, Tier
+from headgate.health.lineage.blast_radius import BlastRadii, BlastRadius
+from headgate.health.lineage.graph import RELOAD_SECONDS, SKEW_MS, LineageGraph
+from headgate.health.lineage.service import Lineage
+from headgate.health.lineage.specs import LineageSpec
+from headgate.health.model.enums import Confidence, Impact, Tier
+from headgate.health.model.timestamps import instant
 from headgate.store.model.requests import Page, Query
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite

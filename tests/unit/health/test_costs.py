@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import DefinitionError
-from headgate.health.costs import (
+from headgate.health.aws_costs import (
     PRICES_2024_10,
     PRICES_2024_11,
     SECONDS_A_MONTH,

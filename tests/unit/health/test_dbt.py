@@ -8,12 +8,12 @@ from typing import Any, Final
 import pytest
 
 from headgate.errors import InvalidPayloadError
-from headgate.health import dbt_artifacts
-from headgate.health.dbt import Dbt, Ingested, spec_of
-from headgate.health.openlineage_effects import Discovered, EvidenceEffect, Oddity, SignalEffect, SpecUpdate
-from headgate.health.openlineage_names import Names
-from headgate.health.signal_values import checked
-from headgate.health.vocabulary import EntityType, SignalState
+from headgate.health.ingest import dbt_artifacts
+from headgate.health.ingest.dbt import Dbt, Ingested, spec_of
+from headgate.health.ingest.effects import Discovered, EvidenceEffect, Oddity, SignalEffect, SpecUpdate
+from headgate.health.ingest.names import Names
+from headgate.health.model.enums import EntityType, SignalState
+from headgate.health.model.signals import checked
 
 AT: Final = "2026-01-15T10:00:00.123Z"
 NOW_MS: Final = 1_768_471_300_000

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.errors import AlreadyExistsError, InvalidIdError, InvalidPayloadError, SettingsError, StoreBusyError
-from headgate.health.evidence import Decision, EvidenceCache
-from headgate.health.evidence_limits import Limits
-from headgate.health.evidence_rows import Evidence, Result, Validation, from_outside
-from headgate.health.sampling import SAMPLED_OUT, Rates, ResultRates
+from headgate.health.evidence.cache import Decision, EvidenceCache
+from headgate.health.evidence.limits import Limits
+from headgate.health.evidence.rows import Evidence, Result, Validation, from_outside
+from headgate.health.evidence.sampling import SAMPLED_OUT, Rates, ResultRates
 from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE
 from headgate.store.model.requests import Query
 from headgate.store.model.schema import Key
@@ -327,8 +327,8 @@ def test_first_bad__given_a_signature_and_a_moment__then_only_those_count(rig: R
 def test_first_bad__given_more_than_is_looked_through__then_it_says_so(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.health.evidence_contrast._PAGE", 2)
-    monkeypatch.setattr("headgate.health.evidence_contrast._PAGES_MAX", 2)
+    monkeypatch.setattr("headgate.health.evidence.contrast._PAGE", 2)
+    monkeypatch.setattr("headgate.health.evidence.contrast._PAGES_MAX", 2)
     for _ in range(6):
         rig.put(Result.FAIL, reason="OTHER")
 

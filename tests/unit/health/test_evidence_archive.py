@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.errors import CorruptionError, StoreIOError
-from headgate.health import evidence_archive
-from headgate.health.evidence_archive import DAMAGED, SPOOL, SPOOL_SHARDS
-from headgate.health.evidence_rows import Result
+from headgate.health.evidence import archive as evidence_archive
+from headgate.health.evidence.archive import DAMAGED, SPOOL, SPOOL_SHARDS
+from headgate.health.evidence.rows import Result
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.requests import Query
 from headgate.store.model.schema import Key

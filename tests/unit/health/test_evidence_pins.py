@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.errors import ConflictError
-from headgate.health.evidence_rows import TTL
-from headgate.health.moments import instant
+from headgate.health.evidence.rows import TTL
+from headgate.health.model.timestamps import instant
 from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE
 from headgate.store.model.requests import Put, Update
 from headgate.store.model.schema import Key

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from headgate.errors import CorruptionError, InvalidIdError, InvalidPayloadError, UserError
-from headgate.health.evidence_rows import (
+from headgate.health.evidence.rows import (
     EVIDENCE_BYTES_MAX,
     Evidence,
     Result,
@@ -19,7 +19,7 @@ from headgate.health.evidence_rows import (
     result,
     row_of,
 )
-from headgate.health.vocabulary import Confidence
+from headgate.health.model.enums import Confidence
 
 ID = "evd-01HQXY8MNP4QR7ST9VW2XYZ456"
 SEED: dict[str, Any] = {

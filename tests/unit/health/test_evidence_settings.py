@@ -11,7 +11,7 @@ import pytest
 from headgate.clock import VirtualClock
 from headgate.durable.sdk.app import App
 from headgate.errors import SettingsError
-from headgate.health.evidence_rows import Evidence, Result, Validation
+from headgate.health.evidence.rows import Evidence, Result, Validation
 from headgate.health.service import HealthService
 from headgate.health_wiring import open_health
 from headgate.settings import Settings

@@ -10,9 +10,18 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import IllegalTransitionError
-from headgate.health.failover import Decision, Failover, FailoverPolicy, FailoverState, Move, Phase, Report, Verdict
-from headgate.health.failover import verdict as verdict_of
-from headgate.health.regions import WriterLease
+from headgate.health.regions.failover import (
+    Decision,
+    Failover,
+    FailoverPolicy,
+    FailoverState,
+    Move,
+    Phase,
+    Report,
+    Verdict,
+)
+from headgate.health.regions.failover import verdict as verdict_of
+from headgate.health.regions.regions import WriterLease
 from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 

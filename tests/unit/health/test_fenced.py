@@ -10,11 +10,10 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, StoreBusyError
-from headgate.health.failover import Failover, Keeper
-from headgate.health.fenced import FencedStore
-from headgate.health.observers import Observer, read_reports
-from headgate.health.region_duty import RegionDuty
-from headgate.health.regions import EPOCH, WRITER, Fence, WriterLease, raise_epoch
+from headgate.health.regions.agent import Observer, RegionDuty, read_reports
+from headgate.health.regions.failover import Failover, Keeper
+from headgate.health.regions.fenced_store import FencedStore
+from headgate.health.regions.regions import EPOCH, WRITER, Fence, WriterLease, raise_epoch
 from headgate.store.catalogue.tables import AUDIT, CONTROL
 from headgate.store.model.conditions import absent
 from headgate.store.model.requests import Delete, Put, Query

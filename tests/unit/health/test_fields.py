@@ -11,7 +11,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import CorruptionError
-from headgate.health.fields import MASK, Fields, mask
+from headgate.health.audit.field_encryption import MASK, Fields, mask
 from headgate.store.catalogue.tables import INCIDENT_INDEX
 from headgate.store.keyring import Keyring, Purpose
 from headgate.store.model.schema import Key

@@ -10,9 +10,7 @@ from msgspec.structs import replace
 
 from headgate.durable.model.records import instant
 from headgate.errors import UserError
-from headgate.health import incident_decisions
-from headgate.health.datasets import Dataset, DatasetStatus
-from headgate.health.gate_decisions import (
+from headgate.health.gate.decisions import (
     Code,
     DatasetRuling,
     Known,
@@ -24,10 +22,12 @@ from headgate.health.gate_decisions import (
     judge,
     worst,
 )
-from headgate.health.incident_values import Incident
-from headgate.health.signal_decisions import Standing, decide
-from headgate.health.signal_values import ANY_VERSION, Signal, SignalUpdate
-from headgate.health.vocabulary import Severity, SignalState, Tier
+from headgate.health.incidents import decisions as incident_decisions
+from headgate.health.model.datasets import Dataset, DatasetStatus
+from headgate.health.model.enums import Severity, SignalState, Tier
+from headgate.health.model.incidents import Incident
+from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate
+from headgate.health.signals.decisions import Standing, decide
 from tests.health_rig import CRITICAL, OK, ORDERS, UNKNOWN, WARNING, trouble, value
 
 NOW_MS = 1_750_000_000_000

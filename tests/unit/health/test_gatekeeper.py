@@ -6,10 +6,10 @@ import pytest
 
 from headgate.durable.model.records import instant
 from headgate.errors import InvalidIdError, InvalidPayloadError
-from headgate.health.datasets import Dataset
-from headgate.health.gate_decisions import Code, OnUnknown, Question, Ruling, Verb
-from headgate.health.gatekeeper import DATASETS_MAX, GateAnswer, Gatekeeper
-from headgate.health.incident_values import Changes
+from headgate.health.gate.decisions import Code, OnUnknown, Question, Ruling, Verb
+from headgate.health.gate.gate import DATASETS_MAX, GateAnswer, Gatekeeper
+from headgate.health.model.datasets import Dataset
+from headgate.health.model.incidents import Changes
 from tests.health_rig import CRITICAL, OK, ORDERS, PAYMENTS, WARNING, Rig, trouble
 from tests.unit.health.conftest import MakeRig
 

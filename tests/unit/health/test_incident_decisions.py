@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from headgate.durable.model.records import instant
 from headgate.errors import IllegalTransitionError, InvalidPayloadError
-from headgate.health import incident_decisions as decisions
-from headgate.health.incident_values import (
+from headgate.health.incidents import decisions as decisions
+from headgate.health.model.enums import IncidentStatus, Severity, SignalState, Tier, stage
+from headgate.health.model.incidents import (
     SAMPLES_MAX,
     SIGNATURES_MAX,
     STEPS_MAX,
@@ -20,9 +21,8 @@ from headgate.health.incident_values import (
     Notification,
     Resolution,
 )
-from headgate.health.signal_decisions import Standing
-from headgate.health.signal_values import Producer
-from headgate.health.vocabulary import IncidentStatus, Severity, SignalState, Tier, stage
+from headgate.health.model.signals import Producer
+from headgate.health.signals.decisions import Standing
 from tests.health_rig import CRITICAL, ORDERS, SIGNATURE, WARNING, evidence_id, trouble
 
 NOW_MS = 1_750_000_000_000

@@ -10,10 +10,10 @@ import pytest
 
 from headgate.durable.model.records import instant
 from headgate.errors import CursorError, UserError
-from headgate.health.incident_listing import IncidentFilter
-from headgate.health.incident_values import Changes, Incident, Resolution
-from headgate.health.signal_decisions import Standing
-from headgate.health.vocabulary import IncidentStatus, Severity, Tier
+from headgate.health.incidents.listing import IncidentFilter
+from headgate.health.model.enums import IncidentStatus, Severity, Tier
+from headgate.health.model.incidents import Changes, Incident, Resolution
+from headgate.health.signals.decisions import Standing
 from tests.health_rig import ORDERS, PAYMENTS, Rig, trouble
 from tests.unit.health.conftest import MakeRig
 

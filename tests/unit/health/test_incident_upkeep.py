@@ -11,10 +11,10 @@ import pytest
 
 from headgate.durable.model.records import instant
 from headgate.errors import StoreBusyError
-from headgate.health.announcements import IncidentNews
-from headgate.health.incident_rows import Due
-from headgate.health.incident_values import Changes
-from headgate.health.vocabulary import IncidentStatus, SignalState
+from headgate.health.incidents.rows import Due
+from headgate.health.model.enums import IncidentStatus, SignalState
+from headgate.health.model.events import IncidentNews
+from headgate.health.model.incidents import Changes
 from headgate.store.port import Store
 from tests.health_faults import Refusing, failing
 from tests.health_rig import CRITICAL, OK, ORDERS, UNKNOWN, WARNING, Rig, check_invariants, trouble

@@ -19,13 +19,13 @@ from headgate.errors import (
     UserError,
     VersionConflictError,
 )
-from headgate.health.announcements import IncidentNews
-from headgate.health.incident_plans import Opened
-from headgate.health.incident_rows import Due, incident_key
-from headgate.health.incident_values import BlastRadius, Changes, Incident, Resolution, Trouble
-from headgate.health.signal_decisions import Verdict
-from headgate.health.signal_values import Producer
-from headgate.health.vocabulary import IncidentStatus, Severity
+from headgate.health.incidents.plans import Opened
+from headgate.health.incidents.rows import Due, incident_key
+from headgate.health.model.enums import IncidentStatus, Severity
+from headgate.health.model.events import IncidentNews
+from headgate.health.model.incidents import BlastRadius, Changes, Incident, Resolution, Trouble
+from headgate.health.model.signals import Producer
+from headgate.health.signals.decisions import Verdict
 from headgate.store.catalogue.tables import EVIDENCE_CACHE, INCIDENT_INDEX
 from headgate.store.model.schema import Key
 from tests.health_faults import answer_lost, interrupted

@@ -19,13 +19,13 @@ from headgate.errors import (
     NotFoundError,
     PayloadTooLargeError,
 )
-from headgate.health import lineage
-from headgate.health.lineage import Applied, Lineage, ProducerLineage
-from headgate.health.lineage_manifests import Outcome
-from headgate.health.lineage_rows import manifest_key, ties_key
-from headgate.health.lineage_specs import EDGES_MAX, LineageSpec, bare_name, spec_id
-from headgate.health.moments import instant
-from headgate.health.vocabulary import Confidence, EntityType
+from headgate.health.lineage import service as lineage
+from headgate.health.lineage.manifests import Outcome
+from headgate.health.lineage.rows import manifest_key, ties_key
+from headgate.health.lineage.service import Applied, Lineage, ProducerLineage
+from headgate.health.lineage.specs import EDGES_MAX, LineageSpec, bare_name, spec_id
+from headgate.health.model.enums import Confidence, EntityType
+from headgate.health.model.timestamps import instant
 from headgate.store.catalogue.tables import COLUMN_READERS, CONTROL, DATASET_READERS, DATASET_WRITERS
 from headgate.store.model.requests import Query, Write
 from headgate.store.model.values import Item

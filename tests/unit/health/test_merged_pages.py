@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.clock import VirtualClock
 from headgate.errors import CursorError, InvalidItemError, UserError
-from headgate.health.merged_pages import MergedPages, Partition, Place, Span
+from headgate.health.model.paging import MergedPages, Partition, Place, Span
 from headgate.store.catalogue.tables import INCIDENT_INDEX
 from headgate.store.keyring import Keyring
 from headgate.store.model.requests import Page, Query, Range

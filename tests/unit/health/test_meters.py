@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.clock import VirtualClock
 from headgate.errors import BreakerOpenError, ThrottledError
-from headgate.health.meters import SIGNAL_TYPES_MAX, TEAMS_MAX, HealthMeters
-from headgate.health.registry_lookup import LookupStats
-from headgate.health.vocabulary import Severity, SignalState, Tier
+from headgate.health.metrics import SIGNAL_TYPES_MAX, TEAMS_MAX, HealthMeters
+from headgate.health.model.enums import Severity, SignalState, Tier
+from headgate.health.registry.degraded_lookup import LookupStats
 from headgate.serve.pool import WorkPool
 from headgate.serve.rpc_dispatch import Dispatcher
 from headgate.store.cache.keys import Kind

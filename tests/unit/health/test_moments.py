@@ -6,7 +6,7 @@ import pytest
 
 from headgate.durable.model import records
 from headgate.errors import InvalidPayloadError
-from headgate.health import moments
+from headgate.health.model import timestamps as moments
 
 
 @pytest.mark.parametrize("ms", [0, 1, 999, 1_000, 59_999, 1_768_471_200_123, 1_768_471_200_999, -1, -1_000])

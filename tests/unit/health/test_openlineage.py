@@ -8,10 +8,9 @@ from typing import Any, Final
 import pytest
 
 from headgate.errors import InvalidPayloadError, PayloadTooLargeError
-from headgate.health import openlineage_checks, openlineage_names, urns
-from headgate.health.datasets import Slos, VolumeSlo
-from headgate.health.openlineage import translate
-from headgate.health.openlineage_effects import (
+from headgate.health.ingest import checks as openlineage_checks
+from headgate.health.ingest import names as openlineage_names
+from headgate.health.ingest.effects import (
     AliasEffect,
     Discovered,
     Effect,
@@ -22,11 +21,14 @@ from headgate.health.openlineage_effects import (
     SignalEffect,
     SpecUpdate,
 )
-from headgate.health.openlineage_events import EVENT_BYTES_MAX, Event, Kind, parse, split
-from headgate.health.openlineage_names import Names, made_column, made_urn, producer_id
-from headgate.health.openlineage_runs import folded
-from headgate.health.signal_values import checked
-from headgate.health.vocabulary import EntityType, SignalState
+from headgate.health.ingest.events import EVENT_BYTES_MAX, Event, Kind, parse, split
+from headgate.health.ingest.names import Names, made_column, made_urn, producer_id
+from headgate.health.ingest.runs import folded
+from headgate.health.ingest.translate import translate
+from headgate.health.model import urns
+from headgate.health.model.datasets import Slos, VolumeSlo
+from headgate.health.model.enums import EntityType, SignalState
+from headgate.health.model.signals import checked
 from headgate.ids import made_at_ms
 
 GOLDEN: Final[dict[str, Any]] = {

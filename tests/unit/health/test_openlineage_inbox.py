@@ -21,13 +21,13 @@ from headgate.errors import (
     StoreBusyError,
     ThrottledError,
 )
-from headgate.health import openlineage_runs
-from headgate.health.lineage import Lineage
-from headgate.health.openlineage_draining import ATTEMPTS_MAX, Drained, Handlers
-from headgate.health.openlineage_effects import EvidenceEffect
-from headgate.health.openlineage_events import EVENT_BYTES_MAX
-from headgate.health.openlineage_inbox import BEHIND_SECONDS_MAX, LEASE_MS, BatchReceipt, OpenLineageInbox
-from headgate.health.openlineage_names import Names
+from headgate.health.ingest import runs as openlineage_runs
+from headgate.health.ingest.drain import ATTEMPTS_MAX, Drained, Handlers
+from headgate.health.ingest.effects import EvidenceEffect
+from headgate.health.ingest.events import EVENT_BYTES_MAX
+from headgate.health.ingest.inbox import BEHIND_SECONDS_MAX, LEASE_MS, BatchReceipt, OpenLineageInbox
+from headgate.health.ingest.names import Names
+from headgate.health.lineage.service import Lineage
 from headgate.ids import IdMaker
 from headgate.store import deadlines
 from headgate.store.sqlite.store import SqliteStore, Synchronous

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from headgate.errors import ConflictError, InvalidIdError, InvalidPayloadError, NotFoundError
-from headgate.health.gate_decisions import Override, Verb
-from headgate.health.overrides import SECONDS_MAX
+from headgate.health.gate.decisions import Override, Verb
+from headgate.health.gate.overrides import SECONDS_MAX
 from tests.health_faults import interrupted
 from tests.health_rig import ORDERS, Rig
 

@@ -14,9 +14,19 @@ from hypothesis import strategies as st
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, HeadgateError, StoreBusyError
-from headgate.health.failover import Failover, FailoverPolicy, Keeper, Report
-from headgate.health.moments import instant
-from headgate.health.regions import EPOCH, WRITER, Fence, Replica, WriterLease, known_epoch, merged, raise_epoch, rank
+from headgate.health.model.timestamps import instant
+from headgate.health.regions.failover import Failover, FailoverPolicy, Keeper, Report
+from headgate.health.regions.regions import (
+    EPOCH,
+    WRITER,
+    Fence,
+    Replica,
+    WriterLease,
+    known_epoch,
+    merged,
+    raise_epoch,
+    rank,
+)
 from headgate.store.catalogue.tables import SIGNAL_STATE
 from headgate.store.model.conditions import absent, version_is
 from headgate.store.model.requests import Put, Query, Update

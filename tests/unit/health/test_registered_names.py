@@ -8,8 +8,8 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import InvalidIdError, StoreBusyError
-from headgate.health.datasets import Dataset
-from headgate.health.registered_names import TRUSTED_SECONDS, RegisteredNames
+from headgate.health.model.datasets import Dataset
+from headgate.health.registry.name_cache import TRUSTED_SECONDS, RegisteredNames
 
 URN = "urn:dp:shop:orders:v1"
 SHORT = "urn:dp:shop:orders"

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.errors import StoreBusyError
-from headgate.health.registered_names import TRUSTED_SECONDS
-from headgate.health.registry import UNCHECKED, Registry
-from headgate.health.vocabulary import Tier
+from headgate.health.model.enums import Tier
+from headgate.health.registry.name_cache import TRUSTED_SECONDS
+from headgate.health.registry.service import UNCHECKED, Registry
 from headgate.store.cache import keys as cache_keys
 from tests.unit.health.registry_world import SPEC, Rig
 

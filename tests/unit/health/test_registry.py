@@ -23,7 +23,7 @@ from headgate.errors import (
     QueryLimitError,
     VersionConflictError,
 )
-from headgate.health.datasets import (
+from headgate.health.model.datasets import (
     ComplianceSlo,
     ContractBinding,
     DatasetSpec,
@@ -32,9 +32,9 @@ from headgate.health.datasets import (
     Slos,
     Source,
 )
-from headgate.health.registry import UNCHECKED, DatasetFilter, FieldChange, read_spec
-from headgate.health.registry_feed import SHARDS, shard_of
-from headgate.health.vocabulary import Tier
+from headgate.health.model.enums import Tier
+from headgate.health.registry.change_feed import SHARDS, shard_of
+from headgate.health.registry.service import UNCHECKED, DatasetFilter, FieldChange, read_spec
 from headgate.store.catalogue.tables import DATASET_REGISTRY
 from headgate.store.model.requests import Query
 from headgate.store.model.schema import Key

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from headgate.errors import DatasetNotFoundError, InvalidIdError, StoreBusyError
-from headgate.health import registry_known
-from headgate.health.datasets import DatasetSpec
-from headgate.health.registry import FallbackOnMiss
-from headgate.health.vocabulary import Tier
+from headgate.health.model.datasets import DatasetSpec
+from headgate.health.model.enums import Tier
+from headgate.health.registry import last_known as registry_known
+from headgate.health.registry.service import FallbackOnMiss
 from headgate.store.cache.keys import Kind
 from tests.unit.health.registry_world import ORDERS, SPEC, Rig
 

@@ -27,7 +27,9 @@ from headgate.errors import (
     UserError,
     VersionConflictError,
 )
-from headgate.health.resolution import (
+from headgate.health.model.urns import dataset_urn
+from headgate.health.resolution.matcher import Matcher
+from headgate.health.resolution.resolver import (
     OVERRIDE_HEADER,
     UNCHECKED,
     UNMAPPED_TOPIC,
@@ -40,8 +42,6 @@ from headgate.health.resolution import (
     read_rule,
     unknown_urn,
 )
-from headgate.health.resolution_matching import Matcher
-from headgate.health.urns import dataset_urn
 from headgate.store.cache.read_through import Cache
 from headgate.store.catalogue.tables import DATASET_RESOLUTION
 from headgate.store.model.requests import Put, Query

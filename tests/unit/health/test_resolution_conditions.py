@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidPayloadError, UserError
-from headgate.health.resolution_conditions import Condition, Predicate
-from headgate.health.resolution_regex import TEXT_LENGTH_MAX, compiled
+from headgate.health.resolution.conditions import Condition, Predicate
+from headgate.health.resolution.safe_regex import TEXT_LENGTH_MAX, compiled
 from tests.unit.health.resolution_world import when
 
 PAYLOAD = {

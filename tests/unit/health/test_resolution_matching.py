@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.health.resolution_conditions import Condition
-from headgate.health.resolution_matching import Matcher
-from headgate.health.resolution_rules import Rule, RuleKey, glob
+from headgate.health.resolution.conditions import Condition
+from headgate.health.resolution.matcher import Matcher
+from headgate.health.resolution.rules import Rule, RuleKey, glob
 from tests.unit.health.resolution_world import A, B, C, D, when
 
 

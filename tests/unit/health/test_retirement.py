@@ -12,14 +12,14 @@ from headgate.clock import VirtualClock
 from headgate.durable.bus.bus import Bus
 from headgate.durable.bus.event_log import first_id
 from headgate.errors import TransientError
-from headgate.health.datasets import DatasetSpec
-from headgate.health.incident_listing import IncidentFilter
-from headgate.health.incident_values import Changes
-from headgate.health.retirement_rows import LOOK_AGAIN_MS
+from headgate.health.incidents.listing import IncidentFilter
+from headgate.health.model.datasets import DatasetSpec
+from headgate.health.model.enums import IncidentStatus, SignalState
+from headgate.health.model.incidents import Changes
+from headgate.health.model.signals import Signal, SignalUpdate
+from headgate.health.retirement import LOOK_AGAIN_MS
 from headgate.health.service import HealthService
-from headgate.health.signal_decisions import Verdict
-from headgate.health.signal_values import Signal, SignalUpdate
-from headgate.health.vocabulary import IncidentStatus, SignalState
+from headgate.health.signals.decisions import Verdict
 from headgate.ids import IdMaker
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.cache.read_through import Cache

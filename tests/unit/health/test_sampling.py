@@ -12,16 +12,16 @@ from typing import Final
 import pytest
 
 from headgate.errors import InvalidPayloadError
-from headgate.health import sampling
-from headgate.health.evidence_limits import SIGNATURES_MAX, Limits, Stats
-from headgate.health.sampling import SAMPLED_OUT, Admission, Rates, ResultRates, Sampler
+from headgate.health.evidence import sampling
+from headgate.health.evidence.limits import SIGNATURES_MAX, Limits, Stats
+from headgate.health.evidence.sampling import SAMPLED_OUT, Admission, Rates, ResultRates, Sampler
 
 URN: Final = "urn:dp:orders:order_created:v1"
 # Nothing but what is asked for: no PASS is kept merely because it is time for one.
 QUIET: Final = Rates(refresh_seconds=1e9)
 _DECIDE: Final = """
-from headgate.health.evidence_limits import Limits, Stats
-from headgate.health.sampling import Rates, Sampler
+from headgate.health.evidence.limits import Limits, Stats
+from headgate.health.evidence.sampling import Rates, Sampler
 sampler = Sampler(Rates(refresh_seconds=1e9), Limits(), Stats())
 ids = [f"evd-01HQXY8MNP4QR7ST9VW2{n:06d}" for n in range(2000)]
 print([n for n, each in enumerate(ids) if sampler.admit(each, "PASS", "urn:dp:a:b", 0).is_kept])

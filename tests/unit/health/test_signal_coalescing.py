@@ -10,12 +10,12 @@ import pytest
 
 from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError, StoreBusyError, StoreClosedError
-from headgate.health.signal_coalescing import Coalescer
-from headgate.health.signal_decisions import Verdict
-from headgate.health.signal_results import Result
-from headgate.health.signal_values import SignalUpdate
-from headgate.health.signals import Signals
-from headgate.health.volumes import Volumes
+from headgate.health.model.signals import SignalUpdate
+from headgate.health.signals.coalescer import Coalescer
+from headgate.health.signals.decisions import Verdict
+from headgate.health.signals.results import Result
+from headgate.health.signals.volumes import Volumes
+from headgate.health.signals.writer import Signals
 from headgate.pace import BUSY_PER_SECOND, ENOUGH, PACE_SECONDS, Pace
 from tests.health_rig import CRITICAL, OK, ORDERS, Rig
 from tests.unit.health.conftest import MakeRig

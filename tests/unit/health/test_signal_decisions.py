@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.durable.model.records import instant
-from headgate.health.signal_decisions import Standing, Verdict, decide
-from headgate.health.signal_values import ANY_VERSION, Signal, SignalUpdate
-from headgate.health.vocabulary import SignalState, Tier
+from headgate.health.model.enums import SignalState, Tier
+from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate
+from headgate.health.signals.decisions import Standing, Verdict, decide
 from tests.health_rig import CRITICAL, OK, ORDERS, UNKNOWN, WARNING, value
 
 NOW_MS = 1_750_000_000_000

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.errors import CorruptionError
-from headgate.health.signal_rows import signal_of, signal_row
-from headgate.health.signal_values import Metrics, Producer, Signal, SignalValue
-from headgate.health.vocabulary import SignalState, Tier
-from headgate.health.volume_counts import VolumeHour
+from headgate.health.model.enums import SignalState, Tier
+from headgate.health.model.signals import Metrics, Producer, Signal, SignalValue
+from headgate.health.model.volume_counts import VolumeHour
+from headgate.health.signals.rows import signal_of, signal_row
 from headgate.store.catalogue.tables import SIGNAL_STATE
 from headgate.store.model.validation import checked_item
 from headgate.store.model.values import Vouched, canonical_item, dump, load

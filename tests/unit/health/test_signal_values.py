@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from headgate.durable.model.records import instant
 from headgate.errors import InvalidIdError, InvalidPayloadError, UserError
-from headgate.health.signal_values import Metrics, Producer, SignalUpdate, SignalValue, checked
-from headgate.health.vocabulary import Confidence, SignalState
+from headgate.health.model.enums import Confidence, SignalState
+from headgate.health.model.signals import Metrics, Producer, SignalUpdate, SignalValue, checked
 from tests.health_rig import CRITICAL, OK, ORDERS, UNKNOWN, WARNING, evidence_id, value
 
 NOW_MS = 1_750_000_000_000

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from headgate.durable.bus.subscriptions import Subscription
 from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError, StoreBusyError, UserError
-from headgate.health.incident_values import Changes
-from headgate.health.signal_decisions import Standing, Verdict
-from headgate.health.signal_results import Result
-from headgate.health.signal_rows import HISTORY_SECONDS
-from headgate.health.signal_values import Signal, SignalUpdate
-from headgate.health.signals import BATCH_MAX
-from headgate.health.vocabulary import SignalState, Tier
+from headgate.health.model.enums import SignalState, Tier
+from headgate.health.model.incidents import Changes
+from headgate.health.model.signals import Signal, SignalUpdate
+from headgate.health.signals.decisions import Standing, Verdict
+from headgate.health.signals.results import Result
+from headgate.health.signals.rows import HISTORY_SECONDS
+from headgate.health.signals.writer import BATCH_MAX
 from headgate.store.catalogue.tables import BREACH_SHARDS, SIGNAL_STATE
 from headgate.store.model.requests import Query
 from headgate.store.model.schema import Key

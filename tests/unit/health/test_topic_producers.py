@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from headgate.clock import VirtualClock
 from headgate.durable.model.records import instant
 from headgate.errors import InvalidIdError, InvalidPayloadError
-from headgate.health.topic_producers import Source, TopicProducer, TopicProducers, merged
-from headgate.health.vocabulary import Confidence
+from headgate.health.model.enums import Confidence
+from headgate.health.resolution.topic_producers import Source, TopicProducer, TopicProducers, merged
 from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
 

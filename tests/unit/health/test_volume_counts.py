@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headgate.durable.model.records import instant
-from headgate.health.signal_decisions import Standing, Verdict, decide
-from headgate.health.signal_values import ANY_VERSION, Metrics, Signal, SignalUpdate
-from headgate.health.vocabulary import SignalState, Tier
-from headgate.health.volume_counts import (
+from headgate.health.model.enums import SignalState, Tier
+from headgate.health.model.signals import ANY_VERSION, Metrics, Signal, SignalUpdate
+from headgate.health.model.volume_counts import (
     DAYS_MAX,
     HOUR_MS,
     WINDOWS_MAX,
@@ -24,6 +23,7 @@ from headgate.health.volume_counts import (
     together,
     window_of,
 )
+from headgate.health.signals.decisions import Standing, Verdict, decide
 from tests.health_rig import OK, ORDERS, UNKNOWN, WARNING, value
 
 TEN_MS = 1_768_471_200_000  # 2026-01-15T10:00:00Z

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 
 from headgate.durable.model.duration import Seconds
-from headgate.health.incident_listing import IncidentFilter
-from headgate.health.incident_values import Incident
+from headgate.health.incidents.listing import IncidentFilter
+from headgate.health.model.incidents import Incident
+from headgate.health.model.signals import Signal
 from headgate.health.service import HealthService
-from headgate.health.signal_values import Signal
 from headgate.health_wiring import announcing
 from headgate.loop.dataset_gate import DatasetGate
 from headgate.loop.definition_lineage import DefinitionLineage

@@ -11,7 +11,7 @@ import pytest
 from headgate.durable.bus.event_log import first_id
 from headgate.durable.bus.events import Event
 from headgate.errors import StoreBusyError
-from headgate.health.vocabulary import IncidentStatus, SignalState
+from headgate.health.model.enums import IncidentStatus, SignalState
 from headgate.loop.outcome_signals import DATA, RUN
 from headgate.pipelines.definition import Period, PostRun, Quarantine, Rule
 from headgate.pipelines.event_names import EventName as E

@@ -18,13 +18,13 @@ from headgate.auth.principals import LOCAL, Principal
 from headgate.clock import SystemClock
 from headgate.durable.bus.bus import Bus
 from headgate.durable.model.records import instant
-from headgate.health.datasets import ContractBinding, DatasetSpec, FreshnessSlo, SchemaBinding, Slos, Source
-from headgate.health.evidence_rows import Evidence, Result, Validation
-from headgate.health.incident_values import Changes, Incident, Notification
-from headgate.health.lineage_specs import LineageSpec
+from headgate.health.evidence.rows import Evidence, Result, Validation
+from headgate.health.lineage.specs import LineageSpec
+from headgate.health.model.datasets import ContractBinding, DatasetSpec, FreshnessSlo, SchemaBinding, Slos, Source
+from headgate.health.model.enums import Confidence, EntityType, SignalState, Tier
+from headgate.health.model.incidents import Changes, Incident, Notification
+from headgate.health.model.signals import Metrics, Producer, Signal, SignalUpdate, SignalValue
 from headgate.health.service import HealthService
-from headgate.health.signal_values import Metrics, Producer, Signal, SignalUpdate, SignalValue
-from headgate.health.vocabulary import Confidence, EntityType, SignalState, Tier
 from headgate.ids import IdMaker
 from headgate.serve.graphql_limits import Limits
 from headgate.serve.graphql_routes import graphql_routes

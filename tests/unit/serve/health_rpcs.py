@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from headgate.clock import SystemClock
 from headgate.durable.bus.bus import Bus
-from headgate.health.datasets import DatasetSpec
+from headgate.health.model.datasets import DatasetSpec
+from headgate.health.model.enums import Tier
 from headgate.health.service import HealthService
-from headgate.health.vocabulary import Tier
 from headgate.ids import IdMaker
 from headgate.serve import statestore as pb
 from headgate.serve.pool import WorkPool

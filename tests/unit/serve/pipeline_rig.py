@@ -16,7 +16,7 @@ from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
-from headgate.health.audit import Audit
+from headgate.health.audit.log import Audit
 from headgate.pipelines.calendar_store import CalendarStore
 from headgate.pipelines.service import PipelineService
 from headgate.serve.health import Health, Phase

@@ -14,7 +14,7 @@ from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
-from headgate.health.audit import Audit
+from headgate.health.audit.log import Audit
 from headgate.notify.vocabulary import Severity
 from headgate.serve.alerts import alert_routes
 from headgate.serve.health import Health, Phase

@@ -12,8 +12,8 @@ from headgate.auth.principals import Principal
 from headgate.auth.roles import Role
 from headgate.durable.model.records import instant
 from headgate.errors import StoreBusyError
-from headgate.health.signal_values import SignalUpdate, SignalValue
-from headgate.health.vocabulary import SignalState, Tier
+from headgate.health.model.enums import SignalState, Tier
+from headgate.health.model.signals import SignalUpdate, SignalValue
 from tests.unit.serve.graphql_board import COLUMN, ORDERS, SHIPPED, STOCK, Board, open_board
 
 SIGNAL = """

@@ -19,7 +19,7 @@ from headgate.auth.principals import Principal
 from headgate.auth.roles import Role
 from headgate.durable.bus.events import Event
 from headgate.errors import StoreBusyError
-from headgate.health.vocabulary import SignalState, Tier
+from headgate.health.model.enums import SignalState, Tier
 from headgate.serve.followed_log import Followed
 from headgate.serve.graphql_limits import Limits
 from headgate.store.port import Store

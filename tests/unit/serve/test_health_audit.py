@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.auth.roles import Role
-from headgate.health.audit_chain import head_key
+from headgate.health.audit.hash_chain import head_key
 from headgate.store.catalogue.tables import AUDIT
 from tests.unit.serve.durable_api import problem
 from tests.unit.serve.health_rig import ORDERS, HealthApi, done, health_api, of

@@ -22,9 +22,9 @@ from headgate.auth.principals import Principal
 from headgate.auth.roles import Role
 from headgate.clock import SystemClock
 from headgate.errors import FatalError, HeadgateError
-from headgate.health.datasets import DatasetSpec
-from headgate.health.resolution import RuleSpec
-from headgate.health.vocabulary import Tier
+from headgate.health.model.datasets import DatasetSpec
+from headgate.health.model.enums import Tier
+from headgate.health.resolution.resolver import RuleSpec
 from headgate.serve import statestore as pb
 from headgate.serve.rpc import RpcCall
 from headgate.serve.statestore_evidence import EvidencePort

@@ -1,0 +1,1 @@
+"""Audit: say here what this part is for."""

@@ -1,0 +1,194 @@
+"""Audit verifying: whether every chain is whole, and where it is not.
+
+What is seen with the store and the keyring alone: an entry that was altered, moved, swapped or removed; a chain cut
+off at its end; a head that was altered, removed, or set back while later entries stayed. What is not: a chain set back
+as a whole, head and entries together, to an earlier state that was good, or one that is gone altogether, and whatever
+someone does who has the keyring. The former is seen against anchors: heads kept where those who can write the store
+cannot.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.errors import CorruptionError
+from headgate.health.audit.hash_chain import CHAINS, NOTHING, Head, Record, hash_of, head_key, head_of, read_record
+from headgate.store.catalogue.tables import AUDIT
+from headgate.store.keyring import Keyring
+from headgate.store.model.requests import Query, Range, Sort
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+
+_ROWS_AT_ONCE: Final = 500
+_SORT: Final = re.compile(r"[0-9]{12}")
+
+
+class Fault(enum.StrEnum):
+    """What can be wrong with a chain."""
+
+    HEAD_ALTERED = "head_altered"
+    HEAD_MISSING = "head_missing"
+    ENTRY_ALTERED = "entry_altered"
+    ENTRY_MISSING = "entry_missing"
+    LINK_BROKEN = "link_broken"
+    TIME_REVERSED = "time_reversed"
+    CUT_OFF = "cut_off"
+    AFTER_HEAD = "after_head"
+    SET_BACK = "set_back"
+
+
+class Problem(Struct, frozen=True):
+    """One thing that is wrong. `sequence` is the entry where it shows."""
+
+    fault: Fault
+    chain: int
+    sequence: int
+    fact: str
+
+
+class Report(Struct, frozen=True):
+    """What was looked at, and what is wrong with it."""
+
+    chains: int
+    entries: int
+    problems: list[Problem]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+class Verifier:
+    """Reads chains from their first entry to their last. Entries that are added meanwhile are no problem."""
+
+    def __init__(self, store: Store, keyring: Keyring) -> None:
+        self._store = store
+        self._keyring = keyring
+
+    def verify(self, anchors: Sequence[Head] = ()) -> Report:
+        """Look at every entry of every chain, and whether what `anchors` say of earlier days is still so."""
+        walks = [self._walk(chain, [anchor for anchor in anchors if anchor.chain == chain]) for chain in range(CHAINS)]
+        used = [walk for walk in walks if walk.count or walk.problems]
+        return Report(len(used), sum(walk.count for walk in used), [each for walk in used for each in walk.problems])
+
+    def _walk(self, chain: int, anchors: Sequence[Head]) -> _Walk:
+        walk = _Walk(chain)
+        before = self._head(chain, walk)
+        marks = [*anchors, before] if before is not None else list(anchors)
+        watched = {mark.sequence for mark in marks}
+        for row in self._rows(chain):
+            walk.take(row, watched)
+        # Read again: what was added meanwhile has moved it.
+        after = self._head(chain, walk) if walk.last > (before.sequence if before else 0) else before
+        if before is not None and after is not None:
+            walk.end(before, after)
+        for anchor in anchors:
+            walk.compare(anchor)
+        return walk
+
+    def _head(self, chain: int, walk: _Walk) -> Head | None:
+        try:
+            return head_of(self._store.get(AUDIT, head_key(chain), consistent=True), chain, self._keyring)
+        except CorruptionError as exc:
+            walk.report(Fault.HEAD_ALTERED, 0, exc.message)
+            return None
+
+    def _rows(self, chain: int) -> Iterator[Item]:
+        cursor = None
+        while True:
+            page = self._store.query(
+                Query(
+                    table=AUDIT,
+                    partition=f"AUDIT#{chain}",
+                    sort=Sort(Range.LESS_THAN, "HEAD"),
+                    limit=_ROWS_AT_ONCE,
+                    cursor=cursor,
+                    consistent=True,
+                )
+            )
+            yield from page.items
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+
+class _Walk:
+    """One way through a chain: what was expected next, and what was found instead."""
+
+    def __init__(self, chain: int) -> None:
+        self.chain = chain
+        self.count = 0
+        self.last = 0
+        self.problems: list[Problem] = []
+        self._hash = NOTHING
+        self._at = ""
+        # The hashes at the places that heads and anchors speak of.
+        self._hashes: dict[int, str] = {0: NOTHING}
+
+    def report(self, fault: Fault, sequence: int, fact: str) -> None:
+        problem = Problem(fault, self.chain, sequence, fact)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def take(self, row: Item, watched: set[int]) -> None:
+        """Look at the next entry."""
+        self.count += 1
+        place = _place(row)
+        if place > self.last + 1:
+            gone = f"entry {self.last + 1}" if place == self.last + 2 else f"entries {self.last + 1} to {place - 1}"
+            self.report(Fault.ENTRY_MISSING, self.last + 1, f"{gone} of chain {self.chain}: not there any more")
+        try:
+            record = read_record(row)
+        except CorruptionError as exc:
+            self.report(Fault.ENTRY_ALTERED, place, exc.message)
+            self.last, self._hash = max(place, self.last), ""
+            return
+        self._check(record, place, is_next=place == self.last + 1)
+        self.last, self._hash, self._at = max(place, self.last), record.hash, record.at
+        if place in watched:
+            self._hashes[place] = record.hash
+
+    def _check(self, record: Record, place: int, *, is_next: bool) -> None:
+        named = f"entry {place} of chain {self.chain}"
+        if record.hash != hash_of(record) or record.sequence != place or record.chain != self.chain:
+            self.report(Fault.ENTRY_ALTERED, place, f"{named}: it is not what was written")
+        if is_next and self._hash and record.previous != self._hash:
+            self.report(Fault.LINK_BROKEN, place, f"{named}: it does not follow the entry before it")
+        if record.at < self._at:
+            self.report(Fault.TIME_REVERSED, place, f"{named}: its moment {record.at} is before the one before it")
+
+    def end(self, before: Head, after: Head) -> None:
+        """Compare what was found with the head as it was before and after."""
+        if before.sequence == 0 and after.sequence == 0 and self.last:
+            self.report(Fault.HEAD_MISSING, 0, f"chain {self.chain}: it has {self.count} entries and no head")
+            return
+        if self.last < before.sequence:
+            fact = f"chain {self.chain}: it ends at entry {self.last}; its head says {before.sequence}"
+            self.report(Fault.CUT_OFF, self.last + 1, fact)
+        elif self._hashes.get(before.sequence) not in (None, before.hash):
+            fact = f"entry {before.sequence} of chain {self.chain}: it is not the one that the head was sealed with"
+            self.report(Fault.LINK_BROKEN, before.sequence, fact)
+        if self.last > after.sequence:
+            fact = f"chain {self.chain}: there are entries up to {self.last}; its head says {after.sequence}"
+            self.report(Fault.AFTER_HEAD, after.sequence + 1, fact)
+        elif self.last == after.sequence and self._hash not in ("", after.hash):
+            fact = f"entry {after.sequence} of chain {self.chain}: it is not the one that the head was sealed with"
+            self.report(Fault.LINK_BROKEN, after.sequence, fact)
+
+    def compare(self, anchor: Head) -> None:
+        """Compare what was found with what the chain was at an earlier time."""
+        if self._hashes.get(anchor.sequence) != anchor.hash:
+            fact = f"chain {self.chain}: once its entry {anchor.sequence} was another one; it was set back or rewritten"
+            self.report(Fault.SET_BACK, anchor.sequence, fact)
+
+
+def _place(row: Item) -> int:
+    """Return where a row lies, or 0 if no entry can lie there."""
+    text = str(row["SK"])
+    return int(text) if _SORT.fullmatch(text) else 0

@@ -1,0 +1,110 @@
+"""Alerts: failures of one kind that pass their threshold a minute are logged, counted, and told on the bus.
+
+Whoever meets a failure only counts it. What is to be told waits until `tell` is called, because the store that would
+take the event may be what fails.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+from headgate.clock import Clock
+from headgate.durable.bus.events import Event
+from headgate.health.model.timestamps import instant
+from headgate.ids import IdMaker
+from headgate.store.resilience.circuit_breaker import BreakerChange
+from headgate.store.resilience.error_policy import ErrorRates, TooMany
+
+EVENT_TYPE: Final = "headgate.alert.error_rate"
+EVENT_SOURCE: Final = "/headgate/health"
+# Each kind is told once until it has calmed down, so that more than this are not waiting while the store answers.
+WAITING_MAX: Final = 100
+_log = structlog.get_logger("statestore.alerts")
+
+
+class Counters(Protocol):
+    """Who counts how calls to the store went, and alerts."""
+
+    def answered(self, tables: str, operation: str, seconds: float) -> None: ...
+
+    def failed(self, tables: str, operation: str, error: BaseException) -> None: ...
+
+    def changed(self, change: BreakerChange) -> None: ...
+
+    def alerted(self, code: str, category: str) -> None:
+        """Failures of one kind have passed their threshold."""
+
+
+class Alerts:
+    """Counts failures, and tells when there are too many. It is a `Watcher` of a guarded store; safe for many threads.
+
+    `emit` makes an event known on the bus.
+    """
+
+    def __init__(self, clock: Clock, ids: IdMaker, emit: Callable[[Event], object], counters: Counters | None) -> None:
+        self._clock = clock
+        self._ids = ids
+        self._emit = emit
+        self._counters = counters
+        self._rates = ErrorRates(clock, self._alarm)
+        self._waiting: deque[Event] = deque(maxlen=WAITING_MAX)
+        self.record = self._rates.record
+        self.per_minute = self._rates.per_minute
+        if counters is not None:
+            # Bound once: the store says of every call how it went.
+            self.answered = counters.answered  # type: ignore[method-assign]
+
+    def answered(self, tables: str, operation: str, seconds: float) -> None:
+        """Nobody counts what went well."""
+
+    def failed(self, tables: str, operation: str, error: BaseException) -> None:
+        self._rates.record(error)
+        if self._counters is not None:
+            self._counters.failed(tables, operation, error)
+
+    def conflicted(self, error: BaseException) -> None:
+        self._rates.record(error)
+
+    def changed(self, change: BreakerChange) -> None:
+        if self._counters is not None:
+            self._counters.changed(change)
+
+    def tell(self) -> int:
+        """Make known on the bus what was noticed since, and return how much that was.
+
+        Raises what the bus raises; what was not told then is told the next time.
+        """
+        told = 0
+        while self._waiting:
+            self._emit(self._waiting[0])
+            self._waiting.popleft()
+            told += 1
+        return told
+
+    def _alarm(self, found: TooMany) -> None:
+        _log.error(
+            "error_rate_exceeded",
+            error_type=found.code,
+            category=found.category.value,
+            alerts_above=found.alerts_above,
+        )
+        if self._counters is not None:
+            self._counters.alerted(found.code, found.category.value)
+        event = Event(
+            id=self._ids.make("evt"),
+            type=EVENT_TYPE,
+            source=EVENT_SOURCE,
+            subject=found.code,
+            data={
+                "event_type": "ERROR_RATE_EXCEEDED",
+                "error_type": found.code,
+                "category": found.category.value,
+                "alert_threshold_per_minute": found.alerts_above,
+                "timestamp": instant(int(self._clock.seconds() * 1000)),
+            },
+        )
+        self._waiting.append(event)

@@ -1,0 +1,1 @@
+"""Evidence: say here what this part is for."""

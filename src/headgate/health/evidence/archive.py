@@ -1,0 +1,273 @@
+"""The archive of evidence: everything that was stored, in blobs, to be found again by its id alone.
+
+How it comes there. Every transaction that stores evidence also puts one small compressed row with the same content
+into a spool, so that what is stored is certain to be archived, whenever the archiver next runs and however long it
+was away: spooled rows do not expire. `Archiver.archive` moves them into blobs some time later, many at once. Writing a
+blob for each batch at once would cost a hundred syncs or S3 requests a second, a further index or a stream a further
+write for each row; the spool costs a fraction of one.
+
+Where it is. The id is a ULID, and the hour it speaks of names the shelf: `evidence/2026/01/15/09/`. That hour need not
+be true, and nobody takes it for the time of the evidence; it only has to be the same whenever it is asked. A blob
+holds lines of JSON in the order of their ids, and its name says the first and the last of them, so that a reader lists
+one shelf and opens the one or two blobs that may hold the id. No pointer is kept for each.
+
+A name also says on which day the blob was written, which is what its age is told by.
+
+A blob is written before its rows leave the spool. A crash in between, or two archivers at once, leave evidence in two
+blobs, which say the same.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from headgate import shapes
+from headgate.clock import Clock
+from headgate.errors import CorruptionError, HeadgateError
+from headgate.health.evidence.limits import Stats
+from headgate.health.evidence.rows import PREFIX, is_evidence_id
+from headgate.ids import made_at_ms
+from headgate.store.blobs.folder import Blobs
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.requests import Delete, Put, Query
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+
+SHELVES: Final = "evidence/"
+SPOOL: Final = "EVIDENCE-SPOOL"
+DAMAGED: Final = f"{SPOOL}#damaged"
+# So that no partition of DynamoDB takes all of them. Changing it strands what is spooled.
+SPOOL_SHARDS: Final = 8
+# What one blob holds at most. Reading one piece means reading the blob it is in.
+BLOB_LINES_MAX: Final = 5_000
+# What the archiver holds in memory at once, in lines and in bytes that are still compressed.
+ROUND_LINES_MAX: Final = 20_000
+ROUND_BYTES_MAX: Final = 16 * 1024 * 1024
+# The spool is emptied once its oldest row has waited for so long: blobs are few then, and the spool is still small.
+WAIT_SECONDS: Final = 600.0
+_PAGE: Final = 100
+_NAME: Final = re.compile(r"evidence/(.{13})/([0-9A-Z]{26})-([0-9A-Z]{26})-([0-9]{8})-([0-9a-f]{16})")
+# The last hour of the year 9999: a ULID may speak of later ones, and a calendar may not.
+_LAST_SHELF_MS: Final = 253_402_300_799_000
+_log = structlog.get_logger(__name__)
+
+
+class Line(NamedTuple):
+    """One piece of evidence as JSON."""
+
+    evidence_id: str
+    body: bytes
+
+
+class Found(Struct, frozen=True):
+    """What the archive has of some ids, and why others could not be looked for."""
+
+    lines: dict[str, bytes]
+    unreadable: dict[str, str]
+
+
+class Archive:
+    """Evidence in blobs, by id."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+
+    def write(self, lines: Iterable[Line], now_ms: int) -> int:
+        """Store lines, and return how many blobs it took. The same lines again on the same day are the same blobs."""
+        shelves: dict[str, dict[str, bytes]] = defaultdict(dict)
+        for line in lines:
+            shelves[_shelf(line.evidence_id)][line.evidence_id] = line.body
+        written = 0
+        for shelf, members in shelves.items():
+            ids = sorted(members)
+            for start in range(0, len(ids), BLOB_LINES_MAX):
+                portion = ids[start : start + BLOB_LINES_MAX]
+                content = gzip.compress(b"\n".join(members[each] for each in portion), compresslevel=6, mtime=0)
+                first, last = portion[0].removeprefix(PREFIX), portion[-1].removeprefix(PREFIX)
+                self._blobs.put(f"{shelf}{first}-{last}-{_day(now_ms)}-{_digest(content)}", content)
+                written += 1
+        return written
+
+    def read(self, ids: Sequence[str]) -> Found:
+        """Return what there is of `ids`, and the ids that may be in a part that cannot be read, with the reason."""
+        shelves: dict[str, set[str]] = defaultdict(set)
+        for each in ids:
+            if is_evidence_id(each):
+                shelves[_shelf(each)].add(each)
+        lines: dict[str, bytes] = {}
+        unreadable: dict[str, str] = {}
+        for shelf, wanted in shelves.items():
+            self._read_shelf(shelf, wanted, lines, unreadable)
+        return Found(lines, {each: why for each, why in unreadable.items() if each not in lines})
+
+    def purge(self, before_ms: int, *, limit: int = 1_000) -> int:
+        """Delete up to `limit` blobs that were written before a day, and return how many.
+
+        It looks no further than the shelf of that day: what is on a later one was put there since, or has an id that
+        speaks of the future, and then stays.
+        """
+        last_shelf, before, deleted = _shelf_at(before_ms), _day(before_ms), 0
+        for name in self._blobs.list(SHELVES):
+            if deleted == limit or name > f"{last_shelf}~":
+                break
+            parts = _NAME.fullmatch(name)
+            if parts is not None and parts.group(4) < before:
+                self._blobs.delete(name)
+                deleted += 1
+        return deleted
+
+    def _read_shelf(self, shelf: str, wanted: set[str], lines: dict[str, bytes], unreadable: dict[str, str]) -> None:
+        try:
+            names = list(self._blobs.list(shelf))
+        except HeadgateError as exc:
+            unreadable.update(dict.fromkeys(wanted, str(exc)))
+            return
+        for name in names:
+            parts = _NAME.fullmatch(name)
+            if parts is None:
+                continue  # Nobody here wrote it.
+            first, last = parts.group(2, 3)
+            here = {each for each in wanted if each not in lines and first <= each.removeprefix(PREFIX) <= last}
+            if not here:
+                continue
+            try:
+                lines.update(_picked(self._content(name), here))
+            except HeadgateError as exc:
+                unreadable.update(dict.fromkeys(here, str(exc)))
+
+    def _content(self, name: str) -> bytes:
+        content = self._blobs.get(name)
+        try:
+            if _digest(content) != name.rpartition("-")[2]:
+                raise CorruptionError(
+                    f"archive {name}: its content does not match its digest; restore it from a backup"
+                )
+            return gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as exc:
+            raise CorruptionError(f"archive {name}: it is damaged ({exc}); restore it from a backup") from exc
+
+
+class Archiver:
+    """Moves evidence from the spool into the archive."""
+
+    def __init__(self, store: Store, clock: Clock, archive: Archive, stats: Stats) -> None:
+        self._store = store
+        self._clock = clock
+        self._archive = archive
+        self._stats = stats
+
+    def archive(self, *, wait_seconds: float = WAIT_SECONDS, stop: Callable[[], bool] = lambda: False) -> int:
+        """Empty the spool if it is time to, and return how many pieces went into the archive.
+
+        To be called every minute or so, by one process of a fleet if that can be had. `stop` is asked between rounds.
+        """
+        done = 0
+        if self.oldest_waits_seconds() < wait_seconds:
+            return done
+        while rows := self._round():
+            lines = [line for row in rows for line in self._lines(row)]
+            self._archive.write(lines, int(self._clock.seconds() * 1000))
+            for start in range(0, len(rows), _PAGE):
+                self._store.batch_write([Delete(CONTROL, _key(row)) for row in rows[start : start + _PAGE]])
+            done += len(lines)
+            self._stats.archived += len(lines)
+            if stop():
+                break
+        return done
+
+    def oldest_waits_seconds(self) -> float:
+        """Return how long the oldest row has been waiting in the spool (long: nobody archives), or -1 if none is."""
+        oldest = [row["at_ms"] for page in self._pages(1) for row in page]
+        return max(0.0, self._clock.seconds() - min(oldest) / 1000) if oldest else -1.0
+
+    def _lines(self, row: Item) -> list[Line]:
+        try:
+            return list(spooled_lines(row))
+        except CorruptionError as exc:
+            # Put aside as it is, for someone to look at: the others need not wait for it.
+            _log.critical("spooled evidence cannot be read", spool=_key(row), error=str(exc))
+            aside = CONTROL.key_attributes(Key(DAMAGED, str(_key(row).sort)))
+            self._store.put(CONTROL, {**row, **aside})
+            return []
+
+    def _round(self) -> list[Item]:
+        rows: list[Item] = []
+        lines = size = 0
+        for page in self._pages(_PAGE):
+            for row in page:
+                lines += row["count"]
+                size += len(row["body"])
+                if rows and (lines > ROUND_LINES_MAX or size > ROUND_BYTES_MAX):
+                    return rows
+                rows.append(row)
+        return rows
+
+    def _pages(self, limit: int) -> Iterator[list[Item]]:
+        """Go through the first rows of each shard."""
+        for shard in range(SPOOL_SHARDS):
+            query = Query(table=CONTROL, partition=f"{SPOOL}#{shard}", limit=limit, consistent=True)
+            yield self._store.query(query).items
+
+
+def spool_put(unique: str, lines: Sequence[Line], now_ms: int) -> Put:
+    """Return the write that puts evidence into the spool. `unique` is a ULID of its own."""
+    # Level 1: rows of a few kilobytes gain little from more, and this is on the way of everything that is stored.
+    body = zlib.compress(b"\n".join(line.body for line in lines), 1)
+    shard = ord(unique[-1]) % SPOOL_SHARDS
+    attributes = CONTROL.key_attributes(Key(f"{SPOOL}#{shard}", unique))
+    return Put(CONTROL, {**attributes, "at_ms": now_ms, "count": len(lines), "body": body}, quiet=True)
+
+
+def spooled_lines(row: Item) -> Iterator[Line]:
+    """Go through the evidence of a row of the spool. Raises `CorruptionError` if the row is damaged."""
+    try:
+        for body in zlib.decompress(row["body"]).split(b"\n"):
+            yield Line(shapes.from_json(body, _Identified).evidence_id, body)
+    except (zlib.error, msgspec.DecodeError) as exc:
+        raise CorruptionError(f"spooled evidence {_key(row)}: it is damaged ({exc}); restore a backup") from exc
+
+
+class _Identified(Struct):
+    evidence_id: str
+
+
+def _key(row: Item) -> Key:
+    return CONTROL.key_of(row)
+
+
+def _shelf(evidence_id: str) -> str:
+    return _shelf_at(made_at_ms(evidence_id))
+
+
+def _shelf_at(at_ms: int) -> str:
+    return f"{SHELVES}{datetime.fromtimestamp(min(at_ms, _LAST_SHELF_MS) / 1000, UTC):%Y/%m/%d/%H}/"
+
+
+def _day(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y%m%d}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _picked(content: bytes, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
+    """Go through the lines of those that are wanted. Only lines that name one of them are decoded."""
+    needles = [each.encode() for each in wanted]
+    for body in content.split(b"\n"):
+        if any(needle in body for needle in needles):
+            found = shapes.from_json(body, _Identified).evidence_id
+            if found in wanted:
+                yield found, body

@@ -1,0 +1,360 @@
+"""Evidence: the proof of one check of one record, as it is given, kept and answered.
+
+A row has the attributes of the seed under their own names, nested as there. Beside them it may carry `ttl`, and an
+attribute `pin#{incident_id}` for each incident that holds on to it (see `evidence_pins`).
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from headgate import shapes
+from headgate.errors import CorruptionError, InvalidIdError, InvalidPayloadError
+from headgate.health.model import enums as vocabulary
+from headgate.health.model.enums import Confidence
+from headgate.health.model.timestamps import instant, moment
+from headgate.health.model.urns import dataset_urn
+from headgate.store.model.values import Item
+
+PREFIX: Final = "evd-"
+PIN: Final = "pin#"
+PIN_MARK: Final = "pin_mark"
+TTL: Final = "ttl"
+# So that a hundred of them are a transaction, and none ever spills into a blob.
+EVIDENCE_BYTES_MAX: Final = 16 * 1024
+_ID: Final = re.compile(r"evd-[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_SHOWN_MAX: Final = 40
+
+Word = Annotated[str, Meta(max_length=256)]
+Code = Annotated[str, Meta(min_length=1, max_length=512)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+# As Kafka counts them, and messages hold them.
+Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+# 32 and 16 hex digits by the standard. Others are taken too: an id that cannot be followed is no reason to lose proof.
+TraceId = Annotated[str, Meta(pattern=r"^[0-9A-Za-z._-]{1,64}\Z")]
+
+
+class Result(enum.StrEnum):
+    """What a check said. WARN: it holds, but someone should look. SKIP: it was not made."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    WARN = "WARN"
+    SKIP = "SKIP"
+
+
+_RESULTS: Final[Mapping[str, Result]] = {
+    **{each.value: each for each in Result},
+    **dict.fromkeys(("PASSED", "SUCCESS", "OK", "VALID"), Result.PASS),
+    **dict.fromkeys(("FAILED", "FAILURE", "ERROR", "INVALID"), Result.FAIL),
+    "WARNING": Result.WARN,
+    **dict.fromkeys(("SKIPPED", "NOT_EVALUATED"), Result.SKIP),
+}
+# From the worst to the best: what a whole check says whose parts say these.
+_WORST_FIRST: Final = (Result.FAIL, Result.WARN, Result.PASS, Result.SKIP)
+
+
+class Producer(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Who produced the record, and how sure that is."""
+
+    producer_id: Annotated[str, Meta(min_length=1, max_length=256)]
+    version: Word | None = None
+    confidence: Confidence | None = None
+
+
+class Source(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Where the record was found."""
+
+    topic: Word | None = None
+    partition: Partition | None = None
+    offset: Count | None = None
+    timestamp_type: Word | None = None
+
+
+class Gate(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What one gate of the check said. `details` is text, or JSON as text."""
+
+    gate: Code
+    result: Result
+    reason_code: Code | None = None
+    details: Annotated[str, Meta(max_length=2048)] = ""
+
+
+class Validation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What the check said, and why."""
+
+    result: Result
+    failed_gates: Annotated[tuple[Code, ...], Meta(max_length=32)] = ()
+    reason_codes: Annotated[tuple[Code, ...], Meta(max_length=32)] = ()
+    gates: Annotated[tuple[Gate, ...], Meta(max_length=32)] = ()
+
+
+class Fingerprints(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What identifies schema and content without showing them."""
+
+    schema_fingerprint: Word | None = None
+    payload_hash: Word | None = None
+
+
+class Otel(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The trace in which the record was checked."""
+
+    trace_id: TraceId | None = None
+    span_id: TraceId | None = None
+
+
+class Correlation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The run in which the record was made."""
+
+    run_id: Word | None = None
+    dag_id: Word | None = None
+    job_id: Word | None = None
+
+
+class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One piece of evidence. Without an id it is given one, without `created_at` it is of now.
+
+    `payload_ref` says where the record itself lies. It is kept as given, and nothing here ever follows it.
+    """
+
+    evidence_id: str = ""
+    dataset_urn: str
+    created_at: str = ""
+    producer: Producer | None = None
+    source: Source | None = None
+    validation: Validation
+    fingerprints: Fingerprints | None = None
+    otel: Otel | None = None
+    correlation: Correlation | None = None
+    payload_ref: Annotated[str, Meta(max_length=2048)] | None = None
+    payload_size_bytes: Count | None = None
+    # Set on answers alone: the incidents that hold on to it, and whether it came from the archive.
+    pinned_by: tuple[str, ...] = ()
+    archived: bool = False
+
+    @property
+    def signature(self) -> str:
+        """What went wrong, in the words that failures are counted by: the first reason, or else the first gate."""
+        said = self.validation
+        if said.reason_codes:
+            return said.reason_codes[0]
+        return said.failed_gates[0] if said.failed_gates else ""
+
+
+T = TypeVar("T", bound=Struct)
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(Evidence).decode
+_read: Final = msgspec.json.Decoder().decode
+
+
+def result(given: str) -> Result:
+    """Return the result that a word stands for. Raises `InvalidPayloadError`."""
+    found = _RESULTS.get(given) or _RESULTS.get(given.strip().upper().replace("-", "_"))
+    if found is None:
+        names = ", ".join(each.value for each in Result)
+        raise InvalidPayloadError(f"validation.result {given[:_SHOWN_MAX]!r}: not one of {names}")
+    return found
+
+
+def is_evidence_id(given: str) -> bool:
+    """Whether a text has the form of an evidence's id: `evd-` and a ULID."""
+    return _ID.fullmatch(given) is not None
+
+
+def evidence_id(given: str) -> str:
+    """Return an id if it has the form of one. Raises `InvalidIdError`."""
+    if not is_evidence_id(given):
+        raise InvalidIdError(
+            f"evidence_id {given[:_SHOWN_MAX]!r}: write evd- and a ULID of 26 capital letters and digits, "
+            "or leave it out and it is made"
+        )
+    return given
+
+
+def row_of(evidence: Evidence, made_id: str, now_ms: int) -> Item:
+    """Return evidence as a row without ttl, `made_id` and the present moment filling in what it lacks.
+
+    Raises `InvalidIdError` or `InvalidPayloadError` naming the field that is not as it must be.
+    """
+    return row_of_line(line_of(evidence, made_id, now_ms))
+
+
+def line_of(evidence: Evidence, made_id: str, now_ms: int) -> bytes:
+    """Return the content of the row that `row_of` makes as one line of JSON. Raises as that does."""
+    evidence_id(made_id)
+    dataset_urn(evidence.dataset_urn)
+    given = evidence.created_at
+    try:
+        created_at = moment(given, field="created_at") if given else instant(now_ms)
+        line = _encode(
+            msgspec.structs.replace(evidence, evidence_id=made_id, created_at=created_at, pinned_by=(), archived=False)
+        )
+        # What Python code builds is not checked as it is built, and may come from anywhere.
+        _decode(line)
+    except (msgspec.ValidationError, UnicodeEncodeError, TypeError) as exc:
+        raise InvalidPayloadError(f"evidence {made_id}: {exc}") from exc
+    size = len(line)
+    if size > EVIDENCE_BYTES_MAX:
+        raise InvalidPayloadError(
+            f"evidence {made_id}: {size} bytes, at most {EVIDENCE_BYTES_MAX}; keep what is large behind payload_ref"
+        )
+    return line
+
+
+def evidence_of(row: Mapping[str, Any]) -> Evidence:
+    """Return the evidence that a row holds. Raises `CorruptionError` if it holds none."""
+    try:
+        found = shapes.convert(row, Evidence)
+    except msgspec.ValidationError as exc:
+        raise CorruptionError(f"evidence {row.get('evidence_id')!r}: its row is not evidence: {exc}") from exc
+    if PIN_MARK not in row:
+        return found
+    pins = tuple(sorted(name.removeprefix(PIN) for name in row if name.startswith(PIN)))
+    return msgspec.structs.replace(found, pinned_by=pins)
+
+
+def content_of(row: Mapping[str, Any]) -> Item:
+    """Return what a row says, without how long it is kept and for whom."""
+    return {name: value for name, value in row.items() if name not in (TTL, PIN_MARK) and not name.startswith(PIN)}
+
+
+def archived_evidence(line: bytes) -> Evidence:
+    """Return the evidence of a line. Raises `msgspec.DecodeError` if the line is damaged."""
+    return msgspec.structs.replace(_decode(line), archived=True)
+
+
+def row_of_line(line: bytes) -> Item:
+    """Return the row that a line was made of."""
+    row: Item = _read(line)
+    return row
+
+
+def from_outside(given: Mapping[str, Any]) -> Evidence:
+    """Return evidence as a neighbour gives it: in this store's own form, or in that of the evidence bus.
+
+    The bus says `timestamp` for `created_at` and `producer.id` for `producer_id`, gives the results of single gates
+    and a bare `trace_id`. What is not known is left out. Raises `InvalidPayloadError` or `InvalidIdError`.
+    """
+    shaped = {
+        "evidence_id": given.get("evidence_id") or "",
+        "dataset_urn": given.get("dataset_urn"),
+        "created_at": given.get("created_at") or given.get("timestamp") or "",
+        "producer": _producer(_map(given, "producer")),
+        "source": _part(_map(given, "source"), Source),
+        "validation": validation_of(_map(given, "validation")),
+        "fingerprints": _part(_map(given, "fingerprints"), Fingerprints),
+        "otel": _otel(given),
+        "correlation": _part(_map(given, "correlation"), Correlation),
+        "payload_ref": given.get("payload_ref"),
+        "payload_size_bytes": given.get("payload_size_bytes"),
+    }
+    evidence = checked({name: value for name, value in shaped.items() if value is not None})
+    if not evidence.created_at:
+        return evidence
+    return msgspec.structs.replace(evidence, created_at=moment(evidence.created_at, field="created_at"))
+
+
+def checked(given: Mapping[str, Any]) -> Evidence:
+    """Return evidence of which each part is in this store's own form, and the moment in the one form.
+
+    Raises `InvalidPayloadError` or `InvalidIdError`.
+    """
+    try:
+        evidence = shapes.convert(given, Evidence)
+    except msgspec.ValidationError as exc:
+        raise InvalidPayloadError(f"evidence {str(given.get('evidence_id', ''))[:_SHOWN_MAX]!r}: {exc}") from exc
+    if evidence.evidence_id:
+        evidence_id(evidence.evidence_id)
+    dataset_urn(evidence.dataset_urn)
+    return evidence
+
+
+def _map(given: Mapping[str, Any], field: str) -> Mapping[str, Any] | None:
+    found = given.get(field)
+    if found is not None and not isinstance(found, Mapping):
+        raise InvalidPayloadError(f"evidence: {field} is {type(found).__name__}; it is an object")
+    return found
+
+
+def _part(given: Mapping[str, Any] | None, kind: type[T]) -> dict[str, Any] | None:
+    """Return what a part may have and has, or None."""
+    if given is None:
+        return None
+    return {name: given[name] for name in kind.__struct_fields__ if given.get(name) is not None} or None
+
+
+def _producer(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if given is None or not (given.get("producer_id") or given.get("id")):
+        return None
+    part = {"producer_id": given.get("producer_id") or given["id"], "version": given.get("version")}
+    confidence = given.get("confidence")
+    if confidence:
+        part["confidence"] = vocabulary.confidence(str(confidence))
+    return {name: value for name, value in part.items() if value is not None}
+
+
+def _otel(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    part = dict(_part(_map(given, "otel"), Otel) or {})
+    for name in ("trace_id", "span_id"):
+        if name not in part and given.get(name):
+            part[name] = given[name]
+    return part or None
+
+
+def validation_of(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a check said in this store's own form. Raises `InvalidPayloadError`."""
+    if given is None:
+        raise InvalidPayloadError("evidence: validation is missing; give at least its result")
+    gates = [_gate(gate) for gate in _sequence(given, "gates")]
+    said = given.get("result")
+    if said is None and not gates:
+        raise InvalidPayloadError("evidence: validation.result is missing; write PASS, FAIL, WARN or SKIP")
+    failed = [gate for gate in gates if gate["result"] is Result.FAIL]
+    reasons = [gate["reason_code"] for gate in failed if "reason_code" in gate]
+    return {
+        "result": _worst(gate["result"] for gate in gates) if said is None else result(str(said)),
+        "failed_gates": _sequence(given, "failed_gates") or [gate["gate"] for gate in failed],
+        "reason_codes": _sequence(given, "reason_codes") or list(dict.fromkeys(reasons)),
+        "gates": gates,
+    }
+
+
+def _gate(given: object) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise InvalidPayloadError(f"evidence: validation.gates holds {type(given).__name__}; each is an object")
+    part = _part(given, Gate) or {}
+    part["result"] = result(str(given.get("result", "")))
+    details = part.get("details")
+    if details is not None and not isinstance(details, str):
+        part["details"] = _as_json(details)
+    try:
+        shapes.convert(part, Gate)
+    except msgspec.ValidationError as exc:
+        raise InvalidPayloadError(f"evidence: validation.gates: {exc}") from exc
+    return part
+
+
+def _as_json(details: object) -> str:
+    try:
+        return msgspec.json.encode(details).decode()
+    except (TypeError, ValueError) as exc:
+        raise InvalidPayloadError(f"evidence: validation.gates: details cannot be written as JSON: {exc}") from exc
+
+
+def _sequence(given: Mapping[str, Any], field: str) -> list[Any]:
+    found = given.get(field) or []
+    if not isinstance(found, list | tuple):
+        raise InvalidPayloadError(f"evidence: validation.{field} is {type(found).__name__}; it is a list")
+    return list(found)
+
+
+def _worst(results: Iterable[Result]) -> Result:
+    said = set(results)
+    return next(each for each in _WORST_FIRST if each in said)

@@ -1,0 +1,1 @@
+"""Gate: say here what this part is for."""

@@ -1,0 +1,263 @@
+"""May a dataset be read or published now: decided from what is known of it, with every reason given."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.errors import InvalidPayloadError
+from headgate.health.model.datasets import Dataset, DatasetStatus
+from headgate.health.model.enums import FRESHNESS, Severity, SignalState
+from headgate.health.model.incidents import Incident
+from headgate.health.model.signals import Signal
+from headgate.health.model.timestamps import instant, milliseconds
+
+# How long a caller may go by an answer before it asks again.
+ANSWER_SECONDS: Final = 30
+# A signal that nobody has renewed for so long says nothing any more, whatever it said.
+AGE_SECONDS_MAX: Final = 86_400.0
+AGE_SECONDS_LONGEST: Final = 366 * 86_400
+
+
+class Verb(enum.StrEnum):
+    """What someone wants to do with a dataset. PUBLISH: let its readers have what was written."""
+
+    READ = "read"
+    PUBLISH = "publish"
+
+
+class Ruling(enum.StrEnum):
+    """What the gate says, from best to worst."""
+
+    ALLOW = "allow"
+    WARN = "warn"
+    UNKNOWN = "unknown"
+    BLOCK = "block"
+
+
+class OnUnknown(enum.StrEnum):
+    """What is said of a dataset whose state is not known. ASK leaves it to the caller: the ruling is UNKNOWN."""
+
+    ALLOW = "allow"
+    WARN = "warn"
+    BLOCK = "block"
+    ASK = "unknown"
+
+
+class Code(enum.StrEnum):
+    """Why."""
+
+    SIGNAL_CRITICAL = "SIGNAL_CRITICAL"
+    SIGNAL_WARNING = "SIGNAL_WARNING"
+    SIGNAL_UNKNOWN = "SIGNAL_UNKNOWN"
+    SIGNAL_OUTDATED = "SIGNAL_OUTDATED"
+    NO_SIGNALS = "NO_SIGNALS"
+    INCIDENT_OPEN = "INCIDENT_OPEN"
+    DATASET_NOT_FOUND = "DATASET_NOT_FOUND"
+    DATASET_DEPRECATED = "DATASET_DEPRECATED"
+    DATASET_DELETED = "DATASET_DELETED"
+    OVERRIDDEN = "OVERRIDDEN"
+
+
+class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One fact that the ruling rests on, and what it alone would make of it."""
+
+    code: Code
+    ruling: Ruling
+    dataset_urn: str
+    message: str
+    signal_type: str | None = None
+    incident_id: str | None = None
+    since: str | None = None
+
+
+class Override(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Someone's word that a dataset may be used although it is not well, until a moment."""
+
+    override_id: str
+    dataset_urn: str
+    verb: Verb
+    actor: str
+    reason: str
+    created_at: str
+    expires_at: str
+    # Whom it is for; without one it is for all.
+    principal: str | None = None
+    ticket: str | None = None
+
+
+class DatasetRuling(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the gate says of one dataset. `until` is when that changes by itself, if it does."""
+
+    dataset_urn: str
+    ruling: Ruling
+    reasons: tuple[Reason, ...] = ()
+    since: str | None = None
+    until: str | None = None
+    override_id: str | None = None
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """What someone asks of the gate. Raises `InvalidPayloadError` for an age that is none."""
+
+    principal: str
+    verb: Verb = Verb.READ
+    on_unknown: OnUnknown = OnUnknown.WARN
+    age_seconds_max: float = AGE_SECONDS_MAX
+
+    def __post_init__(self) -> None:
+        # Written so that NaN, which compares false with everything, is refused too.
+        if not 0 < self.age_seconds_max <= AGE_SECONDS_LONGEST:
+            raise InvalidPayloadError(
+                f"max_age {self.age_seconds_max}: give a time of up to {AGE_SECONDS_LONGEST:,} seconds"
+            )
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """What is known of a dataset."""
+
+    dataset_urn: str
+    dataset: Dataset | None
+    signals: Sequence[Signal] = ()
+    incidents: Sequence[Incident] = ()
+    overrides: Sequence[Override] = ()
+
+
+_RANK: Final = {ruling: rank for rank, ruling in enumerate(Ruling)}
+
+
+def worst(rulings: Sequence[Ruling]) -> Ruling:
+    """Return the worst of some rulings; ALLOW if there are none."""
+    return max(rulings, key=_RANK.__getitem__, default=Ruling.ALLOW)
+
+
+def judge(known: Known, question: Question, now_ms: int) -> DatasetRuling:
+    """Return what the gate says of a dataset."""
+    reasons = [*_of_dataset(known, question), *_of_signals(known, question, now_ms), *_of_incidents(known, question)]
+    ruling = worst([each.ruling for each in reasons])
+    override = _override(known.overrides, question, now_ms) if ruling in (Ruling.BLOCK, Ruling.UNKNOWN) else None
+    if override is not None:
+        said = f"{override.actor} allows it until {override.expires_at}: {override.reason}"
+        reasons.append(
+            Reason(
+                code=Code.OVERRIDDEN,
+                ruling=Ruling.ALLOW,
+                dataset_urn=known.dataset_urn,
+                message=said,
+                since=override.created_at,
+            )
+        )
+    against = [each for each in reasons if each.ruling is ruling and ruling is not Ruling.ALLOW]
+    return DatasetRuling(
+        dataset_urn=known.dataset_urn,
+        ruling=ruling if override is None else Ruling.WARN,
+        reasons=tuple(sorted(reasons, key=lambda each: -_RANK[each.ruling])),
+        since=min((each.since for each in against if each.since is not None), default=None),
+        until=None if override is None else override.expires_at,
+        override_id=None if override is None else override.override_id,
+    )
+
+
+def _of_dataset(known: Known, question: Question) -> list[Reason]:
+    urn, dataset = known.dataset_urn, known.dataset
+    if dataset is None:
+        message = f"{urn} is not registered; register it, or mend the name"
+        return [_reason(Code.DATASET_NOT_FOUND, _unknown(question), urn, message)]
+    if dataset.status is DatasetStatus.DELETED:
+        message = f"{urn} was deleted on {dataset.updated_at}; read what took its place"
+        return [_reason(Code.DATASET_DELETED, Ruling.BLOCK, urn, message, since=dataset.updated_at)]
+    found = []
+    if dataset.status is DatasetStatus.DEPRECATED:
+        message = f"{urn} is deprecated; ask {dataset.owner_team} what takes its place"
+        found.append(_reason(Code.DATASET_DEPRECATED, Ruling.WARN, urn, message, since=dataset.updated_at))
+    if not known.signals:
+        message = f"nothing is known of the health of {urn}: no signal was ever reported"
+        found.append(_reason(Code.NO_SIGNALS, _unknown(question), urn, message))
+    return found
+
+
+def _of_signals(known: Known, question: Question, now_ms: int) -> list[Reason]:
+    oldest = instant(max(0, now_ms - int(question.age_seconds_max * 1000)))
+    found = [_of_signal(signal, question) for signal in known.signals]
+    # One that is not renewed any more says nothing of today, whatever it said.
+    found += [_outdated(signal, question) for signal in known.signals if signal.last_updated < oldest]
+    return [each for each in found if each is not None]
+
+
+def _outdated(signal: Signal, question: Question) -> Reason:
+    said = f"was last evaluated at {signal.last_updated}; see whether its engine still runs"
+    message = f"{signal.signal_type} of {signal.dataset_urn} {said}"
+    return _told(Code.SIGNAL_OUTDATED, _unknown(question), signal, message, signal.last_updated)
+
+
+def _of_signal(signal: Signal, question: Question) -> Reason | None:
+    named, value = f"{signal.signal_type} of {signal.dataset_urn}", signal.value
+    since = value.breach_start or signal.state_changed_at
+    if value.state is SignalState.CRITICAL:
+        # To publish is what mends a dataset that is late.
+        is_cure = question.verb is Verb.PUBLISH and signal.signal_type == FRESHNESS
+        message = f"{named} is CRITICAL since {since}: {value.failure_signature}"
+        return _told(Code.SIGNAL_CRITICAL, Ruling.WARN if is_cure else Ruling.BLOCK, signal, message, since)
+    if value.state is SignalState.WARNING:
+        message = f"{named} is WARNING since {since}: {value.failure_signature}"
+        return _told(Code.SIGNAL_WARNING, Ruling.WARN, signal, message, since)
+    if value.state is SignalState.UNKNOWN:
+        message = f"{named} could not be evaluated since {signal.state_changed_at}"
+        return _told(Code.SIGNAL_UNKNOWN, _unknown(question), signal, message, signal.state_changed_at)
+    return None
+
+
+def _of_incidents(known: Known, question: Question) -> list[Reason]:
+    unwell = {each.value.incident_id for each in known.signals if each.state is not SignalState.OK}
+    found = []
+    for incident in known.incidents:
+        # One whose signals are all well again is about to end by itself; one that people opened is as they say.
+        is_ending = bool(incident.links) and incident.incident_id not in unwell
+        blocks = incident.severity is Severity.SEV_1 and not is_ending and question.verb is Verb.READ
+        ruling = Ruling.BLOCK if blocks else Ruling.WARN
+        message = f"{incident.incident_id} is {incident.status} ({incident.severity}): {incident.title}"
+        found.append(
+            Reason(
+                code=Code.INCIDENT_OPEN,
+                ruling=ruling,
+                dataset_urn=known.dataset_urn,
+                message=message,
+                incident_id=incident.incident_id,
+                since=incident.episode_started_at or incident.created_at,
+            )
+        )
+    return found
+
+
+def _override(overrides: Sequence[Override], question: Question, now_ms: int) -> Override | None:
+    fitting = [
+        each
+        for each in overrides
+        if each.verb is question.verb
+        and each.principal in (None, question.principal)
+        and milliseconds(each.expires_at) > now_ms
+    ]
+    return max(fitting, key=lambda each: each.expires_at, default=None)
+
+
+def _unknown(question: Question) -> Ruling:
+    return Ruling(question.on_unknown.value)
+
+
+def _reason(code: Code, ruling: Ruling, urn: str, message: str, since: str | None = None) -> Reason:
+    return Reason(code=code, ruling=ruling, dataset_urn=urn, message=message, since=since)
+
+
+def _told(code: Code, ruling: Ruling, signal: Signal, message: str, since: str) -> Reason:
+    return Reason(
+        code=code,
+        ruling=ruling,
+        dataset_urn=signal.dataset_urn,
+        message=message,
+        signal_type=signal.signal_type,
+        incident_id=signal.value.incident_id,
+        since=since,
+    )

@@ -1,0 +1,123 @@
+"""Flags: switches that people throw and programs look at every few seconds, such as the one that stops a fleet."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from headgate import shapes
+from headgate.auth.audit_entry import AuditEntry, AuditLog
+from headgate.clock import Clock
+from headgate.errors import (
+    ConflictError,
+    InvalidIdError,
+    InvalidPayloadError,
+    NotFoundError,
+    StoreBusyError,
+    VersionConflictError,
+)
+from headgate.health.model.timestamps import instant
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Put, Query
+from headgate.store.model.schema import Key
+from headgate.store.port import Store
+
+ATTEMPTS_MAX: Final = 32
+ALL_MAX: Final = 1000
+REASON_MAX: Final = 1024
+ANY_VERSION: Final = -1
+_PARTITION: Final = "FLAGS"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class Flag(Struct, frozen=True, kw_only=True):
+    """A switch, who threw it last, and why."""
+
+    name: str
+    is_on: bool
+    reason: str
+    updated_by: str
+    updated_at: str
+    version: int
+
+
+class Flags:
+    """Keeps flags; each change is in the audit. Safe to use from many processes."""
+
+    def __init__(self, store: Store, clock: Clock, audit: AuditLog) -> None:
+        self._store = store
+        self._clock = clock
+        self._audit = audit
+
+    def get(self, name: str) -> Flag:
+        """Return a flag as it stands now. Raises `NotFoundError` for one that nobody has ever set."""
+        found = self._find(name)
+        if found is None:
+            raise NotFoundError(f"flag {name}: nobody has ever set it; what that means is for its reader to say")
+        return found
+
+    def ls(self) -> list[Flag]:
+        """Return all flags, by name."""
+        page = self._store.query(Query(table=CONTROL, partition=_PARTITION, limit=ALL_MAX, consistent=True))
+        return [shapes.convert(row, Flag) for row in page.items]
+
+    def put(self, name: str, *, is_on: bool, actor: str, reason: str, expected_version: int = ANY_VERSION) -> Flag:
+        """Set a flag. As it is already, nothing changes.
+
+        `expected_version` 0: it must not be there; -1: whatever there is. Raises `InvalidIdError` for what cannot be a
+        name, `InvalidPayloadError` without a reason, `VersionConflictError`, and `StoreBusyError` if others were
+        faster again and again.
+        """
+        if not reason.strip() or len(reason) > REASON_MAX:
+            raise InvalidPayloadError(f"flag {name[:80]}: reason is missing, or longer than {REASON_MAX}")
+        for _ in range(ATTEMPTS_MAX):
+            held = self._find(name)
+            if held is not None and held.is_on is is_on:
+                return held
+            version = 0 if held is None else held.version
+            if expected_version not in (ANY_VERSION, version):
+                raise VersionConflictError(
+                    f"flag {name}: it is at version {version}, not {expected_version}; read it again"
+                )
+            flag = Flag(
+                name=name,
+                is_on=is_on,
+                reason=reason,
+                updated_by=actor,
+                updated_at=instant(int(self._clock.seconds() * 1000)),
+                version=version + 1,
+            )
+            row = {**CONTROL.key_attributes(_key(name)), **msgspec.to_builtins(flag)}
+            put = Put(CONTROL, row, absent() if held is None else version_is(version))
+            try:
+                self._audit.commit([put], _entry(flag))
+            except ConflictError:
+                continue
+            return flag
+        raise StoreBusyError(f"flag {name}: others were faster {ATTEMPTS_MAX} times; try again")
+
+    def _find(self, name: str) -> Flag | None:
+        row = self._store.get(CONTROL, _key(name), consistent=True)
+        return None if row is None else shapes.convert(row, Flag)
+
+
+def _key(name: str) -> Key:
+    if _NAME.fullmatch(name) is None:
+        raise InvalidIdError(f"flag {name[:80]!r}: write a name such as fleet.enabled, of at most 128 characters")
+    return Key(_PARTITION, name)
+
+
+def _entry(flag: Flag) -> AuditEntry:
+    return AuditEntry(
+        actor=flag.updated_by,
+        action="flag.on" if flag.is_on else "flag.off",
+        entity=f"flag:{flag.name}",
+        before_version=flag.version - 1 or None,
+        after_version=flag.version,
+        changed=("is_on",),
+        reason=flag.reason,
+    )

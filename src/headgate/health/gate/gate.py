@@ -1,0 +1,127 @@
+"""The gate: may this be read or published now, why, since when, until when, and who may say otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.errors import InvalidPayloadError
+from headgate.health.gate.decisions import (
+    ANSWER_SECONDS,
+    DatasetRuling,
+    Known,
+    Question,
+    Reason,
+    Ruling,
+    Verb,
+    judge,
+    worst,
+)
+from headgate.health.gate.overrides import override_of, overrides_query
+from headgate.health.incidents.rows import Plain, Sealer, incident_key, incident_of, open_query
+from headgate.health.model import urns
+from headgate.health.model.datasets import Dataset
+from headgate.health.model.incidents import Incident
+from headgate.health.model.timestamps import instant
+from headgate.health.signals.reads import SIGNALS_OF_A_DATASET_MAX
+from headgate.health.signals.rows import signal_of
+from headgate.store.catalogue.tables import INCIDENT_INDEX, SIGNAL_STATE
+from headgate.store.model.requests import Page, Query
+from headgate.store.port import Store
+
+DATASETS_MAX: Final = 200
+OVERRIDABLE_BY: Final = ("admin", "operator")
+_QUERIES: Final = 3
+
+
+class GateAnswer(Struct, frozen=True, kw_only=True):
+    """What the gate says of everything that was asked about: the worst of what it says of each."""
+
+    decision: Ruling
+    verb: Verb
+    principal: str
+    as_of: str
+    datasets: tuple[DatasetRuling, ...]
+    reasons: tuple[Reason, ...]
+    since: str | None
+    until: str | None
+    override_id: str | None
+    overridable_by: tuple[str, ...]
+    ttl_seconds: int = ANSWER_SECONDS
+    # False if something was answered from memory because the store could not be asked.
+    complete: bool = True
+
+
+class Gatekeeper:
+    """Answers questions at the gate, each with one call to the store, and one more if there are open incidents."""
+
+    def __init__(
+        self, store: Store, clock: Clock, *, find: Callable[[str], Dataset | None], sealer: Sealer | None = None
+    ) -> None:
+        """Take the store, and `find`, which says what the registry knows of a dataset."""
+        self._store = store
+        self._clock = clock
+        self._find = find
+        self._sealer = sealer if sealer is not None else Plain()
+
+    def check(self, dataset_urns: Sequence[str], question: Question) -> GateAnswer:
+        """Say whether some datasets may be used. Raises `InvalidPayloadError` or `InvalidIdError`."""
+        if not 1 <= len(dataset_urns) <= DATASETS_MAX:
+            raise InvalidPayloadError(f"datasets: {len(dataset_urns)} given; ask about 1 to {DATASETS_MAX} at once")
+        names = [urns.dataset_urn(each) for each in dict.fromkeys(dataset_urns)]
+        found = [self._find(name) for name in names]
+        # A name without a version stands for the dataset that is registered, and its signals are kept there.
+        kept = [name if each is None else each.dataset_urn for name, each in zip(names, found, strict=True)]
+        pages = self._store.query_many([query for urn in kept for query in _queries(urn)])
+        named = [row["incident_id"] for page in pages[1::_QUERIES] for row in page.items]
+        incidents = self._incidents(named)
+        now_ms = int(self._clock.seconds() * 1000)
+        rulings = [
+            judge(_known(urn, dataset, pages[start : start + _QUERIES], incidents), question, now_ms)
+            for urn, dataset, start in zip(kept, found, range(0, len(pages), _QUERIES), strict=True)
+        ]
+        decision = worst([each.ruling for each in rulings])
+        against = [each for each in rulings if each.ruling is decision]
+        return GateAnswer(
+            decision=decision,
+            verb=question.verb,
+            principal=question.principal,
+            as_of=instant(now_ms),
+            datasets=tuple(rulings),
+            reasons=tuple(reason for each in rulings for reason in each.reasons),
+            since=min((each.since for each in against if each.since is not None), default=None),
+            until=min((each.until for each in against if each.until is not None), default=None),
+            override_id=next((each.override_id for each in rulings if each.override_id is not None), None),
+            overridable_by=OVERRIDABLE_BY if decision in (Ruling.BLOCK, Ruling.UNKNOWN) else (),
+            complete=not any(each is not None and each.stale for each in found),
+        )
+
+    def _incidents(self, incident_ids: Sequence[str]) -> dict[str, Incident]:
+        if not incident_ids:
+            return {}
+        keys = [incident_key(each) for each in dict.fromkeys(incident_ids)]
+        found = (row for row in self._store.get_many(INCIDENT_INDEX, keys) if row is not None)
+        return {row["incident_id"]: incident_of(row, self._sealer) for row in found}
+
+
+def _known(urn: str, dataset: Dataset | None, pages: Sequence[Page], incidents: Mapping[str, Incident]) -> Known:
+    signals, opened, overrides = pages
+    held = (incidents.get(row["incident_id"]) for row in opened.items)
+    return Known(
+        dataset_urn=urn,
+        dataset=dataset,
+        signals=[signal_of(row) for row in signals.items],
+        incidents=[each for each in held if each is not None and each.is_open],
+        overrides=[override_of(row) for row in overrides.items],
+    )
+
+
+def _queries(urn: str) -> list[Query]:
+    return [
+        Query(table=SIGNAL_STATE, partition=urn, limit=SIGNALS_OF_A_DATASET_MAX),
+        open_query(urn),
+        overrides_query(urn),
+    ]

@@ -1,0 +1,176 @@
+"""Everything about an incident that someone needs who asks why: gathered in one call, with what could not be had."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.errors import DatasetNotFoundError, TransientError
+from headgate.health.evidence.cache import Contrast, EvidenceCache
+from headgate.health.evidence.rows import Evidence
+from headgate.health.incidents.service import Incidents
+from headgate.health.lineage.blast_radius import BlastRadii, BlastRadius
+from headgate.health.lineage.rows import LineageEntry
+from headgate.health.lineage.service import Lineage
+from headgate.health.model.datasets import Dataset
+from headgate.health.model.incidents import Incident
+from headgate.health.model.signals import Signal
+from headgate.health.model.timestamps import instant, milliseconds
+from headgate.health.registry.service import Registry
+from headgate.health.signals.writer import Signals
+
+# What happened so long before an incident belongs to its story.
+BEFORE_MS: Final = 60 * 60 * 1000
+VERSIONS_LOOKED_AT: Final = 20
+
+T = TypeVar("T")
+
+
+class Happening(enum.StrEnum):
+    """What kind of thing happened."""
+
+    SIGNAL = "signal"
+    INCIDENT = "incident"
+    CONFIG = "config"
+    DEPLOYMENT = "deployment"
+    EVIDENCE = "evidence"
+
+
+class TimelineEntry(Struct, frozen=True):
+    """One thing that happened around an incident."""
+
+    at: str
+    kind: Happening
+    what: str
+
+
+class Missing(Struct, frozen=True):
+    """A part of the story that could not be had now, and why."""
+
+    part: str
+    why: str
+
+
+class IncidentContext(Struct, frozen=True, kw_only=True):
+    """The story of an incident. `complete` is false if anything is missing or only partly known."""
+
+    incident: Incident
+    dataset: Dataset | None
+    signals: tuple[Signal, ...]
+    evidence: tuple[Evidence, ...]
+    first_bad: Evidence | None
+    last_good: Evidence | None
+    writers: tuple[LineageEntry, ...]
+    readers: tuple[LineageEntry, ...]
+    blast_radius: BlastRadius | None
+    timeline: tuple[TimelineEntry, ...]
+    missing: tuple[Missing, ...]
+    complete: bool
+    as_of: str
+
+
+class Contexts:
+    """Tells the stories of incidents."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        incidents: Incidents,
+        signals: Signals,
+        registry: Registry,
+        evidence: EvidenceCache,
+        lineage: Lineage,
+        blast_radii: BlastRadii,
+    ) -> None:
+        self._clock = clock
+        self._incidents = incidents
+        self._signals = signals
+        self._registry = registry
+        self._evidence = evidence
+        self._lineage = lineage
+        self._blast_radii = blast_radii
+
+    def of(self, incident_id: str) -> IncidentContext:
+        """Return the story of an incident. Raises `NotFoundError`.
+
+        The incident itself is read as it stands now; a part that cannot be had is named rather than left out silently.
+        """
+        incident = self._incidents.get(incident_id)
+        urn, missing = incident.primary_dataset_urn, list[Missing]()
+
+        def part(name: str, read: Callable[[], T], without: T) -> T:
+            try:
+                return read()
+            except (TransientError, DatasetNotFoundError) as exc:
+                missing.append(Missing(name, exc.message))
+                return without
+
+        began = incident.episode_started_at or incident.created_at
+        signals: list[Signal] = part("signals", lambda: self._signals.of_dataset(urn), [])
+        breach = min((each.value.breach_start for each in signals if each.value.breach_start), default=began)
+        found = part("evidence", lambda: self._evidence.get_many(incident.evidence_sample), None)
+        contrast = part(
+            "first_bad", lambda: self._evidence.first_bad_and_last_good(urn, since=breach), Contrast(None, None)
+        )
+        for evidence_id in () if found is None else found.missing:
+            missing.append(Missing("evidence", f"{evidence_id} is neither kept nor archived"))
+        for evidence_id, why in {} if found is None else found.unreadable.items():
+            missing.append(Missing("evidence", f"{evidence_id}: {why}"))
+        blast_radius = part("blast_radius", lambda: self._blast_radii.downstream(urn), None)
+        if blast_radius is not None and not blast_radius.complete:
+            missing.append(Missing("blast_radius", "the lineage is larger than is followed"))
+        evidence = () if found is None else tuple(found.evidence.values())
+        return IncidentContext(
+            incident=incident,
+            dataset=part("dataset", lambda: self._registry.find(urn), None),
+            signals=tuple(signals),
+            evidence=evidence,
+            first_bad=contrast.first_bad,
+            last_good=contrast.last_good,
+            writers=tuple(part("writers", lambda: self._lineage.writers(urn).entries, [])),
+            readers=tuple(part("readers", lambda: self._lineage.readers(urn).entries, [])),
+            blast_radius=blast_radius,
+            timeline=tuple(part("timeline", lambda: self._timeline(incident, contrast), [])),
+            missing=tuple(missing),
+            complete=not missing,
+            as_of=instant(int(self._clock.seconds() * 1000)),
+        )
+
+    def _timeline(self, incident: Incident, contrast: Contrast) -> list[TimelineEntry]:
+        now = instant(int(self._clock.seconds() * 1000))
+        since = instant(milliseconds(incident.created_at) - BEFORE_MS)
+        urn = incident.primary_dataset_urn
+        found = [
+            TimelineEntry(step.at, Happening.INCIDENT, f"{step.status} ({step.phase}) by {step.actor}: {step.reason}")
+            for step in incident.steps
+        ]
+        for signal_type in incident.signal_types:
+            for each in self._signals.history(urn, signal_type, since, now):
+                said = f"{signal_type} {each.previous_state or 'first'} -> {each.state}"
+                found.append(TimelineEntry(each.changed_at, Happening.SIGNAL, said + (" (late)" if each.late else "")))
+        found += self._of_configs(urn, since)
+        for name, evidence in (("last good", contrast.last_good), ("first bad", contrast.first_bad)):
+            if evidence is not None:
+                found.append(TimelineEntry(evidence.created_at, Happening.EVIDENCE, f"{name}: {evidence.evidence_id}"))
+        producer = incident.implicated_producer
+        if producer is not None and producer.deployed_at is not None:
+            said = f"{producer.producer_id} {producer.version} was deployed"
+            found.append(TimelineEntry(producer.deployed_at, Happening.DEPLOYMENT, said))
+        return sorted(found, key=lambda each: each.at)
+
+    def _of_configs(self, urn: str, since: str) -> list[TimelineEntry]:
+        try:
+            versions = self._registry.history(urn, limit=VERSIONS_LOOKED_AT).versions
+        except DatasetNotFoundError:
+            return []
+        return [
+            TimelineEntry(
+                each.updated_at, Happening.CONFIG, f"config version {each.config_version} by {each.updated_by}"
+            )
+            for each in versions
+            if each.updated_at >= since
+        ]

@@ -1,0 +1,1 @@
+"""Incidents: say here what this part is for."""

@@ -1,0 +1,363 @@
+"""What may become of an incident, from its opening to its end: decided without looking anywhere.
+
+Why an incident is over by itself: its signals are OK again, or fail in ways that are another incident's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from msgspec.structs import asdict, replace
+
+from headgate.errors import IllegalTransitionError, InvalidPayloadError
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import timestamps as moments
+from headgate.health.model.enums import IncidentStatus, Phase, Severity, SignalState, Stage, Tier
+from headgate.health.model.incidents import (
+    KEYS_MAX,
+    LINKS_MAX,
+    SAMPLES_MAX,
+    SIGNATURES_MAX,
+    STEPS_MAX,
+    TEXT_MAX,
+    TITLE_MAX,
+    Changes,
+    Incident,
+    Link,
+    Notification,
+    Resolution,
+    Step,
+    Trouble,
+)
+from headgate.health.model.timestamps import instant
+from headgate.health.signals.decisions import Standing
+from headgate.store.model.values import Item
+
+OPEN: Final = Stage(IncidentStatus.OPEN, Phase.NEW)
+RESOLVED: Final = Stage(IncidentStatus.RESOLVED, Phase.RESOLVED)
+CLOSED: Final = Stage(IncidentStatus.RESOLVED, Phase.CLOSED)
+# A breach that returns so soon after it was resolved is the same trouble, and no new page.
+REOPEN_MS: Final = 60 * 60 * 1000
+# Broken out again as often as this, it is given longer to be quiet before it counts as over.
+FLAPS: Final = 3
+QUIET_MS: Final = 5 * 60 * 1000
+FLAPPING_QUIET_MS: Final = 30 * 60 * 1000
+SNOOZE_MS_MAX: Final = 7 * 24 * 3600 * 1000
+
+_CRITICAL: Final = {Tier.TIER_1: Severity.SEV_1, Tier.TIER_2: Severity.SEV_2, Tier.TIER_3: Severity.SEV_3}
+_WARNING: Final = {Tier.TIER_1: Severity.SEV_2, Tier.TIER_2: Severity.SEV_3, Tier.TIER_3: Severity.SEV_3}
+# From where to where, and whether it takes a reason to say why.
+_MOVES: Final[dict[tuple[IncidentStatus, IncidentStatus], bool]] = {
+    (IncidentStatus.OPEN, IncidentStatus.ACKNOWLEDGED): False,
+    (IncidentStatus.OPEN, IncidentStatus.RESOLVED): False,
+    (IncidentStatus.ACKNOWLEDGED, IncidentStatus.ACKNOWLEDGED): False,
+    (IncidentStatus.ACKNOWLEDGED, IncidentStatus.OPEN): True,
+    (IncidentStatus.ACKNOWLEDGED, IncidentStatus.RESOLVED): False,
+    (IncidentStatus.RESOLVED, IncidentStatus.RESOLVED): False,
+    (IncidentStatus.RESOLVED, IncidentStatus.OPEN): True,
+}
+
+
+_TEXTS: Final = ("title", "assignee", "oncall_user", "rca_summary", "ticket", "reason")
+
+
+def severity_for(state: SignalState, tier: Tier) -> Severity:
+    """Return how urgent a breach of a dataset of this tier is."""
+    return (_CRITICAL if state is SignalState.CRITICAL else _WARNING)[tier]
+
+
+def dedup_key_for(trouble: Trouble) -> str:
+    """Return what two reports of one trouble have in common: the dataset, and how it fails."""
+    how = trouble.failure_signatures[0] if trouble.failure_signatures else "+".join(sorted(trouble.signal_types))
+    # A word of the caller's own is one of its dataset: it cannot lead to the incidents of others.
+    own = trouble.dedup_key.removeprefix(f"{trouble.dataset_urn}#")
+    return f"{trouble.dataset_urn}#{own or how}"
+
+
+def opened(
+    trouble: Trouble, links: tuple[Link, ...], incident_id: str, standing: Standing, actor: str, now_ms: int
+) -> Incident:
+    """Return the incident that a trouble opens, with the signals that belong to it."""
+    at = instant(now_ms)
+    signature = trouble.failure_signatures[0] if trouble.failure_signatures else trouble.state.value
+    samples = _union((), trouble.evidence_sample, SAMPLES_MAX)
+    return Incident(
+        incident_id=incident_id,
+        status=IncidentStatus.OPEN,
+        phase=Phase.NEW,
+        severity=trouble.severity or severity_for(trouble.state, standing.tier),
+        title=trouble.title or f"{', '.join(trouble.signal_types) or 'Trouble'} on {trouble.dataset_urn} - {signature}",
+        created_at=at,
+        updated_at=at,
+        primary_dataset_urn=trouble.dataset_urn,
+        dedup_key=dedup_key_for(trouble),
+        tier=standing.tier,
+        owner_team=standing.owner_team,
+        version=1,
+        signal_types=trouble.signal_types,
+        failure_signatures=_union((), trouble.failure_signatures, SIGNATURES_MAX),
+        implicated_producer=trouble.implicated_producer,
+        blast_radius=trouble.blast_radius,
+        primary_evidence_id=trouble.primary_evidence_id or (samples[0] if samples else None),
+        evidence_sample=samples,
+        oncall_user=trouble.oncall_user,
+        trace_id=trouble.trace_id,
+        episode_started_at=at,
+        links=links[:LINKS_MAX],
+        links_complete=len(links) <= LINKS_MAX,
+        steps=(Step(at=at, actor=actor, status=IncidentStatus.OPEN, phase=Phase.NEW, reason="opened"),),
+    )
+
+
+def joined(incident: Incident, trouble: Trouble, links: tuple[Link, ...], now_ms: int) -> Incident:
+    """Return an open incident with what a further report adds to it; the same one if that is nothing."""
+    severity = trouble.severity or severity_for(trouble.state, incident.tier)
+    everything = tuple(dict.fromkeys((*incident.links, *links)))
+    grown = replace(
+        incident,
+        signal_types=_union(incident.signal_types, trouble.signal_types, SIGNATURES_MAX),
+        failure_signatures=_union(incident.failure_signatures, trouble.failure_signatures, SIGNATURES_MAX),
+        evidence_sample=_union(incident.evidence_sample, trouble.evidence_sample, SAMPLES_MAX),
+        severity=min(incident.severity, severity),
+        links=everything[:LINKS_MAX],
+        links_complete=incident.links_complete and len(everything) <= LINKS_MAX,
+        implicated_producer=incident.implicated_producer or trouble.implicated_producer,
+        blast_radius=trouble.blast_radius or incident.blast_radius,
+        primary_evidence_id=incident.primary_evidence_id or trouble.primary_evidence_id,
+        trace_id=incident.trace_id or trouble.trace_id,
+    )
+    return incident if grown == incident else _next(grown, now_ms)
+
+
+def left(incident: Incident, links: Collection[Link], now_ms: int) -> Incident:
+    """Return an incident without signals that belong to another one now."""
+    return _next(replace(incident, links=tuple(each for each in incident.links if each not in links)), now_ms)
+
+
+def recurred(incident: Incident, trouble: Trouble, links: tuple[Link, ...], now_ms: int) -> Incident:
+    """Return a resolved incident that broke out again, as its next episode."""
+    at = instant(now_ms)
+    again = replace(
+        joined(incident, trouble, (), now_ms),
+        # All were let go when it was resolved; others take hold again by themselves.
+        links=links[:LINKS_MAX],
+        links_complete=len(links) <= LINKS_MAX,
+        status=IncidentStatus.OPEN,
+        phase=Phase.NEW,
+        resolved_at=None,
+        acknowledged_at=None,
+        resolution=None,
+        escalation_level=0,
+        snoozed_until=None,
+        episode=incident.episode + 1,
+        episode_started_at=at,
+        recurrences=incident.recurrences + 1,
+        version=incident.version + 1,
+        updated_at=at,
+    )
+    return _stepped(again, "headgate", "it broke out again", at)
+
+
+def moved(incident: Incident, to: Stage, actor: str, reason: str, now_ms: int) -> Incident:
+    """Return an incident in another status or phase. Raises `IllegalTransitionError` if it cannot go there."""
+    if (incident.status, incident.phase) == to:
+        return incident
+    needs_reason = _MOVES.get((incident.status, to.status))
+    is_closed = incident.is_closed
+    if needs_reason is None or (is_closed and to != CLOSED):
+        allowed = sorted({after.value for before, after in _MOVES if before is incident.status})
+        raise IllegalTransitionError(
+            f"incident {incident.incident_id}: it is {incident.status} ({incident.phase}) and cannot become {to.status}"
+            + (
+                "; it is closed for good, open another"
+                if is_closed
+                else f"; from there it can become {', '.join(allowed)}"
+            )
+        )
+    if needs_reason and not reason.strip():
+        raise InvalidPayloadError(
+            f"incident {incident.incident_id}: reason is missing; say why it goes from {incident.status} to {to.status}"
+        )
+    at = instant(now_ms)
+    resolves = to.status is IncidentStatus.RESOLVED and incident.is_open
+    reopens = to.status is IncidentStatus.OPEN and not incident.is_open
+    acknowledged_at = incident.acknowledged_at
+    if to.status is IncidentStatus.ACKNOWLEDGED:
+        acknowledged_at = acknowledged_at or at
+    changed = replace(
+        incident,
+        status=to.status,
+        phase=to.phase,
+        resolved_at=at if resolves else None if reopens else incident.resolved_at,
+        acknowledged_at=None if reopens else acknowledged_at,
+        episode=incident.episode + 1 if reopens else incident.episode,
+        episode_started_at=at if reopens else incident.episode_started_at,
+        escalation_level=0 if reopens else incident.escalation_level,
+        resolution=None if reopens else incident.resolution,
+        snoozed_until=None if to.status is not IncidentStatus.OPEN else incident.snoozed_until,
+    )
+    return _stepped(_next(changed, now_ms), actor, reason, at)
+
+
+def changed(incident: Incident, changes: Changes, actor: str, now_ms: int) -> Incident:
+    """Return an incident with what people changed of it; the same one if that is nothing.
+
+    Raises `IllegalTransitionError`, and `InvalidPayloadError` for what cannot be said.
+    """
+    _check_texts(incident, changes)
+    after = replace(incident, **_plain_changes(incident, changes))
+    if changes.status is not None:
+        to = vocabulary.stage(changes.status)
+        reason = changes.reason or (changes.resolution.root_cause if changes.resolution else "")
+        after = moved(after, to, actor, reason, now_ms)
+    if changes.resolution is not None:
+        if after.is_open:
+            raise InvalidPayloadError(
+                f"incident {incident.incident_id}: resolution is given and it is not RESOLVED; set status to RESOLVED"
+            )
+        resolution = changes.resolution
+        after = replace(after, resolution=replace(resolution, resolved_by=resolution.resolved_by or actor))
+    if after == incident:
+        return incident
+    return replace(after, version=incident.version + 1, updated_at=instant(now_ms))
+
+
+def _plain_changes(incident: Incident, changes: Changes) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for name in ("title", "assignee", "oncall_user", "rca_summary"):
+        given = getattr(changes, name)
+        if given is not None:
+            plain[name] = given
+    if changes.severity is not None:
+        plain["severity"] = vocabulary.severity(changes.severity)
+    told = incident.notification_state
+    if changes.notification_state is not None:
+        # What is not given stays: these are places where people were told.
+        given = {name: text for name, text in asdict(changes.notification_state).items() if text is not None}
+        told = replace(told or Notification(), **given)
+    if changes.ticket is not None:
+        told = replace(told or Notification(), jira_ticket=changes.ticket)
+    if told != incident.notification_state:
+        plain["notification_state"] = told
+    return plain
+
+
+def _check_texts(incident: Incident, changes: Changes) -> None:
+    texts = {name: getattr(changes, name) for name in _TEXTS}
+    for part in (changes.resolution, changes.notification_state):
+        texts |= {} if part is None else {name: getattr(part, name) for name in part.__struct_fields__}
+    for name, text in texts.items():
+        if isinstance(text, str) and len(text) > TEXT_MAX:
+            raise InvalidPayloadError(f"incident {incident.incident_id}: {name} is longer than {TEXT_MAX:,} characters")
+    if changes.title is not None and not 0 < len(changes.title) <= TITLE_MAX:
+        raise InvalidPayloadError(f"incident {incident.incident_id}: title must have 1 to {TITLE_MAX:,} characters")
+
+
+def snoozed(incident: Incident, until: str, actor: str, reason: str, now_ms: int) -> Incident:
+    """Return an open incident that nobody is reminded of until a moment. Raises `IllegalTransitionError`."""
+    if not incident.is_open:
+        raise IllegalTransitionError(
+            f"incident {incident.incident_id}: it is RESOLVED; only an open one can be snoozed"
+        )
+    until_ms = moments.milliseconds(until)
+    if not now_ms < until_ms <= now_ms + SNOOZE_MS_MAX:
+        raise InvalidPayloadError(
+            f"incident {incident.incident_id}: until {until} must lie ahead, at most {SNOOZE_MS_MAX // 86_400_000} days"
+        )
+    return _stepped(_next(replace(incident, snoozed_until=until), now_ms), actor, reason or "snoozed", instant(now_ms))
+
+
+def merged(into: Incident, other: Incident, actor: str, reason: str, now_ms: int) -> tuple[Incident, Incident]:
+    """Return the incident that lives on, and the other one, closed into it. Raises `IllegalTransitionError`."""
+    for each in (into, other):
+        if not each.is_open:
+            raise IllegalTransitionError(f"incident {each.incident_id}: it is RESOLVED; only open incidents are merged")
+    if into.incident_id == other.incident_id:
+        raise IllegalTransitionError(f"incident {into.incident_id}: it cannot be merged into itself")
+    links = tuple(dict.fromkeys((*into.links, *other.links)))
+    keys = tuple(dict.fromkeys((*into.merged_keys, *other.keys)))
+    if len(links) > LINKS_MAX or len(keys) > KEYS_MAX:
+        raise IllegalTransitionError(
+            f"incident {other.incident_id}: together with {into.incident_id} it has {len(links)} signals of "
+            f"{len(keys)} troubles; one incident holds {LINKS_MAX} of {KEYS_MAX}, leave them apart"
+        )
+    said = reason or f"merged into {into.incident_id}"
+    kept = replace(
+        into,
+        signal_types=_union(into.signal_types, other.signal_types, SIGNATURES_MAX),
+        failure_signatures=_union(into.failure_signatures, other.failure_signatures, SIGNATURES_MAX),
+        evidence_sample=_union(into.evidence_sample, other.evidence_sample, SAMPLES_MAX),
+        severity=min(into.severity, other.severity),
+        merged_from=_union(into.merged_from, (other.incident_id,), SIGNATURES_MAX),
+        merged_keys=keys,
+        links=links,
+        links_complete=into.links_complete and other.links_complete,
+        merged_datasets=_union(into.merged_datasets, other.dataset_urns, SIGNATURES_MAX),
+    )
+    gone = replace(
+        moved(other, CLOSED, actor, said, now_ms),
+        links=(),
+        merged_into=into.incident_id,
+        resolution=Resolution(root_cause=said, resolved_by=actor),
+    )
+    kept = _stepped(_next(kept, now_ms), actor, f"{other.incident_id} was merged into it", instant(now_ms))
+    return kept, gone
+
+
+def quiet_ms(incident: Incident) -> int:
+    """Return how long everything must be well before the incident counts as over by itself."""
+    return FLAPPING_QUIET_MS if incident.recurrences >= FLAPS else QUIET_MS
+
+
+def mttr_seconds(incident: Incident) -> float | None:
+    """Return how long the last episode took to be resolved; None if it is not."""
+    if incident.resolved_at is None:
+        return None
+    began = incident.episode_started_at or incident.created_at
+    return max(0.0, (moments.milliseconds(incident.resolved_at) - moments.milliseconds(began)) / 1000)
+
+
+def _next(incident: Incident, now_ms: int) -> Incident:
+    return replace(incident, version=incident.version + 1, updated_at=instant(now_ms))
+
+
+def _stepped(incident: Incident, actor: str, reason: str, at: str) -> Incident:
+    step = Step(at=at, actor=actor, status=incident.status, phase=incident.phase, reason=reason)
+    return replace(incident, steps=(*incident.steps, step)[-STEPS_MAX:])
+
+
+def _union(have: tuple[str, ...], more: tuple[str, ...], count_max: int) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*have, *more)))[:count_max]
+
+
+ALL_OK: Final = "all its signals are OK again"
+_OTHERS_OK: Final = "its other signals are OK again"
+
+
+def links_ever(incident: Incident) -> tuple[Link, ...]:
+    """Return the signals that an incident has, and those of its dataset that it may have had."""
+    had = (Link(incident.primary_dataset_urn, each) for each in incident.signal_types)
+    return tuple(dict.fromkeys((*incident.links, *had)))
+
+
+def ending(incident: Incident, links: Sequence[Link], rows: Sequence[Item | None]) -> str:
+    """Return why an incident is over whose own signals are all OK, from the rows of all that it ever had."""
+    elsewhere = [
+        _elsewhere(incident, link, row)
+        for link, row in zip(links, rows, strict=True)
+        if row is not None and row["state"] != SignalState.OK and row.get("incident_id") != incident.incident_id
+    ]
+    if not elsewhere:
+        return ALL_OK
+    is_all = len(elsewhere) == sum(row is not None for row in rows)
+    return "; ".join(elsewhere if is_all else [*elsewhere, _OTHERS_OK])
+
+
+def _elsewhere(incident: Incident, link: Link, row: Item) -> str:
+    is_own = link.dataset_urn == incident.primary_dataset_urn
+    named = link.signal_type if is_own else f"{link.signal_type} of {link.dataset_urn}"
+    other, signature = row.get("incident_id"), row.get("failure_signature")
+    if other is None:
+        return f"{named} is {row['state']}, and no longer of this incident"
+    return f"{named} fails another way now, {signature}: see {other}"

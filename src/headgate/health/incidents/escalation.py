@@ -1,0 +1,186 @@
+"""What happens to incidents as time goes by: more people are told, quiet ones end, and their evidence is let go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.errors import ConflictError, NotFoundError, TransientError
+from headgate.health.incidents import decisions as decisions
+from headgate.health.incidents.rows import Due, Plain, Sealer, due_key, due_partitions, due_put, incident_put
+from headgate.health.incidents.service import SYSTEM, Incidents
+from headgate.health.incidents.writes import escalation_put
+from headgate.health.model.enums import IncidentStatus
+from headgate.health.model.events import Announce, IncidentNews, incident_news, nobody
+from headgate.health.model.incidents import Incident, Resolution
+from headgate.health.model.timestamps import instant
+from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import Condition, equals
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+
+BATCH: Final = 100
+# Evidence of a resolved incident is kept on for those who write up what happened.
+KEPT_SECONDS: Final = 30 * 86_400
+
+
+class Escalation(Struct, frozen=True):
+    """An incident that nobody has acknowledged in time, and how many were told already."""
+
+    incident_id: str
+    level: int
+    due_at_ms: int
+
+
+class Unpin(Protocol):
+    """Lets evidence of an incident go that was taken hold of until a moment."""
+
+    def __call__(
+        self, evidence_ids: Sequence[str], incident_id: str, keep_seconds: float, *, taken_until: str | None
+    ) -> None: ...
+
+
+class Upkeep:
+    """Does what is due. Any number of processes may: each row is dealt with once."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        incidents: Incidents,
+        *,
+        sealer: Sealer | None = None,
+        announce: Announce = nobody,
+        unpin: Unpin | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._incidents = incidents
+        self._sealer = sealer if sealer is not None else Plain()
+        self._announce = announce
+        self._unpin = unpin
+
+    def due_escalations(self, *, limit: int = BATCH) -> list[Escalation]:
+        """Return the incidents of which more people are to be told now, those that waited longest first."""
+        return [
+            Escalation(row["incident_id"], row["level"], row["due_at_ms"]) for row in self._due(Due.ESCALATION, limit)
+        ]
+
+    def sweep(self, *, limit: int = BATCH) -> int:
+        """Do everything that is due, up to a limit of each kind, and return how much that was.
+
+        Raises the first `TransientError` that there was, but not before everything else was done.
+        """
+        done = 0
+        failed: TransientError | None = None
+        kinds = {Due.ESCALATION: self._escalate, Due.RECOVERY: self._recover, Due.PINS: self._let_go}
+        for kind, deal_with in kinds.items():
+            for row in self._due(kind, limit):
+                try:
+                    done += deal_with(row)
+                except TransientError as exc:
+                    failed = failed or exc
+        if failed is not None:
+            raise failed
+        return done
+
+    def _due(self, kind: str, limit: int) -> list[Item]:
+        upto = Sort(Range.AT_MOST, self._now_ms())
+        pages = self._store.query_many(
+            [
+                Query(table=CONTROL, index="due-index", partition=partition, sort=upto, limit=limit)
+                for partition in due_partitions(kind)
+            ]
+        )
+        found = [row for page in pages for row in page.items]
+        return sorted(found, key=lambda row: row["due_at_ms"])[:limit]
+
+    def _escalate(self, row: Item) -> int:
+        incident = self._found(row)
+        if incident is None or incident.status is not IncidentStatus.OPEN:
+            return self._drop(row)
+        now_ms = self._now_ms()
+        after = replace(
+            incident,
+            escalation_level=row["level"],
+            snoozed_until=None,
+            version=incident.version + 1,
+            updated_at=instant(now_ms),
+        )
+        news = incident_news(after, IncidentNews.UPDATED, self._ids, reason=f"escalated to level {row['level']}")
+        writes: list[Write] = [
+            incident_put(after, self._sealer, replaces=incident.version),
+            # The row as it was found: whoever else found it, or acknowledged meanwhile, is not overruled.
+            _if_unchanged(escalation_put(after, now_ms, row["level"]), row),
+            *self._announce(news, now_ms),
+        ]
+        if not self._tried(writes):
+            return 0
+        self._incidents.told(after, IncidentNews.UPDATED)
+        return 1
+
+    def _recover(self, row: Item) -> int:
+        """Resolve an incident whose signals have all been well for long enough; look again later if not long enough."""
+        incident = self._found(row)
+        if incident is None or not incident.is_open:
+            return self._drop(row)
+        longer_ms = decisions.quiet_ms(incident) - decisions.QUIET_MS
+        if longer_ms and not row.get("is_extended"):
+            later = due_put(Due.RECOVERY, incident.incident_id, row["due_at_ms"] + longer_ms, is_extended=True)
+            return self._tried([_if_unchanged(later, row)])
+        if not self._incidents.is_well(incident):
+            # The next signal to become well asks again.
+            return self._drop(row)
+
+        def decide(found: Incident, now_ms: int) -> Incident:
+            if not found.is_open or not self._incidents.is_well(found):
+                return found
+            reason = self._incidents.why_over(found)
+            ended = decisions.moved(found, decisions.RESOLVED, SYSTEM, reason, now_ms)
+            return replace(ended, resolution=Resolution(root_cause=reason, resolved_by=SYSTEM))
+
+        self._incidents.change_by_itself(incident.incident_id, decide)
+        return 1
+
+    def _let_go(self, row: Item) -> int:
+        """Let the evidence of a resolved incident expire in time."""
+        incident = self._found(row)
+        if incident is not None and not incident.is_open and self._unpin is not None:
+            self._unpin(incident.evidence_sample, incident.incident_id, KEPT_SECONDS, taken_until=incident.resolved_at)
+        return self._drop(row)
+
+    def _found(self, row: Item) -> Incident | None:
+        try:
+            return self._incidents.get(row["incident_id"])
+        except NotFoundError:
+            return None
+
+    def _drop(self, row: Item) -> int:
+        return self._tried([Delete(CONTROL, due_key(row["PK"].partition("#")[0], row["incident_id"]), _same(row))])
+
+    def _tried(self, writes: Sequence[Write]) -> int:
+        try:
+            self._store.transact(writes)
+        except ConflictError:
+            return 0
+        return 1
+
+    def _now_ms(self) -> int:
+        return int(self._clock.seconds() * 1000)
+
+
+def _same(row: Item) -> Condition:
+    return equals("due_at_ms", row["due_at_ms"])
+
+
+def _if_unchanged(write: Put | Delete, row: Item) -> Put | Delete:
+    """Return a write that passes only while a due row is as it was found."""
+    return replace(write, condition=_same(row))

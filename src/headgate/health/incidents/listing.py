@@ -1,0 +1,143 @@
+"""Lists of incidents: by status, severity, dataset, team, signature and time, newest first, each by an index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.health.incidents.decisions import mttr_seconds
+from headgate.health.incidents.rows import Plain, Sealer, incident_of
+from headgate.health.model.enums import IncidentStatus, Severity
+from headgate.health.model.incidents import Incident
+from headgate.health.model.paging import MergedPages, Partition, Place, Span
+from headgate.store.catalogue.tables import INCIDENT_INDEX
+from headgate.store.keyring import Keyring
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+
+PAGE_MAX: Final = 100
+# Enough for a figure; who needs all of them exports them.
+SAMPLED_MAX: Final = 5_000
+
+
+class IncidentFilter(Struct, frozen=True, kw_only=True):
+    """Which incidents are wanted. What is left empty is not asked."""
+
+    statuses: tuple[IncidentStatus, ...] = ()
+    severities: tuple[Severity, ...] = ()
+    dataset_urn: str | None = None
+    owner_team: str | None = None
+    failure_signature: str | None = None
+    signal_type: str | None = None
+    since: str = ""
+    until: str = "9999"
+
+
+class IncidentPage(Struct, frozen=True):
+    """Some incidents, newest first, and the cursor of the next page if there is one."""
+
+    incidents: list[Incident]
+    cursor: str | None = None
+
+
+class Recovery(Struct, frozen=True, kw_only=True):
+    """How long incidents took until they were over. `complete` is false if there were more than were looked at."""
+
+    resolved: int
+    mttr_seconds: float | None
+    by_severity: dict[str, float]
+    false_positives: int
+    complete: bool
+
+
+class IncidentListing:
+    """Answers questions about many incidents."""
+
+    def __init__(self, store: Store, keyring: Keyring, *, sealer: Sealer | None = None) -> None:
+        self._pages = MergedPages(store, keyring)
+        self._sealer = sealer if sealer is not None else Plain()
+
+    def ls(self, wanted: IncidentFilter, *, limit: int = 50, cursor: str | None = None) -> IncidentPage:
+        """Return a page of the incidents that are wanted. Raises `CursorError`.
+
+        One index answers each question, the narrowest first: the dataset's, the team's (a partition for each status),
+        else that of statuses and severities (a partition for each status). What the index does not know is looked at
+        row by row, so that a page may be short although there are more: the cursor tells. A signature is among that:
+        its index knows the first one of an incident alone, and an incident that others joined has several.
+        """
+        page = self._pages.page(
+            _partitions(wanted),
+            lambda row: Place(row["created_at"], row["incident_id"]),
+            limit=limit,
+            cursor=cursor,
+            span=Span(wanted.since, wanted.until),
+            keep=lambda row: _is_wanted(row, wanted),
+            question=wanted,
+        )
+        return IncidentPage([incident_of(row, self._sealer) for row in page.items], page.cursor)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many open and acknowledged incidents there are of each severity, up to a limit of each."""
+        found: dict[str, dict[str, int]] = {}
+        for status in (IncidentStatus.OPEN, IncidentStatus.ACKNOWLEDGED):
+            listed = self.ls(IncidentFilter(statuses=(status,)), limit=1000).incidents
+            found[status.value] = dict(Counter(each.severity.value for each in listed))
+        return found
+
+    def recovery(self, wanted: IncidentFilter) -> Recovery:
+        """Return how long the incidents that are wanted took, those among them that are resolved."""
+        wanted = replace(wanted, statuses=(IncidentStatus.RESOLVED,))
+        found: list[Incident] = []
+        cursor: str | None = None
+        while len(found) < SAMPLED_MAX:
+            page = self.ls(wanted, limit=PAGE_MAX, cursor=cursor)
+            found += page.incidents
+            cursor = page.cursor
+            if cursor is None:
+                break
+        real = [each for each in found if each.merged_into is None]
+        times: dict[str, list[float]] = {}
+        for each in real:
+            times.setdefault(each.severity.value, []).append(mttr_seconds(each) or 0.0)
+        return Recovery(
+            resolved=len(real),
+            mttr_seconds=_mean([each for listed in times.values() for each in listed]),
+            by_severity={severity: _mean(listed) or 0.0 for severity, listed in sorted(times.items())},
+            false_positives=sum(each.resolution is not None and each.resolution.false_positive for each in real),
+            complete=cursor is None,
+        )
+
+
+def _partitions(wanted: IncidentFilter) -> list[Partition]:
+    statuses: Sequence[IncidentStatus] = tuple(dict.fromkeys(wanted.statuses or IncidentStatus))
+    if wanted.dataset_urn is not None:
+        return [Partition(INCIDENT_INDEX, "dataset-time-index", f"DS#{wanted.dataset_urn}")]
+    if wanted.owner_team is not None:
+        return [
+            Partition(INCIDENT_INDEX, "team-status-index", f"TEAM#{wanted.owner_team}#{status}") for status in statuses
+        ]
+    # The severity stands before the time in this index: one stream for each of both, merged by time.
+    return [
+        Partition(INCIDENT_INDEX, "status-severity-index", f"STATUS#{status}", f"{severity}#")
+        for status in statuses
+        for severity in dict.fromkeys(wanted.severities or Severity)
+    ]
+
+
+def _is_wanted(row: Item, wanted: IncidentFilter) -> bool:
+    return (
+        (not wanted.statuses or row["status"] in wanted.statuses)
+        and (not wanted.severities or row["severity"] in wanted.severities)
+        and wanted.dataset_urn in (None, row["primary_dataset_urn"])
+        and wanted.owner_team in (None, row["owner_team"])
+        and (wanted.failure_signature is None or wanted.failure_signature in row["failure_signatures"])
+        and (wanted.signal_type is None or wanted.signal_type in row["signal_types"])
+    )
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

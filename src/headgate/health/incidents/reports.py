@@ -1,0 +1,70 @@
+"""What is reported around an incident: the trouble that someone brings, and what others are told of a change."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from headgate.auth.audit_entry import AuditEntry
+from headgate.errors import InvalidPayloadError
+from headgate.health.evidence.rows import is_evidence_id
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import urns
+from headgate.health.model.events import IncidentNews
+from headgate.health.model.incidents import TITLE_MAX, Incident, Trouble
+from headgate.health.model.signals import is_signature
+
+TYPES_MAX: Final = 50
+
+
+def checked(trouble: Trouble) -> Trouble:
+    """Return a trouble in canonical words. Raises `InvalidIdError` or `InvalidPayloadError`, naming what is wrong."""
+    urns.dataset_urn(trouble.dataset_urn)
+    types = tuple(dict.fromkeys(vocabulary.signal_type(each) for each in trouble.signal_types))
+    about = f"incident of {trouble.dataset_urn}"
+    if not types and not trouble.failure_signatures and not trouble.title:
+        raise InvalidPayloadError(f"{about}: say what is wrong: signal_types, failure_signatures or a title")
+    if len(types) > TYPES_MAX:
+        raise InvalidPayloadError(f"{about}: signal_types names {len(types)}; name at most {TYPES_MAX}")
+    wrong = next((each for each in trouble.failure_signatures if not is_signature(each)), None)
+    if wrong is not None:
+        raise InvalidPayloadError(f"{about}: failure_signatures {wrong[:40]!r}: write REASON_CODE:FIELD")
+    if len(trouble.title) > TITLE_MAX:
+        raise InvalidPayloadError(f"{about}: title is longer than {TITLE_MAX:,} characters")
+    named = (*trouble.evidence_sample, *([trouble.primary_evidence_id] if trouble.primary_evidence_id else []))
+    wrong = next((each for each in named if not is_evidence_id(each)), None)
+    if wrong is not None:
+        raise InvalidPayloadError(f"{about}: evidence_sample {wrong[:40]!r} is no id of evidence")
+    return replace(trouble, signal_types=types)
+
+
+def verb_of(before: Incident, after: Incident) -> str:
+    """Return what the audit calls a change."""
+    if before.status is not after.status:
+        return {"OPEN": "reopen", "ACKNOWLEDGED": "acknowledge", "RESOLVED": "resolve"}[after.status]
+    return "snooze" if before.snoozed_until != after.snoozed_until else "update"
+
+
+def news_of(before: Incident, after: Incident) -> IncidentNews:
+    """Return what subscribers are told of a change."""
+    resolves = before.is_open and not after.is_open
+    return IncidentNews.RESOLVED if resolves else IncidentNews.UPDATED
+
+
+def audit_entry(actor: str, action: str, before: Incident | None, after: Incident, reason: str) -> AuditEntry:
+    """Return what the audit notes of a change."""
+    changed = tuple(
+        name
+        for name in after.__struct_fields__
+        if name not in ("version", "updated_at", "steps") and getattr(before, name, None) != getattr(after, name)
+    )
+    return AuditEntry(
+        actor=actor,
+        action=action,
+        entity=after.incident_id,
+        before_version=None if before is None else before.version,
+        after_version=after.version,
+        changed=changed,
+        reason=reason,
+    )

@@ -1,0 +1,445 @@
+"""Incidents: opened or joined at one go, moved by people, reopened, merged, and over when all is well again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from headgate.auth.audit_entry import AuditLog
+from headgate.clock import Clock
+from headgate.errors import (
+    ConflictError,
+    DatasetNotFoundError,
+    IllegalTransitionError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StoreBusyError,
+    VersionConflictError,
+)
+from headgate.health.incidents import decisions as decisions
+from headgate.health.incidents.decisions import QUIET_MS, ending, links_ever
+from headgate.health.incidents.plans import Drafts, Opened, Plan
+from headgate.health.incidents.reports import audit_entry, checked, news_of, verb_of
+from headgate.health.incidents.rows import (
+    Due,
+    Plain,
+    Sealer,
+    dedup_key_of,
+    due_put,
+    incident_key,
+    incident_of,
+    incident_put,
+)
+from headgate.health.incidents.writes import are_well, companions, link_writes, unlink_writes
+from headgate.health.model.events import Announce, IncidentNews, incident_news, nobody
+from headgate.health.model.incidents import BlastRadius, Changes, Incident, Link, Trouble
+from headgate.health.signals.decisions import Standing
+from headgate.health.signals.rows import signal_key
+from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import CONTROL, INCIDENT_INDEX, SIGNAL_STATE
+from headgate.store.model.conditions import Condition, absent, all_of, any_of, equals, version_is
+from headgate.store.model.requests import Check, Put, Write
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+
+ATTEMPTS_MAX: Final = 20
+ID_LENGTH_MAX: Final = 128
+SYSTEM: Final = "headgate"
+
+PinWrites = Callable[[Sequence[str], str, int], list[Write]]
+
+
+class Incidents:
+    """Incidents of one store. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        audit: AuditLog,
+        *,
+        sealer: Sealer | None = None,
+        announce: Announce = nobody,
+        pin_writes: PinWrites = lambda _ids, _incident, _now: [],
+        blast_radius: Callable[[str], BlastRadius | None] = lambda _urn: None,
+        standing: Callable[[str], Standing | None] = lambda _urn: None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._audit = audit
+        self._sealer = sealer if sealer is not None else Plain()
+        self._announce = announce
+        self._pin_writes = pin_writes
+        self._blast_radius = blast_radius
+        self._standing = standing
+        # Told, once it is durable, what happened to an incident.
+        self.told: Callable[[Incident, IncidentNews], None] = lambda _incident, _news: None
+
+    # Looking.
+
+    def get(self, incident_id: str, *, consistent: bool = True) -> Incident:
+        """Return an incident. Raises `NotFoundError`."""
+        is_id = len(incident_id) <= ID_LENGTH_MAX
+        row = self._store.get(INCIDENT_INDEX, incident_key(incident_id), consistent=consistent) if is_id else None
+        if row is None:
+            raise NotFoundError(f"incident {incident_id[:80]}: there is none; 'headgate incident ls' lists them")
+        return incident_of(row, self._sealer)
+
+    def get_many(self, incident_ids: Sequence[str], *, consistent: bool = False) -> list[Incident | None]:
+        """Return incidents in the order of their ids, None for each that is not there."""
+        keys = [incident_key(each) for each in incident_ids]
+        rows = self._store.get_many(INCIDENT_INDEX, keys, consistent=consistent) if keys else []
+        return [None if row is None else incident_of(row, self._sealer) for row in rows]
+
+    def is_well(self, incident: Incident) -> bool:
+        """Whether all signals of an incident are OK now, and it is known which those are."""
+        if not incident.links_complete:
+            return False
+        return are_well(incident.links, self._signals(incident.links), incident.incident_id)
+
+    def why_over(self, incident: Incident) -> str:
+        """Return why an incident is over by itself: a signal that left it may fail in another way."""
+        links = links_ever(incident)
+        return ending(incident, links, self._signals(links))
+
+    # Opening.
+
+    def open(self, trouble: Trouble, *, actor: str) -> Opened:
+        """Open an incident for a trouble, or join the one that is open for it, in one transaction with its signals.
+
+        Raises `DatasetNotFoundError`, `InvalidPayloadError` or `InvalidIdError` for a trouble that is none, and
+        `StoreBusyError` if others were faster again and again.
+        """
+        trouble = checked(trouble)
+        standing = self._standing(trouble.dataset_urn)
+        if standing is None:
+            raise DatasetNotFoundError(f"dataset {trouble.dataset_urn}: it is not registered; register it first")
+        if standing.dataset_urn is not None:
+            trouble = replace(trouble, dataset_urn=standing.dataset_urn)
+        links = tuple(Link(trouble.dataset_urn, each) for each in trouble.signal_types)
+        for _ in range(ATTEMPTS_MAX):
+            now_ms = self._now_ms()
+            rows = self._signals(links)
+            there = [(link, row) for link, row in zip(links, rows, strict=True) if row is not None]
+            plan = self.plan(trouble, standing, now_ms, tuple(link for link, _ in there), actor=actor)
+            assert plan is not None
+            writes = [
+                *plan.writes,
+                *self._linking(plan.incident, there, now_ms),
+                *self._taking(plan.incident, there, now_ms),
+            ]
+            if all(isinstance(each, Check) for each in writes):
+                return Opened(plan.incident, is_new=False)
+            verb = "open" if plan.is_new else "join"
+            entry = audit_entry(actor, f"incident.{verb}", None if plan.is_new else plan.incident, plan.incident, "")
+            try:
+                self._audit.commit(writes, entry)
+            except OutcomeUnknownError:
+                if plan.is_new and self._found(plan.incident.incident_id) is not None:
+                    return self._opened(plan)
+                continue
+            except ConflictError:
+                continue
+            return self._opened(plan)
+        raise StoreBusyError(f"incident of {trouble.dataset_urn}: others were faster {ATTEMPTS_MAX} times; try again")
+
+    def plan(
+        self,
+        trouble: Trouble,
+        standing: Standing,
+        now_ms: int,
+        links: tuple[Link, ...],
+        *,
+        actor: str = SYSTEM,
+        reopens: bool = True,
+        drafts: Drafts | None = None,
+    ) -> Plan | None:
+        """Return the writes that open, join or reopen the incident of a trouble, for a transaction of the caller's.
+
+        `links` are the signals that the caller gives to it in the same transaction. If that is refused, ask again:
+        someone else was faster, and there is something to join now. With `reopens` false, None is returned for a
+        trouble whose incident was resolved not long ago.
+        """
+        key = decisions.dedup_key_for(trouble)
+        known = None if drafts is None else drafts.of_trouble(key)
+        condition: Condition = absent() if known is None else equals("incident_id", known.incident_id)
+        if known is None:
+            dedup = self._store.get(CONTROL, dedup_key_of(key), consistent=True)
+            known = None if dedup is None else self._found(dedup["incident_id"])
+            condition = _as_read(dedup)
+        if known is None or known.is_closed:
+            plan = self._opening(trouble, links, standing, now_ms, actor, condition)
+        elif known.is_open:
+            plan = self._joining(known, trouble, links, now_ms)
+        elif reopens:
+            plan = self._reopening(known, trouble, links, now_ms)
+        else:
+            return None
+        if drafts is not None:
+            drafts.note(plan.incident)
+        return plan
+
+    def leaving(self, incident: Incident, links: Collection[Link], now_ms: int) -> tuple[Incident, list[Write]]:
+        """Return an incident without signals, and the writes that let them go, for a transaction of the caller's."""
+        after = decisions.left(incident, links, now_ms)
+        writes: list[Write] = [
+            incident_put(after, self._sealer, replaces=incident.version),
+            *companions(incident, after, now_ms),
+            due_put(Due.RECOVERY, incident.incident_id, now_ms + QUIET_MS),
+        ]
+        return after, writes
+
+    def told_of(self, plan: Plan) -> None:
+        """Say, once a plan's writes are durable, what became of its incident."""
+        if plan.is_news:
+            self.told(plan.incident, IncidentNews.CREATED if plan.is_new else IncidentNews.UPDATED)
+
+    def _opened(self, plan: Plan) -> Opened:
+        self.told_of(plan)
+        return Opened(plan.incident, plan.is_new)
+
+    def _opening(
+        self,
+        trouble: Trouble,
+        links: tuple[Link, ...],
+        standing: Standing,
+        now_ms: int,
+        actor: str,
+        condition: Condition,
+    ) -> Plan:
+        if trouble.blast_radius is None:
+            trouble = replace(trouble, blast_radius=self._blast_radius(trouble.dataset_urn))
+        incident = decisions.opened(trouble, links, f"INC-{self._ids.ulid()}", standing, actor, now_ms)
+        writes: list[Write] = [
+            incident_put(incident, self._sealer),
+            *companions(None, incident, now_ms, as_read={incident.dedup_key: condition}),
+            *self._news(incident, IncidentNews.CREATED, now_ms),
+            *self._pin_writes(incident.evidence_sample, incident.incident_id, now_ms),
+        ]
+        return Plan(incident, is_new=True, writes=writes)
+
+    def _joining(self, known: Incident, trouble: Trouble, links: tuple[Link, ...], now_ms: int) -> Plan:
+        incident = decisions.joined(known, trouble, links, now_ms)
+        if incident is known:
+            # Not written, but it must still be open when the signal that joins it is.
+            still = Check(INCIDENT_INDEX, incident_key(known.incident_id), version_is(known.version))
+            return Plan(known, is_new=False, writes=[still])
+        fresh = [each for each in incident.evidence_sample if each not in known.evidence_sample]
+        writes: list[Write] = [
+            incident_put(incident, self._sealer, replaces=known.version),
+            *companions(known, incident, now_ms),
+            *self._news(incident, IncidentNews.UPDATED, now_ms, "joined"),
+            *self._pin_writes(fresh, incident.incident_id, now_ms),
+        ]
+        return Plan(incident, is_new=False, writes=writes)
+
+    def _reopening(self, known: Incident, trouble: Trouble, links: tuple[Link, ...], now_ms: int) -> Plan:
+        incident = decisions.recurred(known, trouble, links, now_ms)
+        writes: list[Write] = [
+            incident_put(incident, self._sealer, replaces=known.version),
+            *companions(known, incident, now_ms),
+            *self._news(incident, IncidentNews.UPDATED, now_ms, "it broke out again"),
+            *self._pin_writes(incident.evidence_sample, incident.incident_id, now_ms),
+        ]
+        return Plan(incident, is_new=False, writes=writes)
+
+    def _linking(self, incident: Incident, there: Sequence[tuple[Link, Item]], now_ms: int) -> list[Write]:
+        """Return the writes that give signals to an incident; if all of them are well already, it is soon over."""
+        held = [(link, row) for link, row in there if link in incident.links]
+        links, rows = [link for link, _ in held], [row for _, row in held]
+        writes = link_writes(links, rows, incident.incident_id)
+        given = [{**row, "incident_id": incident.incident_id} for row in rows]
+        if given and are_well(links, given, incident.incident_id):
+            # Nothing will change that could say so. Whether all others are well too is looked at then.
+            writes.append(due_put(Due.RECOVERY, incident.incident_id, now_ms + QUIET_MS))
+        return writes
+
+    def _taking(self, incident: Incident, there: Sequence[tuple[Link, Item]], now_ms: int) -> list[Write]:
+        """Return the writes by which other open incidents let go of signals that one takes over."""
+        taken: dict[str, list[Link]] = {}
+        for link, row in there:
+            holder = row.get("incident_id")
+            if holder not in (None, incident.incident_id) and link in incident.links:
+                taken.setdefault(holder, []).append(link)
+        holders = self.get_many(list(taken), consistent=True)
+        writes: list[Write] = []
+        for each in holders:
+            if each is not None and each.is_open:
+                writes += self.leaving(each, taken[each.incident_id], now_ms)[1]
+        return writes
+
+    # Changing.
+
+    def change(
+        self, incident_id: str, changes: Changes, *, actor: str, expected_version: int | None = None
+    ) -> Incident:
+        """Change an incident as someone asks, with everything that follows from it, and return it.
+
+        Raises `NotFoundError`, `VersionConflictError` if it is not at the version they read, `IllegalTransitionError`,
+        and `InvalidPayloadError`.
+        """
+
+        def decide(incident: Incident, now_ms: int) -> Incident:
+            return decisions.changed(incident, changes, actor, now_ms)
+
+        return self._change(incident_id, decide, actor, expected_version, changes.reason)
+
+    def snooze(
+        self, incident_id: str, until: str, *, actor: str, reason: str = "", expected_version: int | None = None
+    ) -> Incident:
+        """Have nobody reminded of an open incident until a moment. Raises as `change` does."""
+
+        def decide(incident: Incident, now_ms: int) -> Incident:
+            return decisions.snoozed(incident, until, actor, reason, now_ms)
+
+        return self._change(incident_id, decide, actor, expected_version, reason)
+
+    def change_by_itself(self, incident_id: str, decide: Callable[[Incident, int], Incident]) -> Incident:
+        """Change an incident as time goes by, which no person did and no audit notes. Raises as `change` does.
+
+        It is resolved only if its signals are OK at that very moment; if not, `decide` is asked again.
+        """
+        return self._change(incident_id, decide, None, None, "")
+
+    def merge(
+        self, incident_id: str, into_id: str, *, actor: str, reason: str = "", expected_version: int | None = None
+    ) -> Incident:
+        """Close an incident into another one, which takes over its signals, and return that. Raises as `change`."""
+        for _ in range(ATTEMPTS_MAX):
+            now_ms = self._now_ms()
+            into, other = self.get(into_id), self.get(incident_id)
+            if into_id in other.merged_from:
+                # Someone merged them the other way round between the two looks.
+                into = self.get(into_id)
+            _check_version(other, expected_version)
+            kept, gone = decisions.merged(into, other, actor, reason, now_ms)
+            entry = audit_entry(actor, "incident.merge", other, gone, reason or f"into {into_id}")
+            try:
+                self._audit.commit(self._merging(into, other, kept, gone, now_ms), entry)
+            except OutcomeUnknownError:
+                if self.get(incident_id).merged_into != into_id:
+                    continue
+            except ConflictError:
+                continue
+            self.told(gone, IncidentNews.RESOLVED)
+            self.told(kept, IncidentNews.UPDATED)
+            return kept
+        raise StoreBusyError(f"incident {incident_id}: others were faster {ATTEMPTS_MAX} times; try again")
+
+    def _merging(self, into: Incident, other: Incident, kept: Incident, gone: Incident, now_ms: int) -> list[Write]:
+        # The rows that lead to the one that is gone lead to the other from now on.
+        theirs = {key: any_of(absent(), equals("incident_id", other.incident_id)) for key in other.keys}
+        without_keys = replace(gone, dedup_key="", merged_keys=())
+        closing = [each for each in companions(other, without_keys, now_ms) if not _is_dedup(each)]
+        fresh = [each for each in kept.evidence_sample if each not in into.evidence_sample]
+        return [
+            incident_put(kept, self._sealer, replaces=into.version),
+            incident_put(gone, self._sealer, replaces=other.version),
+            *companions(into, kept, now_ms, as_read=theirs),
+            *closing,
+            *unlink_writes(other.links, self._signals(other.links), other.incident_id, kept.incident_id),
+            *self._pin_writes(fresh, kept.incident_id, now_ms),
+            *self._news(kept, IncidentNews.UPDATED, now_ms, "merged"),
+            *self._news(gone, IncidentNews.RESOLVED, now_ms, "merged"),
+        ]
+
+    def _change(
+        self,
+        incident_id: str,
+        decide: Callable[[Incident, int], Incident],
+        actor: str | None,
+        expected_version: int | None,
+        reason: str,
+    ) -> Incident:
+        for _ in range(ATTEMPTS_MAX):
+            now_ms = self._now_ms()
+            before = self.get(incident_id)
+            _check_version(before, expected_version)
+            after = decide(before, now_ms)
+            if after is before:
+                return before
+            writes = self._changing(before, after, now_ms, reason, of_system=actor is None)
+            try:
+                if actor is None:
+                    self._store.transact(writes)
+                else:
+                    self._audit.commit(
+                        writes, audit_entry(actor, f"incident.{verb_of(before, after)}", before, after, reason)
+                    )
+            except OutcomeUnknownError:
+                if self.get(incident_id) != after:
+                    continue
+            except ConflictError as exc:
+                _check_trouble(exc, writes, after)
+                continue
+            self.told(after, news_of(before, after))
+            return after
+        raise StoreBusyError(f"incident {incident_id}: others were faster {ATTEMPTS_MAX} times; try again")
+
+    def _changing(self, before: Incident, after: Incident, now_ms: int, reason: str, *, of_system: bool) -> list[Write]:
+        writes: list[Write] = [
+            incident_put(after, self._sealer, replaces=before.version),
+            *companions(before, after, now_ms),
+        ]
+        if before.is_open and not after.is_open:
+            rows = self._signals(after.links)
+            writes += unlink_writes(after.links, rows, after.incident_id, None, must_be_ok=of_system)
+        elif after.is_open and not before.is_open:
+            # Those that belong to another incident by now stay there.
+            there = [
+                (link, row)
+                for link, row in zip(after.links, self._signals(after.links), strict=True)
+                if row is not None and row.get("incident_id") in (None, after.incident_id)
+            ]
+            writes += self._linking(after, there, now_ms)
+            writes += self._pin_writes(after.evidence_sample, after.incident_id, now_ms)
+        return [*writes, *self._news(after, news_of(before, after), now_ms, reason)]
+
+    def _news(self, incident: Incident, news: IncidentNews, now_ms: int, reason: str = "") -> list[Write]:
+        return self._announce(incident_news(incident, news, self._ids, reason=reason), now_ms)
+
+    def _signals(self, links: Sequence[Link]) -> list[Item | None]:
+        keys = [signal_key(link.dataset_urn, link.signal_type) for link in links]
+        return self._store.get_many(SIGNAL_STATE, keys, consistent=True) if keys else []
+
+    def _found(self, incident_id: str) -> Incident | None:
+        row = self._store.get(INCIDENT_INDEX, incident_key(incident_id), consistent=True)
+        return None if row is None else incident_of(row, self._sealer)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.seconds() * 1000)
+
+
+def _check_version(incident: Incident, expected_version: int | None) -> None:
+    if expected_version is not None and incident.version != expected_version:
+        raise VersionConflictError(
+            f"incident {incident.incident_id}: you read version {expected_version}, and it is at {incident.version} "
+            "now; read it again and decide"
+        )
+
+
+def _as_read(dedup: Item | None) -> Condition:
+    """Return that a row which leads from a trouble to an incident is as it was read."""
+    if dedup is None:
+        return absent()
+    return all_of(equals("incident_id", dedup["incident_id"]), equals("is_open", dedup["is_open"]))
+
+
+def _is_dedup(write: Write) -> bool:
+    key = write.item["PK"] if isinstance(write, Put) else write.key.partition
+    return str(key).startswith("DEDUP#")
+
+
+def _check_trouble(conflict: ConflictError, writes: Sequence[Write], after: Incident) -> None:
+    """Raise `IllegalTransitionError` if what refused was another open incident of the same trouble."""
+    for index, current in conflict.failures.items():
+        if current is None or not _is_dedup(writes[index]) or current.get("incident_id") == after.incident_id:
+            continue
+        raise IllegalTransitionError(
+            f"incident {after.incident_id}: {current.get('incident_id')} is open for the same trouble; "
+            "work on that one, or merge them"
+        ) from conflict

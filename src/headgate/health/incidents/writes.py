@@ -1,0 +1,120 @@
+"""What goes with every change of an incident: its signals, the rows that lead to it, and when to look again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from headgate.health.incidents.rows import Due, dedup_write, due_delete, due_put, open_delete, open_put
+from headgate.health.model.enums import IncidentStatus, SignalState
+from headgate.health.model.incidents import Incident, Link
+from headgate.health.model.timestamps import milliseconds
+from headgate.health.signals.rows import signal_key
+from headgate.store.catalogue.tables import SIGNAL_STATE
+from headgate.store.model.conditions import Condition, absent, all_of, any_of, equals, version_is
+from headgate.store.model.requests import Check, Delete, Put, Update, Write
+from headgate.store.model.values import Item
+
+# When nobody has acknowledged an incident, more people are told, after so many minutes.
+ESCALATION_MINUTES: Final = (0, 15, 30, 60)
+_MINUTE_MS: Final = 60_000
+
+
+def companions(
+    before: Incident | None, after: Incident, now_ms: int, *, as_read: Mapping[str, Condition] | None = None
+) -> list[Write]:
+    """Return what is written beside an incident that was `before` and is `after`: all but its signals and its news.
+
+    `as_read` are conditions for the rows that lead from troubles to it, where they were read; the others must be its
+    own, or free.
+    """
+    was_open = before is not None and before.is_open
+    writes: list[Write] = []
+    if was_open != after.is_open or (before is not None and before.is_closed != after.is_closed) or as_read:
+        mine = any_of(absent(), equals("incident_id", after.incident_id))
+        writes += [dedup_write(after, key, now_ms, (as_read or {}).get(key, mine)) for key in after.keys]
+    listed = set(before.dataset_urns) if before is not None and was_open else set[str]()
+    wanted = set(after.dataset_urns) if after.is_open else set[str]()
+    writes += [open_put(after, urn) for urn in sorted(wanted - listed)]
+    writes += [open_delete(after, urn) for urn in sorted(listed - wanted)]
+    if after.is_open and not was_open:
+        writes.append(escalation_put(after, now_ms, 0))
+        if before is not None:
+            writes.append(due_delete(Due.PINS, after.incident_id))
+    elif was_open and not after.is_open:
+        writes += [due_delete(Due.ESCALATION, after.incident_id), due_delete(Due.RECOVERY, after.incident_id)]
+        writes.append(due_put(Due.PINS, after.incident_id, now_ms))
+    elif before is not None and after.is_open:
+        is_reminded = (before.status, before.snoozed_until) != (after.status, after.snoozed_until)
+        writes += [_reminder(after, now_ms)] if is_reminded else []
+    return writes
+
+
+def escalation_put(incident: Incident, now_ms: int, level: int) -> Put | Delete:
+    """Return when more people are told of an incident, or that nobody more is."""
+    if level + 1 >= len(ESCALATION_MINUTES):
+        return due_delete(Due.ESCALATION, incident.incident_id)
+    wait_ms = (ESCALATION_MINUTES[level + 1] - ESCALATION_MINUTES[level]) * _MINUTE_MS
+    return due_put(Due.ESCALATION, incident.incident_id, now_ms + wait_ms, level=level + 1)
+
+
+def _reminder(incident: Incident, now_ms: int) -> Put | Delete:
+    """Return the row that has more people told of an incident, or its removal where someone is at it."""
+    if incident.status is IncidentStatus.ACKNOWLEDGED:
+        return due_delete(Due.ESCALATION, incident.incident_id)
+    if incident.snoozed_until is not None:
+        level = min(incident.escalation_level + 1, len(ESCALATION_MINUTES) - 1)
+        return due_put(Due.ESCALATION, incident.incident_id, milliseconds(incident.snoozed_until), level=level)
+    return escalation_put(incident, now_ms, incident.escalation_level)
+
+
+def link_writes(links: Sequence[Link], rows: Sequence[Item | None], incident_id: str) -> list[Write]:
+    """Return the writes that give signals to an incident; those it has already are only looked at."""
+    return [_given(link, row, incident_id) for link, row in zip(links, rows, strict=True)]
+
+
+def unlink_writes(
+    links: Sequence[Link], rows: Sequence[Item | None], incident_id: str, to: str | None, *, must_be_ok: bool = False
+) -> list[Write]:
+    """Return the writes that take signals from an incident, and give them to another one if it is named.
+
+    Each of them passes only if the signal is as it was read, so that whoever joins the incident with it meanwhile is
+    refused, or refuses; with `must_be_ok` also only if it is OK.
+    """
+    return [_taken(link, row, incident_id, to, must_be_ok=must_be_ok) for link, row in zip(links, rows, strict=True)]
+
+
+def are_well(links: Sequence[Link], rows: Sequence[Item | None], incident_id: str) -> bool:
+    """Whether all signals that an incident has are OK; those that are gone or belong to another do not count."""
+    return all(
+        row is None or row.get("incident_id") != incident_id or row["state"] == SignalState.OK
+        for _, row in zip(links, rows, strict=True)
+    )
+
+
+def _given(link: Link, row: Item | None, incident_id: str) -> Write:
+    key = signal_key(link.dataset_urn, link.signal_type)
+    if row is None:
+        return Check(SIGNAL_STATE, key, absent())
+    if row.get("incident_id") == incident_id:
+        return Check(SIGNAL_STATE, key, version_is(row["version"]))
+    return _linked(row, incident_id, version_is(row["version"]))
+
+
+def _taken(link: Link, row: Item | None, incident_id: str, to: str | None, *, must_be_ok: bool) -> Write:
+    key = signal_key(link.dataset_urn, link.signal_type)
+    if row is None:
+        return Check(SIGNAL_STATE, key, absent())
+    as_read: Condition = version_is(row["version"])
+    if row.get("incident_id") != incident_id:
+        return Check(SIGNAL_STATE, key, as_read)
+    return _linked(row, to, all_of(as_read, equals("state", SignalState.OK.value)) if must_be_ok else as_read)
+
+
+def _linked(row: Item, incident_id: str | None, condition: Condition) -> Update:
+    return Update(
+        SIGNAL_STATE,
+        signal_key(row["PK"], row["SK"]),
+        set={"incident_id": incident_id, "version": row["version"] + 1},
+        condition=condition,
+    )

@@ -1,0 +1,1 @@
+"""Ingest: say here what this part is for."""

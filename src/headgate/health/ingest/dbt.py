@@ -1,0 +1,332 @@
+"""dbt: its artifacts become effects. Needs the files alone: no hook, no package, no query.
+
+Everything follows from an artifact and the id of the invocation that wrote it, so that sending it twice changes
+nothing the second time. States are those of the severity table: pass is OK, warn WARNING, fail and error CRITICAL,
+skipped, no-op and "runtime error" UNKNOWN.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.errors import InvalidPayloadError
+from headgate.health.ingest import checks as openlineage_checks
+from headgate.health.ingest import names as openlineage_names
+from headgate.health.ingest import runs as openlineage_runs
+from headgate.health.ingest.dbt_artifacts import (
+    DbtManifest,
+    Exposure,
+    Freshness,
+    Limit,
+    Node,
+    Result,
+    RunResults,
+    Sources,
+)
+from headgate.health.ingest.effects import (
+    Discovered,
+    Effect,
+    EvidenceEffect,
+    Oddity,
+    RunState,
+    SignalEffect,
+    SpecUpdate,
+    evidence_id,
+)
+from headgate.health.ingest.names import Names
+from headgate.health.lineage.specs import LineageSpec
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import timestamps as moments
+from headgate.health.model.enums import DATA_QUALITY, FRESHNESS, EntityType, SignalState
+from headgate.health.model.signals import Metrics
+
+SOURCE: Final = "dbt"
+INVOCATION_WINDOW: Final = "INVOCATION"
+STALE: Final = "STALE:max_loaded_at"
+MESSAGE_LENGTH_MAX: Final = 2_000
+_TABLES: Final = frozenset({"model", "seed", "snapshot", "source"})
+_JOBS: Final = frozenset({"model", "seed", "snapshot"})
+_TESTS: Final = frozenset({"test", "unit_test"})
+_EPHEMERAL: Final = "ephemeral"
+_PART: Final = re.compile(r'"((?:[^"]|"")*)"|`((?:[^`]|``)*)`|\[([^\]]*)\]|([^."`\[\]]+)')
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_PERIOD_SECONDS: Final = {"minute": 60, "hour": 3600, "day": 86400}
+
+
+class Ingested(Struct, frozen=True):
+    """What an artifact comes to, and which invocation wrote it."""
+
+    invocation_id: str
+    effects: tuple[Effect, ...]
+
+
+class Dbt:
+    """A project of dbt, as its manifest tells. `namespace` is that under which OpenLineage names its tables."""
+
+    def __init__(self, manifest: DbtManifest, names: Names, *, namespace: str = "") -> None:
+        self._manifest = manifest
+        self._names = names
+        self._namespace = namespace or manifest.metadata.adapter_type or SOURCE
+        self._project = manifest.metadata.project_name or SOURCE
+        self._found: dict[str, str | None] = {}
+        self._discovered: dict[str, Discovered] = {}
+
+    def lineage(self) -> Ingested:
+        """Return which model reads and writes what, and which exposures read models."""
+        specs: list[Effect] = [self._model(node) for node in self._manifest.nodes.values() if _is_job(node)]
+        specs += [self._exposure(exposure) for exposure in self._manifest.exposures.values()]
+        return Ingested(self._manifest.invocation_id, (*self._discovered.values(), *specs))
+
+    def run_results(self, results: RunResults) -> Ingested:
+        """Return the quality of each model by its tests, and evidence for models that failed."""
+        checks: dict[str, list[openlineage_checks.Check]] = {}
+        effects: list[Effect] = []
+        for result in results.results:
+            node = self._manifest.nodes.get(result.unique_id)
+            if node is None or node.resource_type not in _TESTS | _JOBS:
+                continue
+            if node.resource_type in _JOBS:
+                effects += self._failure(node, result, results)
+            elif (urn := self._tested(node)) is None:
+                effects.append(Oddity(result.unique_id, "the test is of no one model"))
+            else:
+                checks.setdefault(urn, []).append(_check(node, result))
+        effects += [_quality(urn, found, results.at) for urn, found in sorted(checks.items())]
+        return Ingested(results.invocation_id, (*self._discovered.values(), *effects))
+
+    def sources(self, sources: Sources) -> Ingested:
+        """Return how fresh each source is."""
+        effects: list[Effect] = []
+        for result in sources.results:
+            node = self._manifest.sources.get(result.unique_id)
+            urn = None if node is None else self._urn(node)
+            if urn is None:
+                effects.append(Oddity(result.unique_id, "the manifest has no such source"))
+            else:
+                effects.append(_freshness(urn, result, sources.at))
+        return Ingested(sources.invocation_id, (*self._discovered.values(), *effects))
+
+    # Names.
+
+    def _urn(self, node: Node) -> str | None:
+        """Return the dataset that a node is kept in, or None if it is kept in none."""
+        if node.unique_id not in self._found:
+            name = _table(node)
+            self._found[node.unique_id] = None if name is None else self._named(node, name)
+        return self._found[node.unique_id]
+
+    def _named(self, node: Node, name: str) -> str:
+        known = openlineage_names.known_urn(self._namespace, name, self._names)
+        if known is not None:
+            return known
+        urn = openlineage_names.made_urn(self._namespace, name)
+        team, email = _owner(node)
+        self._discovered[urn] = Discovered(
+            dataset_urn=urn,
+            namespace=self._namespace,
+            name=name,
+            description=_clean(node.description or "", 1_000),
+            owner_team=team,
+            owner_email=email,
+        )
+        return urn
+
+    def _tested(self, node: Node) -> str | None:
+        """Return the dataset that a test is of: the one it is attached to, or else the only one it looks at."""
+        if node.attached_node is not None and (attached := self._node(node.attached_node)) is not None:
+            return self._urn(attached)
+        urns = set(self._tables(self._parents(node.unique_id, node)))
+        return urns.pop() if len(urns) == 1 else None
+
+    def _node(self, unique_id: str) -> Node | None:
+        return self._manifest.nodes.get(unique_id) or self._manifest.sources.get(unique_id)
+
+    def _parents(self, unique_id: str, node: Node | Exposure) -> list[str]:
+        found = (self._manifest.parent_map or {}).get(unique_id)
+        if found is None:
+            found = (node.depends_on.nodes if node.depends_on is not None else None) or []
+        return found
+
+    def _tables(self, unique_ids: list[str]) -> Iterator[str]:
+        """Go through the datasets of some nodes. What is kept nowhere stands for what it is made of."""
+        seen: set[str] = set()
+        waiting = list(unique_ids)
+        while waiting:
+            unique_id = waiting.pop()
+            node = self._node(unique_id)
+            if node is None or unique_id in seen or node.resource_type not in _TABLES:
+                continue
+            seen.add(unique_id)
+            urn = self._urn(node)
+            if urn is not None:
+                yield urn
+            else:
+                waiting += self._parents(unique_id, node)
+
+    # Lineage.
+
+    def _model(self, node: Node) -> SpecUpdate:
+        urn = self._urn(node)
+        return SpecUpdate(
+            producer_id=self._producer(node),
+            producer_name=_clean(node.name, 256),
+            at=self._manifest.at,
+            source=SOURCE,
+            state=RunState.COMPLETE,
+            reads=frozenset(self._tables(self._parents(node.unique_id, node))),
+            writes=frozenset(() if urn is None else (urn,)),
+        )
+
+    def _exposure(self, exposure: Exposure) -> SpecUpdate:
+        is_notebook = (exposure.type or "").lower() == "notebook"
+        return SpecUpdate(
+            producer_id=openlineage_names.producer_id(SOURCE, f"{exposure.package_name or self._project}.exposure"
+                                                      f".{exposure.name}"),
+            producer_name=_clean(exposure.name, 256),
+            producer_type=EntityType.NOTEBOOK if is_notebook else EntityType.SERVICE,
+            at=self._manifest.at,
+            source=SOURCE,
+            state=RunState.COMPLETE,
+            reads=frozenset(self._tables(self._parents(exposure.unique_id, exposure))),
+        )  # fmt: skip
+
+    def _producer(self, node: Node) -> str:
+        return openlineage_names.producer_id(SOURCE, f"{node.package_name or self._project}.{node.name}")
+
+    def _failure(self, node: Node, result: Result, results: RunResults) -> list[Effect]:
+        urn = self._urn(node)
+        if result.status.strip().lower() != "error" or urn is None:
+            return []
+        at_ms = moments.milliseconds(results.at)
+        return [
+            EvidenceEffect(
+                evidence_id=evidence_id(at_ms, results.invocation_id, result.unique_id),
+                dataset_urn=urn,
+                created_at=results.at,
+                producer_id=self._producer(node),
+                reason_codes=(f"MODEL_FAILED:{openlineage_checks.WHOLE_DATASET}",),
+                message=_clean(result.message or "the model failed", MESSAGE_LENGTH_MAX),
+                run_id=results.invocation_id,
+                job=_clean(node.name, 256),
+            )
+        ]
+
+
+def spec_of(update: SpecUpdate) -> LineageSpec | None:
+    """Return the spec of a model or exposure, under an id that follows from its content."""
+    return openlineage_runs.spec_of(openlineage_runs.folded(None, update))
+
+
+def _is_job(node: Node) -> bool:
+    return node.resource_type in _JOBS and not _is_ephemeral(node)
+
+
+def _is_ephemeral(node: Node) -> bool:
+    return node.config is not None and node.config.materialized == _EPHEMERAL
+
+
+def _table(node: Node) -> str | None:
+    """Return the name of the table that a node is kept in, as OpenLineage writes it: without quotes."""
+    if node.resource_type not in _TABLES or _is_ephemeral(node):
+        return None
+    if node.relation_name:
+        parts = ["".join(groups) for groups in _PART.findall(node.relation_name)]
+        return ".".join(part.strip() for part in parts if part.strip()) or None
+    parts = [node.database or "", node.schema or "", node.identifier or node.alias or node.name]
+    return ".".join(part for part in parts if part)
+
+
+def _owner(node: Node) -> tuple[str | None, str | None]:
+    """Return the team and the address that a node's meta gives as its owner."""
+    meta = {**((node.config.meta if node.config else None) or {}), **(node.meta or {})}
+    owner = meta.get("owner")
+    if isinstance(owner, dict):
+        named = {key: value for key, value in owner.items() if isinstance(value, str)}
+        return _text(named.get("team") or named.get("name")), _text(named.get("email"))
+    if not isinstance(owner, str) or not owner.strip():
+        return None, None
+    is_address = "@" in owner.strip()[1:] and " " not in owner.strip()
+    return (None, _text(owner)) if is_address else (_text(owner), None)
+
+
+def _text(given: str | None) -> str | None:
+    return _clean(given.strip().lstrip("@"), 200) or None if given else None
+
+
+def _check(node: Node, result: Result) -> openlineage_checks.Check:
+    kind = node.test_metadata.name if node.test_metadata is not None else None
+    return openlineage_checks.check(kind or node.name, node.column_name, _state(result.status))
+
+
+def _state(status: str) -> SignalState:
+    """Return the state that a status stands for. One that is not known yet could not be evaluated by us."""
+    try:
+        return vocabulary.signal_state(status)
+    except InvalidPayloadError:
+        return SignalState.UNKNOWN
+
+
+def _quality(urn: str, checks: list[openlineage_checks.Check], at: str) -> SignalEffect:
+    found = openlineage_checks.verdict(checks)
+    return SignalEffect(
+        dataset_urn=urn,
+        signal_type=DATA_QUALITY,
+        state=found.state,
+        score=found.score,
+        window_start=at,
+        window_end=at,
+        window_type=INVOCATION_WINDOW,
+        metrics=found.metrics,
+        failure_signature=found.failure_signature,
+    )
+
+
+def _freshness(urn: str, result: Freshness, at: str) -> SignalEffect:
+    state = _state(result.status)
+    age, limit = result.max_loaded_at_time_ago_in_s, _limit_seconds(result)
+    score = 1.0 if state is SignalState.OK else 0.0
+    if state.is_breach and limit is not None and age is not None and math.isfinite(age) and age > 0:
+        score = min(1.0, limit / age)
+    end = _moment(result.snapshotted_at) or at
+    return SignalEffect(
+        dataset_urn=urn,
+        signal_type=FRESHNESS,
+        state=state,
+        score=score,
+        window_start=min(_moment(result.max_loaded_at) or end, end),
+        window_end=end,
+        window_type=INVOCATION_WINDOW,
+        slo_threshold=float(limit or 0),
+        metrics=Metrics(evidence_count=1, pass_count=int(state is SignalState.OK), fail_count=int(state.is_breach)),
+        failure_signature=STALE if state.is_breach else None,
+    )
+
+
+def _limit_seconds(result: Freshness) -> int | None:
+    """Return the age from which on a source is too late, or else late."""
+    limits = () if result.criteria is None else (result.criteria.error_after, result.criteria.warn_after)
+    return next((seconds for limit in limits if (seconds := _seconds(limit)) is not None), None)
+
+
+def _seconds(limit: Limit | None) -> int | None:
+    if limit is None or limit.count is None or limit.period not in _PERIOD_SECONDS:
+        return None
+    return limit.count * _PERIOD_SECONDS[limit.period]
+
+
+def _moment(given: str | None) -> str | None:
+    if not given:
+        return None
+    try:
+        return moments.moment(given, field="moment")
+    except InvalidPayloadError:
+        return None
+
+
+def _clean(text: str, length_max: int) -> str:
+    return _CONTROL.sub(" ", text[:length_max])

@@ -1,0 +1,213 @@
+"""Artifacts of dbt as its command line writes them: run_results.json, sources.json and manifest.json."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from headgate import shapes
+from headgate.errors import InvalidPayloadError, PayloadTooLargeError
+from headgate.health.model import timestamps as moments
+
+RUN_RESULTS_VERSIONS: Final = (4, 5, 6)
+SOURCES_VERSIONS: Final = (3,)
+MANIFEST_VERSIONS: Final = (10, 11, 12)
+# Manifests of large projects have tens of megabytes; most of that is code, which is skipped and not kept.
+ARTIFACT_BYTES_MAX: Final = 100_000_000
+NODES_MAX: Final = 50_000
+_VERSION: Final = re.compile(r"https?://schemas\.getdbt\.com/dbt/([a-z-]+)/v(\d+)\.json")
+_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_A = TypeVar("_A", bound="Artifact")
+
+
+class Metadata(Struct, frozen=True):
+    """Which invocation of dbt wrote an artifact, and in which form."""
+
+    dbt_schema_version: str
+    generated_at: str
+    invocation_id: str | None = None
+    dbt_version: str | None = None
+    adapter_type: str | None = None
+    project_name: str | None = None
+
+
+class Artifact(Struct, frozen=True, kw_only=True):
+    """What all artifacts have in common."""
+
+    metadata: Metadata
+
+    @property
+    def at(self) -> str:
+        return moments.moment(self.metadata.generated_at, field="metadata.generated_at")
+
+    @property
+    def invocation_id(self) -> str:
+        """What names the invocation: its id, or for those that have none the moment."""
+        return self.metadata.invocation_id or self.at
+
+
+class Result(Struct, frozen=True):
+    """How a node went."""
+
+    unique_id: str
+    status: str
+    message: str | None = None
+    failures: int | None = None
+
+
+class RunResults(Artifact, frozen=True, kw_only=True):
+    """run_results.json: how models, tests and others went."""
+
+    results: list[Result]
+
+
+class Limit(Struct, frozen=True):
+    """How old data may be."""
+
+    count: int | None = None
+    period: str | None = None
+
+
+class Criteria(Struct, frozen=True):
+    """From which age on a source is late, and too late."""
+
+    warn_after: Limit | None = None
+    error_after: Limit | None = None
+
+
+class Freshness(Struct, frozen=True):
+    """How fresh a source is, or why that is not known."""
+
+    unique_id: str
+    status: str
+    error: Any = None
+    max_loaded_at: str | None = None
+    snapshotted_at: str | None = None
+    max_loaded_at_time_ago_in_s: float | None = None
+    criteria: Criteria | None = None
+
+
+class Sources(Artifact, frozen=True, kw_only=True):
+    """sources.json: how fresh sources are."""
+
+    results: list[Freshness]
+
+
+class TestMetadata(Struct, frozen=True):
+    """What a generic test looks for."""
+
+    name: str | None = None
+
+
+class DependsOn(Struct, frozen=True):
+    """On which nodes a node depends."""
+
+    nodes: list[str] | None = None
+
+
+class Owner(Struct, frozen=True):
+    """Who owns an exposure."""
+
+    name: str | None = None
+    email: str | list[str] | None = None
+
+
+class Config(Struct, frozen=True):
+    """How a node is built."""
+
+    materialized: str | None = None
+    meta: dict[str, Any] | None = None
+
+
+class Node(Struct, frozen=True):
+    """A model, seed, snapshot, test or source."""
+
+    unique_id: str
+    resource_type: str
+    name: str
+    package_name: str | None = None
+    database: str | None = None
+    schema: str | None = None
+    alias: str | None = None
+    identifier: str | None = None
+    relation_name: str | None = None
+    description: str | None = None
+    column_name: str | None = None
+    attached_node: str | None = None
+    test_metadata: TestMetadata | None = None
+    depends_on: DependsOn | None = None
+    config: Config | None = None
+    meta: dict[str, Any] | None = None
+
+
+class Exposure(Struct, frozen=True):
+    """What is made of models outside dbt: a dashboard, a notebook, an application."""
+
+    unique_id: str
+    name: str
+    type: str | None = None
+    package_name: str | None = None
+    owner: Owner | None = None
+    depends_on: DependsOn | None = None
+
+
+class DbtManifest(Artifact, frozen=True, kw_only=True):
+    """manifest.json: all that a project consists of."""
+
+    nodes: dict[str, Node]
+    sources: dict[str, Node] = {}
+    exposures: dict[str, Exposure] = {}
+    parent_map: dict[str, list[str]] | None = None
+
+
+def run_results(body: bytes) -> RunResults:
+    """Return what run_results.json says. Raises `InvalidPayloadError` and `PayloadTooLargeError`."""
+    return _read(body, RunResults, "run-results", RUN_RESULTS_VERSIONS)
+
+
+def sources(body: bytes) -> Sources:
+    """Return what sources.json says. Raises as `run_results` does."""
+    return _read(body, Sources, "sources", SOURCES_VERSIONS)
+
+
+def manifest(body: bytes) -> DbtManifest:
+    """Return what manifest.json says. Raises as `run_results` does."""
+    found = _read(body, DbtManifest, "manifest", MANIFEST_VERSIONS)
+    count = len(found.nodes) + len(found.sources) + len(found.exposures)
+    if count > NODES_MAX:
+        raise PayloadTooLargeError(f"dbt manifest: {count:,} nodes, and {NODES_MAX:,} are accepted")
+    return found
+
+
+class _Head(Struct, frozen=True):
+    metadata: Metadata
+
+
+def _read(body: bytes, kind: type[_A], name: str, versions: Collection[int]) -> _A:
+    if len(body) > ARTIFACT_BYTES_MAX:
+        raise PayloadTooLargeError(f"dbt {name}: {len(body):,} bytes, and {ARTIFACT_BYTES_MAX:,} are accepted")
+    try:
+        # The version first: what is wrong in a form that is not known is of no interest.
+        _check_version(shapes.from_json(body, _Head).metadata.dbt_schema_version, name, versions)
+        found = shapes.from_json(body, kind)
+    except _ERRORS as exc:
+        raise InvalidPayloadError(f"dbt {name}: {str(exc)[:300]}") from exc
+    moments.moment(found.metadata.generated_at, field="metadata.generated_at")
+    return found
+
+
+def _check_version(given: str, name: str, versions: Collection[int]) -> None:
+    found = _VERSION.fullmatch(given)
+    if found is None:
+        raise InvalidPayloadError(f"dbt {name}: dbt_schema_version {given[:80]!r} is not one of dbt's")
+    if found[1] != name:
+        raise InvalidPayloadError(f"dbt {name}: this is an artifact of the kind {found[1]}; send it as that")
+    if int(found[2]) not in versions:
+        known = ", ".join(f"v{version}" for version in versions)
+        remedy = "upgrade Headgate" if int(found[2]) > max(versions) else "upgrade dbt"
+        raise InvalidPayloadError(f"dbt {name}: its form is v{found[2]}, and {known} are understood; {remedy}")

@@ -1,0 +1,212 @@
+"""Draining: the accepted OpenLineage events of a shard are carried out, in order by job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.errors import ConflictError, HeadgateError, StoreBusyError, TransientError, UserError
+from headgate.health.ingest import events as openlineage_events
+from headgate.health.ingest import runs as openlineage_runs
+from headgate.health.ingest import translate as openlineage
+from headgate.health.ingest.effects import (
+    AliasEffect,
+    Discovered,
+    Effect,
+    EvidenceEffect,
+    LifecycleEffect,
+    Oddity,
+    SignalEffect,
+    SpecUpdate,
+    evidence_id,
+)
+from headgate.health.ingest.names import Names
+from headgate.health.ingest.runs import RunLineage
+from headgate.health.ingest.translate import Configs
+from headgate.health.lineage.specs import LineageSpec
+from headgate.health.model.timestamps import instant, milliseconds
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Delete, Put
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+
+# An event that was put aside is kept for so long, and so is what a run has said since its last event.
+DEAD_SECONDS: Final = 30 * 24 * 3600
+RUN_SECONDS: Final = 30 * 24 * 3600
+ATTEMPTS_MAX: Final = 5
+DEAD: Final = "OLDEAD"
+_FOLD_ATTEMPTS: Final = 10
+
+
+class Drained(Struct, frozen=True):
+    """What a drain came to: events carried out, put aside, and left for another time."""
+
+    done: int = 0
+    dead: int = 0
+    deferred: int = 0
+
+
+class Handlers(Struct, frozen=True, kw_only=True):
+    """How effects are carried out. Each may be called twice with the same effect."""
+
+    names: Names
+    configs: Configs
+    lineage: Callable[[LineageSpec], object]
+    signal: Callable[[SignalEffect], object]
+    evidence: Callable[[EvidenceEffect], object]
+    discovered: Callable[[Discovered], object]
+    alias: Callable[[AliasEffect], object]
+    lifecycle: Callable[[LifecycleEffect], object] = lambda _effect: None
+    oddity: Callable[[Oddity], object] = lambda _effect: None
+
+
+class Shard:
+    """One pass over the events of a shard, of which whoever makes it has the lease until `until_ms`."""
+
+    def __init__(self, store: Store, clock: Clock, handlers: Handlers, until_ms: int) -> None:
+        self.done = self.dead = self.deferred = 0
+        self._store = store
+        self._clock = clock
+        self._handlers = handlers
+        self._until_ms = until_ms
+        # Jobs of which an event has to wait, and with it those after it.
+        self._waiting: set[str] = set()
+
+    @property
+    def looked_at(self) -> int:
+        return self.done + self.dead + self.deferred
+
+    def has_time(self) -> bool:
+        return self._now_ms() < self._until_ms
+
+    def carry_out(self, items: Iterable[Item]) -> None:
+        """Carry out some events, the next ones in the order of the shard. Raises the `FatalError` of a handler."""
+        finished: list[Key] = []
+        try:
+            for item in items:
+                if item["order_key"] in self._waiting or not self.has_time():
+                    self._wait(item)
+                elif self._is_done(item):
+                    finished.append(CONTROL.key_of(item))
+        finally:
+            # What was carried out and is not deleted is carried out again, which does no harm.
+            if finished:
+                self._store.batch_write([Delete(CONTROL, key) for key in finished])
+
+    def _wait(self, item: Item) -> None:
+        self._waiting.add(item["order_key"])
+        self.deferred += 1
+
+    def _is_done(self, item: Item) -> bool:
+        """Carry out one event, and say whether its row can go."""
+        try:
+            self._perform(item)
+        except UserError as exc:
+            self._put_aside(item, exc)
+        except ConflictError as exc:
+            self._again_or_aside(item, exc)
+        except TransientError:
+            self._wait(item)
+        else:
+            self.done += 1
+            return True
+        return False
+
+    def _perform(self, item: Item) -> None:
+        event = openlineage_events.parse(item["body"].encode())
+        run: RunLineage | None = None
+        for effect in openlineage.translate(event, self._handlers.names, self._handlers.configs):
+            if isinstance(effect, SpecUpdate):
+                run = self._fold(effect)
+                spec = openlineage_runs.spec_of(run)
+                if spec is not None:
+                    self._handlers.lineage(spec)
+            elif isinstance(effect, EvidenceEffect):
+                for proof in _of_datasets(effect, run):
+                    self._handlers.evidence(proof)
+            else:
+                self._hand_on(effect)
+
+    def _hand_on(self, effect: Effect) -> None:
+        match effect:
+            case SignalEffect():
+                self._handlers.signal(effect)
+            case Discovered():
+                self._handlers.discovered(effect)
+            case AliasEffect():
+                self._handlers.alias(effect)
+            case LifecycleEffect():
+                self._handlers.lifecycle(effect)
+            case Oddity():
+                self._handlers.oddity(effect)
+
+    def _fold(self, update: SpecUpdate) -> RunLineage:
+        """Add what an event says to what others of its run have said, and return all of it."""
+        if update.run_id is None:
+            return openlineage_runs.folded(None, update)
+        key = Key(f"OLRUN#{update.producer_id}", f"RUN#{update.run_id}")
+        for _ in range(_FOLD_ATTEMPTS):
+            item = self._store.get(CONTROL, key, consistent=True)
+            known = None if item is None else openlineage_runs.load(item["run"])
+            run = openlineage_runs.folded(known, update)
+            if run == known:
+                return run
+            version = 0 if item is None else item["version"]
+            row = {
+                **CONTROL.key_attributes(key),
+                "run": openlineage_runs.dump(run),
+                "version": version + 1,
+                "ttl": self._now_ms() // 1000 + RUN_SECONDS,
+            }
+            try:
+                self._store.put(CONTROL, row, condition=absent() if item is None else version_is(version))
+            except ConflictError:
+                continue
+            return run
+        raise StoreBusyError(f"run {update.run_id} of {update.producer_id}: others keep adding to it; try again")
+
+    def _again_or_aside(self, item: Item, error: HeadgateError) -> None:
+        attempts = item["attempts"] + 1
+        if attempts >= ATTEMPTS_MAX:
+            self._put_aside(item, error)
+            return
+        self._wait(item)
+        try:
+            self._store.update(CONTROL, CONTROL.key_of(item), set={"attempts": attempts})
+        except ConflictError:
+            # The lease ran out, and someone else has dealt with it.
+            return
+
+    def _put_aside(self, item: Item, error: HeadgateError) -> None:
+        now_ms = self._now_ms()
+        aside = {
+            **item,
+            "PK": DEAD,
+            "reason": f"{error.code}: {error.message}"[:2_000],
+            "failed_at": instant(now_ms),
+            "ttl": now_ms // 1000 + DEAD_SECONDS,
+        }
+        self._store.transact([Put(CONTROL, aside), Delete(CONTROL, CONTROL.key_of(item))])
+        self.dead += 1
+
+    def _now_ms(self) -> int:
+        return int(self._clock.seconds() * 1000)
+
+
+def _of_datasets(effect: EvidenceEffect, run: RunLineage | None) -> list[EvidenceEffect]:
+    """Return the evidence for each dataset it is about: where none is named, for all that the run writes."""
+    if effect.dataset_urn is not None:
+        return [effect]
+    writes = () if run is None else run.writes
+    return [replace(effect, dataset_urn=urn, evidence_id=_evidence_id(effect, urn)) for urn in writes]
+
+
+def _evidence_id(effect: EvidenceEffect, urn: str) -> str:
+    at_ms = milliseconds(effect.created_at)
+    return evidence_id(at_ms, effect.producer_id, effect.run_id or "", urn)

@@ -1,0 +1,154 @@
+"""Effects: what an event of OpenLineage or an artifact of dbt comes to, as plain values that someone then carries out.
+
+Each can be carried out twice without harm: signals have their window, lineage its moment, evidence an id of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.health.model.enums import Confidence, EntityType, SignalState
+from headgate.health.model.signals import ANY_VERSION, Metrics, Producer, SignalUpdate, SignalValue
+
+_BASE32: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_RANDOM_BYTES: Final = 10
+_ULID_LENGTH: Final = 26
+
+
+class RunState(enum.StrEnum):
+    """What an event says of a run."""
+
+    START = "START"
+    RUNNING = "RUNNING"
+    COMPLETE = "COMPLETE"
+    ABORT = "ABORT"
+    FAIL = "FAIL"
+    OTHER = "OTHER"
+
+
+class Discovered(Struct, frozen=True, kw_only=True):
+    """A dataset that someone spoke of under a name that nobody has registered."""
+
+    dataset_urn: str
+    namespace: str
+    name: str
+    description: str = ""
+    owner_team: str | None = None
+    owner_email: str | None = None
+
+
+class AliasEffect(Struct, frozen=True, kw_only=True):
+    """Another name of a dataset, and who says so."""
+
+    namespace: str
+    name: str
+    dataset_urn: str
+    provenance: str
+
+
+class LifecycleEffect(Struct, frozen=True, kw_only=True):
+    """What happened to a dataset as a whole: DROP, RENAME (from `previous_urn`), TRUNCATE and the like."""
+
+    dataset_urn: str
+    change: str
+    at: str
+    previous_urn: str | None = None
+
+
+class SpecUpdate(Struct, frozen=True, kw_only=True):
+    """What an event says a producer reads and writes. With a run, it adds to what others of that run have said."""
+
+    producer_id: str
+    producer_name: str
+    at: str
+    producer_type: EntityType = EntityType.JOB
+    confidence: Confidence = Confidence.HIGH
+    source: str = "openlineage"
+    commit: str | None = None
+    run_id: str | None = None
+    state: RunState = RunState.OTHER
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+    column_reads: frozenset[str] = frozenset()
+    column_writes: frozenset[str] = frozenset()
+
+
+class SignalEffect(Struct, frozen=True, kw_only=True):
+    """How a signal of a dataset was at a moment."""
+
+    dataset_urn: str
+    signal_type: str
+    state: SignalState
+    score: float
+    window_start: str
+    window_end: str
+    window_type: str = ""
+    slo_threshold: float = 0.0
+    metrics: Metrics = Metrics()
+    failure_signature: str | None = None
+    producer_id: str | None = None
+    producer_version: str = ""
+    evidence_ids: tuple[str, ...] = ()
+
+    def update(self) -> SignalUpdate:
+        """Return the effect as an update of the signal, whatever version that has: the order of windows decides."""
+        producer = None
+        if self.producer_id is not None:
+            producer = Producer(producer_id=self.producer_id, version=self.producer_version, confidence=Confidence.HIGH)
+        value = SignalValue(
+            state=self.state,
+            score=self.score,
+            window_start=self.window_start,
+            window_end=self.window_end,
+            window_type=self.window_type,
+            slo_threshold=self.slo_threshold,
+            metrics=self.metrics,
+            failure_signature=self.failure_signature,
+            top_producer=producer,
+            evidence_sample=self.evidence_ids,
+        )
+        return SignalUpdate(
+            dataset_urn=self.dataset_urn, signal_type=self.signal_type, value=value, expected_version=ANY_VERSION
+        )
+
+
+class EvidenceEffect(Struct, frozen=True, kw_only=True):
+    """Proof of a failure. Without a dataset it is about all that the run writes."""
+
+    evidence_id: str
+    dataset_urn: str | None
+    created_at: str
+    producer_id: str
+    reason_codes: tuple[str, ...]
+    message: str
+    failed_gates: tuple[str, ...] = ()
+    producer_version: str = ""
+    detail: str = ""
+    run_id: str | None = None
+    job: str | None = None
+    parent_job: str | None = None
+    parent_run_id: str | None = None
+
+
+class Oddity(Struct, frozen=True):
+    """A part of what was sent that could not be used, and why. The rest was."""
+
+    where: str
+    reason: str
+
+
+Effect = (
+    Discovered | AliasEffect | LifecycleEffect | SpecUpdate | SignalEffect | EvidenceEffect | Oddity
+)  # fmt: skip
+
+
+def evidence_id(at_ms: int, *parts: str) -> str:
+    """Return the id of the evidence that these parts name: the same each time, and by its moment a ULID like others."""
+    named = "\x00".join(parts).encode(errors="surrogatepass")
+    number = at_ms << (8 * _RANDOM_BYTES) | int.from_bytes(hashlib.blake2b(named, digest_size=_RANDOM_BYTES).digest())
+    text = "".join(_BASE32[number >> (5 * place) & 31] for place in reversed(range(_ULID_LENGTH)))
+    return f"evd-{text}"

@@ -1,0 +1,309 @@
+"""The inbox of OpenLineage events: kept durably before they are answered, carried out afterwards, in order by job.
+
+Producers wait for the answer in the middle of their work, and give up after seconds. So accepting is one write, and
+everything else follows. An event that cannot be carried out is put aside with the reason, and can be sent in again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.errors import ConflictError, NotFoundError, ThrottledError, TransientError, UserError
+from headgate.health.ingest import events as openlineage_events
+from headgate.health.ingest.drain import DEAD, Drained, Handlers, Shard
+from headgate.health.model.timestamps import instant, milliseconds
+from headgate.ids import IdMaker
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.deadlines import due_within
+from headgate.store.model.conditions import absent, any_of, at_most, equals, exists
+from headgate.store.model.requests import Delete, Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+
+SHARDS: Final = 8
+# Events can be large: few are held at once.
+PAGE: Final = 20
+DRAIN_EVENTS: Final = 100
+DEDUP_SECONDS: Final = 7 * 24 * 3600
+LEASE_MS: Final = 10_000
+# Nothing new is begun so shortly before the lease ends.
+LEASE_MARGIN_MS: Final = 4_000
+ABOUT_LENGTH_MAX: Final = 300
+# Clients give up after five seconds: what the store refuses until then they are told, and do not guess.
+ACCEPT_SECONDS_MAX: Final = 4.0
+# What waits for longer shows that events come in faster than they are carried out. More would only fill the store.
+BEHIND_SECONDS_MAX: Final = 900.0
+BEHIND_RETRY_SECONDS: Final = 30.0
+_LEASE: Final = "LEASE"
+# The ids of events begin with a digit; the lease of their shard does not.
+_EVENTS: Final = Sort(Range.LESS_THAN, "A")
+
+
+class Receipt(Struct, frozen=True):
+    """That an event was accepted, and its id. `is_duplicate`: it had been before, under that id."""
+
+    event_id: str
+    is_duplicate: bool = False
+
+
+class Refusal(Struct, frozen=True):
+    """Why an event of a batch was not accepted, and whether it may be if it is sent again."""
+
+    index: int
+    reason: str
+    is_retriable: bool
+
+
+class BatchReceipt(Struct, frozen=True):
+    """How many events of a batch were accepted, and which were not."""
+
+    received: int
+    accepted: int
+    refusals: tuple[Refusal, ...] = ()
+
+
+class DeadEvent(Struct, frozen=True, kw_only=True):
+    """An event that could not be carried out. `about` is its job or dataset."""
+
+    event_id: str
+    received_at: str
+    failed_at: str
+    reason: str
+    about: str
+    body: str
+
+
+class DeadEvents(Struct, frozen=True):
+    """Some events that were put aside, and the cursor to the next ones if there are more."""
+
+    events: list[DeadEvent]
+    cursor: str | None = None
+
+
+class OpenLineageInbox:
+    """Accepts events and has them carried out. Safe to use from many threads and processes."""
+
+    def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
+        # Set by whoever drains in this process, to hear of new events at once.
+        self.told: Callable[[], None] = lambda: None
+        # How long the oldest event had been waiting when this process last looked for some to carry out.
+        self.oldest_seconds = 0.0
+        # The shards that are behind, and by how much.
+        self._behind: dict[int, float] = {}
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._owner = ids.make("drain")
+
+    # Accepting.
+
+    def accept(self, body: bytes) -> Receipt:
+        """Keep an event. When this returns it will be carried out, whatever happens.
+
+        The same bytes again within a week change nothing. Raises `InvalidPayloadError` and `PayloadTooLargeError` for
+        what is no event, and `ThrottledError` while too much waits.
+        """
+        item, writes = self._acceptance(body)
+        try:
+            with due_within(ACCEPT_SECONDS_MAX, self._clock):
+                self._store.transact(writes)
+        except ConflictError as exc:
+            return _duplicate(exc)
+        self.told()
+        return Receipt(item["SK"])
+
+    def accept_batch(self, body: bytes) -> BatchReceipt:
+        """Keep the events of a batch, each by itself. Raises as `accept` does for what is no batch at all."""
+        bodies = openlineage_events.split(body)
+        refusals: list[Refusal] = []
+        kept: dict[str, tuple[int, list[Write]]] = {}
+        for index, each in enumerate(bodies):
+            try:
+                item, writes = self._acceptance(each)
+            except (UserError, ThrottledError) as exc:
+                refusals.append(Refusal(index, exc.message, is_retriable=isinstance(exc, ThrottledError)))
+                continue
+            kept.setdefault(item["digest"], (index, writes))
+        with due_within(ACCEPT_SECONDS_MAX, self._clock):
+            outcomes = self._store.transact_many([writes for _, writes in kept.values()]) if kept else []
+        for (index, _), error in zip(kept.values(), outcomes, strict=True):
+            if error is not None and not isinstance(error, ConflictError):
+                refusals.append(Refusal(index, error.message, is_retriable=isinstance(error, TransientError)))
+        self.told()
+        refusals.sort(key=lambda refusal: refusal.index)
+        return BatchReceipt(len(bodies), len(bodies) - len(refusals), tuple(refusals))
+
+    # Carrying out.
+
+    def drain(self, handlers: Handlers, *, limit: int = DRAIN_EVENTS) -> Drained:
+        """Carry out up to about `limit` events of each shard that no one else is at; return what that came to.
+
+        Events of one job are carried out in the order in which they were accepted; where one has to wait, those after
+        it do. Raises the `FatalError` of a handler: its event stays.
+        """
+        done = dead = deferred = 0
+        for number in self._busy_shards():
+            until_ms = self._lease(number)
+            if until_ms is None:
+                continue
+            shard = Shard(self._store, self._clock, handlers, until_ms - LEASE_MARGIN_MS)
+            try:
+                self._go_through(number, shard, limit)
+            finally:
+                self._release(number)
+            done, dead, deferred = done + shard.done, dead + shard.dead, deferred + shard.deferred
+        return Drained(done, dead, deferred)
+
+    # What was put aside.
+
+    def dead(self, *, limit: int = PAGE, cursor: str | None = None) -> DeadEvents:
+        """Return events that could not be carried out, in the order in which they were accepted."""
+        page = self._store.query(Query(table=CONTROL, partition=DEAD, limit=limit, cursor=cursor, consistent=True))
+        return DeadEvents([_dead_event(item) for item in page.items], page.cursor)
+
+    def redrive(self, event_id: str) -> Receipt:
+        """Have an event that was put aside carried out after all that waits now. Raises `NotFoundError`."""
+        item = self._dead_item(event_id)
+        kept = {name: item[name] for name in ("shard", "digest", "order_key", "about", "received_at", "body")}
+        key = Key(_shard(item["shard"]), self._ids.ulid())
+        again = {**CONTROL.key_attributes(key), **kept, "attempts": 0}
+        self._move(event_id, [Put(CONTROL, again), Delete(CONTROL, CONTROL.key_of(item), exists())])
+        self.told()
+        return Receipt(again["SK"])
+
+    def discard(self, event_id: str) -> None:
+        """Throw away an event that was put aside. Raises `NotFoundError`."""
+        item = self._dead_item(event_id)
+        self._move(event_id, [Delete(CONTROL, CONTROL.key_of(item), exists())])
+
+    def _acceptance(self, body: bytes) -> tuple[Item, list[Write]]:
+        event = openlineage_events.parse(body)
+        about = event.job or event.dataset
+        assert about is not None, "an event that was read is about something"
+        now_ms = self._now_ms()
+        digest = hashlib.blake2b(body, digest_size=16).hexdigest()
+        order_key = hashlib.blake2b(event.order_key.encode(), digest_size=8).digest()
+        shard = order_key[0] % SHARDS
+        if shard in self._behind:
+            raise _behind(about.name, self._behind[shard])
+        item = {
+            **CONTROL.key_attributes(Key(_shard(shard), self._ids.ulid())),
+            "shard": shard,
+            "digest": digest,
+            "order_key": order_key.hex(),
+            "about": f"{about.namespace} {about.name}"[:ABOUT_LENGTH_MAX],
+            "received_at": instant(now_ms),
+            "attempts": 0,
+            "body": body.decode(),
+        }
+        dedup = {
+            "PK": f"DEDUP#openlineage#{digest}", "SK": "DEDUP",
+            "event_id": item["SK"], "ttl": now_ms // 1000 + DEDUP_SECONDS,
+        }  # fmt: skip
+        return item, [Put(CONTROL, dedup, absent()), Put(CONTROL, item)]
+
+    def _heads(self) -> list[list[Item]]:
+        queries = [
+            Query(table=CONTROL, partition=_shard(number), sort=_EVENTS, limit=1, consistent=True)
+            for number in range(SHARDS)
+        ]
+        return [page.items for page in self._store.query_many(queries)]
+
+    def _busy_shards(self) -> list[int]:
+        heads = self._heads()
+        now_ms = self._now_ms()
+        waited = {
+            number: (now_ms - milliseconds(item["received_at"])) / 1000
+            for number, head in enumerate(heads)
+            for item in head
+        }
+        self.oldest_seconds = max(waited.values(), default=0.0)
+        self._behind = {number: seconds for number, seconds in waited.items() if seconds > BEHIND_SECONDS_MAX}
+        return [number for number, head in enumerate(heads) if head]
+
+    def _go_through(self, number: int, shard: Shard, limit: int) -> None:
+        cursor: str | None = None
+        while shard.looked_at < limit and shard.has_time():
+            page = self._store.query(
+                Query(
+                    table=CONTROL,
+                    partition=_shard(number),
+                    sort=_EVENTS,
+                    limit=min(PAGE, limit - shard.looked_at),
+                    cursor=cursor,
+                    consistent=True,
+                )
+            )
+            shard.carry_out(page.items)
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def _lease(self, number: int) -> int | None:
+        """Take a shard and return until when; or None if someone has it."""
+        now_ms = self._now_ms()
+        item = {"PK": _shard(number), "SK": _LEASE, "owner": self._owner, "expires_ms": now_ms + LEASE_MS}
+        free = any_of(absent(), at_most("expires_ms", now_ms))
+        try:
+            self._store.put(CONTROL, {**item, "ttl": now_ms // 1000 + DEDUP_SECONDS}, condition=free)
+        except ConflictError:
+            return None
+        return now_ms + LEASE_MS
+
+    def _release(self, number: int) -> None:
+        try:
+            self._store.delete(CONTROL, Key(_shard(number), _LEASE), condition=equals("owner", self._owner))
+        except ConflictError:
+            # The lease ran out, and someone else has it.
+            return
+
+    def _dead_item(self, event_id: str) -> Item:
+        item = self._store.get(CONTROL, Key(DEAD, event_id or "-"), consistent=True)
+        if item is None:
+            raise NotFoundError(f"OpenLineage event {event_id[:64]}: none of this id was put aside")
+        return item
+
+    def _move(self, event_id: str, writes: Sequence[Write]) -> None:
+        try:
+            self._store.transact(writes)
+        except ConflictError as exc:
+            raise NotFoundError(f"OpenLineage event {event_id}: someone else has just taken it up") from exc
+
+    def _now_ms(self) -> int:
+        return int(self._clock.seconds() * 1000)
+
+
+def _behind(name: str, seconds: float) -> ThrottledError:
+    error = ThrottledError(
+        f"OpenLineage event of {name[:80]}: such events wait for {seconds:.0f} s now; nothing was kept, send it again"
+    )
+    error.retry_after_seconds = BEHIND_RETRY_SECONDS
+    return error
+
+
+def _duplicate(refusal: ConflictError) -> Receipt:
+    earlier = refusal.failures.get(0)
+    if earlier is None:
+        raise refusal
+    return Receipt(earlier["event_id"], is_duplicate=True)
+
+
+def _dead_event(item: Item) -> DeadEvent:
+    return DeadEvent(
+        event_id=item["SK"],
+        received_at=item["received_at"],
+        failed_at=item["failed_at"],
+        reason=item["reason"],
+        about=item["about"],
+        body=item["body"],
+    )
+
+
+def _shard(number: int) -> str:
+    return f"OLIN#{number}"

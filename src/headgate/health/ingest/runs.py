@@ -1,0 +1,110 @@
+"""Runs of OpenLineage: what all events of a run together say that its job reads and writes.
+
+Events of a run add up, and may come in any order. So a job's lineage is that of its whole run once that is complete,
+and until then what is known of it already with what the run adds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate import shapes
+from headgate.health.ingest.effects import RunState, SpecUpdate
+from headgate.health.lineage.specs import EDGES_MAX, LineageSpec
+from headgate.health.model.enums import Confidence, EntityType
+
+
+class RunLineage(Struct, frozen=True, kw_only=True):
+    """What the events of a run have said so far."""
+
+    producer_id: str
+    producer_name: str
+    producer_type: EntityType
+    confidence: Confidence
+    source: str
+    at: str
+    commit: str | None = None
+    is_complete: bool = False
+    # Said of the job itself, not of a run: then no dataset means none.
+    is_declared: bool = False
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    column_reads: tuple[str, ...] = ()
+    column_writes: tuple[str, ...] = ()
+
+
+def folded(known: RunLineage | None, update: SpecUpdate) -> RunLineage:
+    """Return what is known of a run with one more event, which may have been among the others already."""
+    fresh = RunLineage(
+        producer_id=update.producer_id,
+        producer_name=update.producer_name,
+        producer_type=update.producer_type,
+        confidence=update.confidence,
+        source=update.source,
+        at=update.at,
+        commit=update.commit,
+        is_complete=update.state is RunState.COMPLETE,
+        is_declared=update.run_id is None and update.state is RunState.COMPLETE,
+        reads=tuple(sorted(update.reads)),
+        writes=tuple(sorted(update.writes)),
+        column_reads=tuple(sorted(update.column_reads)),
+        column_writes=tuple(sorted(update.column_writes)),
+    )
+    if known is None:
+        return fresh
+    latest = fresh if fresh.at >= known.at else known
+    return replace(
+        latest,
+        commit=latest.commit or fresh.commit or known.commit,
+        is_complete=known.is_complete or fresh.is_complete,
+        reads=_union(known.reads, fresh.reads),
+        writes=_union(known.writes, fresh.writes),
+        column_reads=_union(known.column_reads, fresh.column_reads),
+        column_writes=_union(known.column_writes, fresh.column_writes),
+    )
+
+
+def spec_of(run: RunLineage) -> LineageSpec | None:
+    """Return the lineage that a run tells of its job, under an id that follows from it. None: it told of no dataset.
+
+    Where there are too many columns to be kept, those are left out, and the datasets are told.
+    """
+    if not (run.reads or run.writes or run.is_declared):
+        return None
+    count = sum(map(len, (run.reads, run.writes, run.column_reads, run.column_writes)))
+    if count > EDGES_MAX:
+        run = replace(run, column_reads=(), column_writes=())
+    spec = LineageSpec(
+        spec_id="",
+        producer_id=run.producer_id,
+        producer_name=run.producer_name,
+        producer_type=run.producer_type,
+        confidence=run.confidence,
+        updated_at=run.at,
+        # Empty, not None: the last part of the id is a digest, and no commit.
+        commit=run.commit or "",
+        dataset_reads=run.reads,
+        dataset_writes=run.writes,
+        column_reads=run.column_reads,
+        column_writes=run.column_writes,
+        is_complete=run.is_complete,
+    )
+    digest = hashlib.blake2b(spec.digest.encode(), digest_size=8).hexdigest()
+    return replace(spec, spec_id=f"lspec:{run.producer_id}:{run.source}:{digest}")
+
+
+def dump(run: RunLineage) -> dict[str, object]:
+    found: dict[str, object] = msgspec.to_builtins(run)
+    return found
+
+
+def load(item: dict[str, object]) -> RunLineage:
+    return shapes.convert(item, RunLineage)
+
+
+def _union(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:
+    return left if set(right) <= set(left) else tuple(sorted({*left, *right}))

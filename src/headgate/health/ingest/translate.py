@@ -1,0 +1,409 @@
+"""OpenLineage: one event becomes effects, without anything being looked up but names and promises.
+
+A run's end, `COMPLETE`, makes a volume of what it wrote, its failure evidence of that. Checks are of when they were
+reported: their window ends with the event, and begins with the nominal time of the run if that is earlier.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from headgate.errors import InvalidPayloadError
+from headgate.health.ingest import checks as openlineage_checks
+from headgate.health.ingest import names as openlineage_names
+from headgate.health.ingest.effects import (
+    AliasEffect,
+    Discovered,
+    Effect,
+    EvidenceEffect,
+    LifecycleEffect,
+    Oddity,
+    RunState,
+    SignalEffect,
+    SpecUpdate,
+    evidence_id,
+)
+from headgate.health.ingest.events import DatasetRef, Event, Kind
+from headgate.health.ingest.facets import (
+    ODDITIES_MAX,
+    Assertions,
+    ColumnLineage,
+    DatasetLineage,
+    ErrorMessage,
+    ExplicitLineage,
+    Facets,
+    JobType,
+    Lifecycle,
+    LineageField,
+    LineageInput,
+    LineageTarget,
+    NominalTime,
+    OutputStatistics,
+    Parent,
+    SourceCodeLocation,
+    Symlinks,
+    Tests,
+)
+from headgate.health.ingest.names import Names
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import timestamps as moments
+from headgate.health.model.datasets import Slos
+from headgate.health.model.enums import DATA_QUALITY, VOLUME, EntityType, SignalState
+from headgate.health.model.signals import Metrics
+
+Configs = Callable[[str], Slos | None]
+
+MESSAGE_LENGTH_MAX: Final = 2_000
+DETAIL_LENGTH_MAX: Final = 8_000
+ROWS_MAX: Final = 2**53 - 1
+LOW_VOLUME: Final = "LOW_VOLUME:row_count"
+RUN_FAILED: Final = "RUN_FAILED"
+RUN_WINDOW: Final = "RUN"
+# Line ends and tabs stay; other control characters have no place in a message.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+
+
+def translate(event: Event, names: Names, configs: Configs) -> list[Effect]:
+    """Return what an event that was read comes to: first who is spoken of, then all that is said of them.
+
+    `configs` tells what is promised of a dataset, or None. Raises `InvalidPayloadError` for names that cannot be ours.
+    """
+    return _Translation(event, names, configs).effects()
+
+
+class _Translation:
+    """The translation of one event."""
+
+    def __init__(self, event: Event, names: Names, configs: Configs) -> None:
+        self._event = event
+        self._names = names
+        self._configs = configs
+        self._oddities: list[Oddity] = []
+        self._found: dict[tuple[str, str], str] = {}
+        self._spoken_of: list[Effect] = []
+        self._reads: set[str] = set()
+        self._writes: set[str] = set()
+        self._column_reads: set[str] = set()
+        self._column_writes: set[str] = set()
+        run, job = event.run, event.job
+        self._run = Facets(None if run is None else run.facets, "run.facets", self._oddities)
+        self._job = Facets(None if job is None else job.facets, "job.facets", self._oddities)
+        self._producer = None if job is None else openlineage_names.producer_id(job.namespace, job.name)
+
+    def effects(self) -> list[Effect]:
+        event = self._event
+        inputs, outputs = event.inputs or [], event.outputs or []
+        about = [] if event.dataset is None else [event.dataset]
+        for ref in (*about, *inputs, *outputs):
+            self._meet(ref)
+        said: list[Effect] = []
+        if event.kind is not Kind.DATASET:
+            self._gather(inputs, outputs)
+            said.append(self._spec())
+        said += self._quality([*about, *inputs, *outputs])
+        said += self._volumes(outputs)
+        said += self._failure()
+        for ref in (*about, *inputs, *outputs):
+            said += self._lifecycle(ref)
+        return [*self._spoken_of, *said, *self._oddities]
+
+    # Who is spoken of.
+
+    def _meet(self, ref: DatasetRef) -> None:
+        """Find the dataset of a reference that may say by which other names it goes."""
+        place = (ref.namespace, ref.name)
+        symlinks = self._dataset_facets(ref).get("symlinks", Symlinks)
+        others = [(each.namespace, each.name) for each in (symlinks.identifiers or [] if symlinks else [])]
+        others = [each for each in dict.fromkeys(others) if each != place and all(part.strip() for part in each)]
+        known = {each: openlineage_names.known_urn(*each, self._names) for each in others}
+        by_symlink = next((urn for urn in known.values() if urn is not None), None)
+        if by_symlink is not None and openlineage_names.known_urn(*place, self._names) is None:
+            self._found[place] = by_symlink
+            self._alias(place, by_symlink, "has a known name as symlink")
+        urn = self._urn(*place)
+        for other, stands_for in known.items():
+            if stands_for is None:
+                self._alias(other, urn, f"symlink of {ref.namespace} {ref.name}")
+            elif stands_for != urn:
+                self._odd(f"dataset {ref.name}.symlinks", f"{' '.join(other)} is {stands_for}, not {urn}")
+
+    def _alias(self, place: tuple[str, str], urn: str, provenance: str) -> None:
+        namespace, name = place
+        self._spoken_of.append(
+            AliasEffect(namespace=namespace, name=name, dataset_urn=urn, provenance=_clean(provenance, 200))
+        )
+
+    def _odd(self, where: str, reason: str) -> None:
+        if len(self._oddities) < ODDITIES_MAX:
+            self._oddities.append(Oddity(_clean(where, 120), _clean(reason, 300)))
+
+    def _urn(self, namespace: str, name: str) -> str:
+        found = self._found.get((namespace, name))
+        if found is not None:
+            return found
+        urn = openlineage_names.known_urn(namespace, name, self._names)
+        if urn is None:
+            urn = openlineage_names.made_urn(namespace, name)
+            self._spoken_of.append(Discovered(dataset_urn=urn, namespace=namespace, name=name))
+        self._found[(namespace, name)] = urn
+        return urn
+
+    # Lineage.
+
+    def _gather(self, inputs: Iterable[DatasetRef], outputs: Iterable[DatasetRef]) -> None:
+        self._reads.update(self._urn(ref.namespace, ref.name) for ref in inputs)
+        for ref in outputs:
+            urn = self._urn(ref.namespace, ref.name)
+            self._writes.add(urn)
+            facets = self._dataset_facets(ref)
+            self._columns(urn, facets.get("columnLineage", ColumnLineage))
+            explicit = facets.get("lineage", DatasetLineage)
+            if explicit is not None:
+                self._inputs(explicit.inputs)
+                self._fields(urn, explicit.fields)
+        for lineage in (self._job.get("lineage", ExplicitLineage), self._run.get("lineage", ExplicitLineage)):
+            for target in [] if lineage is None else [*(lineage.entries or []), *(lineage.lineage or [])]:
+                self._target(target)
+
+    def _columns(self, urn: str, facet: ColumnLineage | None) -> None:
+        """Take over which columns were written and read.
+
+        By which of them each was made, directly or by a filter or join, is not kept: columns are tied to the job.
+        """
+        if facet is None:
+            return
+        for column, made_of in (facet.fields or {}).items():
+            self._column(self._column_writes, urn, column)
+            for source in made_of.inputFields or []:
+                self._source(source.namespace, source.name, source.field)
+        for source in facet.dataset or []:
+            self._source(source.namespace, source.name, source.field)
+
+    def _target(self, target: LineageTarget) -> None:
+        is_dataset = (target.type or "").upper() == "DATASET"
+        if is_dataset and target.namespace and target.name:
+            urn = self._urn(target.namespace, target.name)
+            self._writes.add(urn)
+            self._fields(urn, target.fields)
+        self._inputs(target.inputs)
+
+    def _fields(self, urn: str, fields: dict[str, LineageField] | None) -> None:
+        for column, made_of in (fields or {}).items():
+            self._column(self._column_writes, urn, column)
+            self._inputs(made_of.inputs)
+
+    def _inputs(self, inputs: list[LineageInput] | None) -> None:
+        for source in inputs or []:
+            if (source.type or "").upper() == "DATASET" and source.namespace and source.name:
+                self._source(source.namespace, source.name, source.field)
+
+    def _source(self, namespace: str, name: str, column: str | None) -> None:
+        if not namespace.strip() or not name.strip():
+            return
+        urn = self._urn(namespace, name)
+        self._reads.add(urn)
+        if column:
+            self._column(self._column_reads, urn, column)
+
+    def _column(self, side: set[str], urn: str, column: str) -> None:
+        made = openlineage_names.made_column(urn, column)
+        if made is not None:
+            side.add(made)
+
+    def _spec(self) -> SpecUpdate:
+        event = self._event
+        assert event.job is not None
+        assert self._producer is not None
+        return SpecUpdate(
+            producer_id=self._producer,
+            producer_name=_clean(event.job.name, 256),
+            producer_type=self._producer_type(),
+            at=event.eventTime,
+            commit=self._version() or None,
+            run_id=None if event.run is None else event.run.runId.strip(),
+            state=self._declared() if event.kind is Kind.JOB else event.state,
+            reads=frozenset(self._reads),
+            writes=frozenset(self._writes),
+            column_reads=frozenset(self._column_reads),
+            column_writes=frozenset(self._column_writes),
+        )
+
+    def _declared(self) -> RunState:
+        """Return COMPLETE if the event declares what its job reads and writes, for then that is all of it."""
+        said = self._event.inputs is not None or self._event.outputs is not None or self._reads or self._writes
+        return RunState.COMPLETE if said else RunState.OTHER
+
+    def _producer_type(self) -> EntityType:
+        facet = self._job.get("jobType", JobType)
+        try:
+            return vocabulary.entity_type((facet.jobType or "") if facet is not None else "")
+        except InvalidPayloadError:
+            return EntityType.JOB
+
+    def _version(self) -> str:
+        facet = self._job.get("sourceCodeLocation", SourceCodeLocation)
+        return _clean(facet.version or "", 128) if facet is not None else ""
+
+    # Signals.
+
+    def _quality(self, refs: Iterable[DatasetRef]) -> list[Effect]:
+        """Return a signal for each dataset of which checks are reported."""
+        checks: dict[str, list[openlineage_checks.Check]] = {}
+        for ref in refs:
+            for raw in (ref.inputFacets, ref.outputFacets, ref.facets):
+                facet = Facets(raw, f"dataset {ref.name}"[:100], self._oddities).get(
+                    "dataQualityAssertions", Assertions
+                )
+                for assertion in facet.assertions or [] if facet is not None else []:
+                    urn = self._urn(ref.namespace, ref.name)
+                    checks.setdefault(urn, []).append(openlineage_checks.of_assertion(assertion))
+        tests = self._run.get("test", Tests)
+        tested = self._tested()
+        if tests is not None and tests.tests:
+            if tested is None:
+                self._odd("run.facets.test", "the run has not one input: whose tests are they?")
+            else:
+                checks.setdefault(tested, []).extend(map(openlineage_checks.of_test, tests.tests))
+        return [self._quality_signal(urn, found) for urn, found in checks.items()]
+
+    def _tested(self) -> str | None:
+        """Return the dataset that a run's tests are of: the only one it reads, or else the only one it writes."""
+        for side in (self._event.inputs, self._event.outputs):
+            urns = {self._urn(ref.namespace, ref.name) for ref in side or []}
+            if urns:
+                return next(iter(urns)) if len(urns) == 1 else None
+        return None
+
+    def _quality_signal(self, urn: str, checks: list[openlineage_checks.Check]) -> SignalEffect:
+        found = openlineage_checks.verdict(checks)
+        return self._signal(
+            urn, DATA_QUALITY, found.state, found.score, metrics=found.metrics, signature=found.failure_signature
+        )
+
+    def _volumes(self, outputs: Iterable[DatasetRef]) -> list[Effect]:
+        if self._event.state is not RunState.COMPLETE:
+            return []
+        return [effect for ref in outputs if (effect := self._volume(ref)) is not None]
+
+    def _volume(self, ref: DatasetRef) -> SignalEffect | None:
+        """Return the volume of what a run wrote.
+
+        Where nothing is promised, rows are fine, and whether none are is not known.
+        """
+        where = f"dataset {ref.name}"[:100]
+        facet = Facets(ref.outputFacets, where, self._oddities).get("outputStatistics", OutputStatistics)
+        if facet is None or facet.rowCount is None:
+            return None
+        if not 0 <= facet.rowCount <= ROWS_MAX:
+            self._odd(f"{where}.outputStatistics", f"rowCount {facet.rowCount}")
+            return None
+        urn, rows = self._urn(ref.namespace, ref.name), int(facet.rowCount)
+        slos = self._configs(urn)
+        least = None if slos is None or slos.volume is None else slos.volume.min_events_per_window
+        metrics = Metrics(evidence_count=rows, pass_count=rows)
+        if least is None:
+            state = SignalState.OK if rows else SignalState.UNKNOWN
+            return self._signal(urn, VOLUME, state, 1.0 if rows else 0.0, metrics=metrics)
+        if rows >= least:
+            return self._signal(urn, VOLUME, SignalState.OK, 1.0, metrics=metrics, threshold=float(least))
+        return self._signal(
+            urn, VOLUME, SignalState.CRITICAL, rows / least,
+            metrics=metrics, threshold=float(least), signature=LOW_VOLUME,
+        )  # fmt: skip
+
+    def _signal(
+        self,
+        urn: str,
+        signal_type: str,
+        state: SignalState,
+        score: float,
+        *,
+        metrics: Metrics,
+        threshold: float = 0.0,
+        signature: str | None = None,
+    ) -> SignalEffect:
+        end = self._event.eventTime
+        return SignalEffect(
+            dataset_urn=urn,
+            signal_type=signal_type,
+            state=state,
+            score=score,
+            window_start=min(self._nominal_start() or end, end),
+            window_end=end,
+            window_type=RUN_WINDOW,
+            slo_threshold=threshold,
+            metrics=metrics,
+            failure_signature=signature,
+            producer_id=self._producer,
+            producer_version=self._version(),
+        )
+
+    def _nominal_start(self) -> str | None:
+        facet = self._run.get("nominalTime", NominalTime)
+        if facet is None or not facet.nominalStartTime:
+            return None
+        try:
+            return moments.moment(facet.nominalStartTime, field="nominalStartTime")
+        except InvalidPayloadError as exc:
+            self._odd("run.facets.nominalTime", exc.message)
+            return None
+
+    # Evidence, and what happens to datasets as a whole.
+
+    def _failure(self) -> list[Effect]:
+        event = self._event
+        if event.state is not RunState.FAIL or event.run is None or event.job is None:
+            return []
+        assert self._producer is not None
+        error = self._run.get("errorMessage", ErrorMessage)
+        parent = self._run.get("parent", Parent)
+        parent_job = None if parent is None else parent.job
+        at_ms = moments.milliseconds(event.eventTime)
+        run_id = event.run.runId.strip()
+        hit: list[str | None] = [*sorted(self._writes)] or [None]
+        return [
+            EvidenceEffect(
+                evidence_id=evidence_id(at_ms, self._producer, run_id, urn or ""),
+                dataset_urn=urn,
+                created_at=event.eventTime,
+                producer_id=self._producer,
+                producer_version=self._version(),
+                reason_codes=(f"{RUN_FAILED}:{openlineage_checks.WHOLE_DATASET}",),
+                message=_clean(error.message if error is not None else "the run failed", MESSAGE_LENGTH_MAX),
+                detail=_clean((error.stackTrace or "") if error is not None else "", DETAIL_LENGTH_MAX),
+                run_id=run_id,
+                job=_clean(event.job.name, 256),
+                parent_job=None if parent_job is None else _clean(parent_job.name, 256),
+                parent_run_id=None if parent is None or parent.run is None else parent.run.runId,
+            )
+            for urn in hit
+        ]
+
+    def _lifecycle(self, ref: DatasetRef) -> list[Effect]:
+        facet = self._dataset_facets(ref).get("lifecycleStateChange", Lifecycle)
+        if facet is None or not facet.lifecycleStateChange.strip():
+            return []
+        before = facet.previousIdentifier
+        is_named = before is not None and before.namespace.strip() and before.name.strip()
+        return [
+            LifecycleEffect(
+                dataset_urn=self._urn(ref.namespace, ref.name),
+                change=_clean(facet.lifecycleStateChange.strip().upper(), 40),
+                at=self._event.eventTime,
+                previous_urn=self._previous(before.namespace, before.name) if before is not None and is_named else None,
+            )
+        ]
+
+    def _previous(self, namespace: str, name: str) -> str:
+        """Return the URN that a dataset had. It is not met by that, so that what is gone is not discovered."""
+        known = openlineage_names.known_urn(namespace, name, self._names)
+        return known if known is not None else openlineage_names.made_urn(namespace, name)
+
+    def _dataset_facets(self, ref: DatasetRef) -> Facets:
+        return Facets(ref.facets, f"dataset {ref.name}"[:100], self._oddities)
+
+
+def _clean(text: str, length_max: int) -> str:
+    return _CONTROL.sub(" ", text[:length_max])

@@ -1,0 +1,1 @@
+"""Lineage: say here what this part is for."""

@@ -1,0 +1,208 @@
+"""Blast radius: what lies downstream of a dataset, and how bad it would be for that if the dataset were.
+
+The estimated impact is
+
+- HIGH if a dataset of TIER_1 is downstream, or more than ten datasets are;
+- else UNKNOWN if the lineage does not know the dataset, or there was more downstream than was looked at;
+- else MEDIUM if anyone reads the dataset, and LOW if nobody does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.health.lineage.graph import LineageGraph, Links
+from headgate.health.model import urns
+from headgate.health.model.enums import Confidence, EntityType, Impact, Tier
+from headgate.health.model.timestamps import instant
+
+EDGES_MAX: Final = 10_000
+MANY_DATASETS: Final = 10
+SERVICES_MAX: Final = 100
+# The surest first.
+_RANK: Final[Mapping[Confidence, int]] = {Confidence.HIGH: 0, Confidence.MEDIUM: 1, Confidence.LOW: 2}
+
+Tiers = Callable[[Sequence[str]], Mapping[str, Tier]]
+
+
+# There are thousands in an answer, and nothing in them leads back: the garbage collector need not count them.
+class ReachedDataset(Struct, frozen=True, gc=False):
+    """A dataset that is reached over `distance` producers. It is as sure as the least sure edge on the way."""
+
+    dataset_urn: str
+    distance: int
+    confidence: Confidence
+    tier: Tier | None = None
+
+
+class ReachedEntity(Struct, frozen=True, gc=False):
+    """A reader (or, upstream, a writer) that is reached over `distance` producers, itself included."""
+
+    entity_id: str
+    entity_name: str
+    entity_type: EntityType
+    distance: int
+    confidence: Confidence
+
+
+class BlastRadius(Struct, frozen=True, kw_only=True):
+    """What is reached from a dataset, the surest and nearest first. Not `complete`: there is more.
+
+    `as_of` is when the lineage was last read; what others have said since then may be missing.
+
+    `downstream_count` counts those who are reached, `dataset_count` the datasets; of the first, `downstream_services`
+    names a hundred at most. Upstream the same fields speak of what lies there.
+    """
+
+    dataset_urn: str
+    datasets: tuple[ReachedDataset, ...]
+    entities: tuple[ReachedEntity, ...]
+    tier_counts: dict[str, int]
+    estimated_impact: Impact
+    dataset_count: int
+    downstream_count: int
+    downstream_services: tuple[str, ...]
+    edges_reached: int
+    complete: bool
+    as_of: str
+
+
+class BlastRadii:
+    """Answers what lies downstream and upstream of a dataset."""
+
+    def __init__(self, graph: LineageGraph, clock: Clock, tiers: Tiers, *, edges_max: int = EDGES_MAX) -> None:
+        self._graph = graph
+        self._clock = clock
+        self._tiers = tiers
+        self._edges_max = edges_max
+
+    def warm(self) -> None:
+        """Read the graph if nobody has yet, so that the first question is as quick as any. Raises as `downstream`."""
+        self._graph.warm()
+
+    def downstream(self, urn: str, *, edges_max: int | None = None) -> BlastRadius:
+        """Return what depends on a dataset, as of a second ago. Raises `InvalidIdError` and what the store raises.
+
+        With `edges_max`, only the nearest is looked at, and whether that is all is told.
+        """
+        return self._reach(urn, edges_max or self._edges_max, is_upstream=False)
+
+    def upstream(self, urn: str) -> BlastRadius:
+        """Return what a dataset depends on, as of a second ago. Raises as `downstream` does."""
+        return self._reach(urn, self._edges_max, is_upstream=True)
+
+    def _reach(self, urn: str, edges_max: int, *, is_upstream: bool) -> BlastRadius:
+        now = self._clock.seconds()
+        with self._graph.links() as links:
+            walk = _Walk(links, urns.dataset_urn(urn), edges_max, int(now), is_upstream=is_upstream)
+            is_known = links.knows(urn)
+            as_of_ms = self._graph.as_of_ms
+        tiers = self._tiers(list(walk.datasets))
+        counts = {tier.value: 0 for tier in Tier}
+        for tier in tiers.values():
+            counts[tier.value] += 1
+        entities = sorted(
+            walk.entities.values(), key=lambda each: (_RANK[each.confidence], each.distance, each.entity_id)
+        )
+        return BlastRadius(
+            dataset_urn=urn,
+            datasets=_ranked_datasets(walk, tiers),
+            entities=tuple(entities),
+            tier_counts=counts,
+            estimated_impact=_impact(walk, counts, is_known=is_known),
+            dataset_count=len(walk.datasets),
+            downstream_count=len(entities),
+            downstream_services=tuple(dict.fromkeys(each.entity_name for each in entities))[:SERVICES_MAX],
+            edges_reached=walk.edges,
+            complete=walk.is_complete,
+            as_of=instant(as_of_ms),
+        )
+
+
+class _Walk:
+    """Goes from a dataset to those who read it, to what they write, and so on, the nearest first.
+
+    What is reached twice counts once: at its least distance, and as sure as the surest way of that length.
+    """
+
+    def __init__(self, links: Links, origin: str, edges_max: int, now_seconds: int, *, is_upstream: bool) -> None:
+        self.datasets: dict[str, ReachedDataset] = {}
+        self.entities: dict[str, ReachedEntity] = {}
+        self.edges = 0
+        self.is_complete = True
+        self._links = links
+        self._origin = origin
+        self._edges_max = edges_max
+        self._now = now_seconds
+        self._is_upstream = is_upstream
+        self._go()
+
+    def _go(self) -> None:
+        frontier = {self._origin: Confidence.HIGH}
+        distance = 0
+        while frontier and self.is_complete:
+            distance += 1
+            reached = self._entities_of(frontier)
+            for entity, confidence in reached.items():
+                ties = self._links.producers[entity]
+                self.entities[entity] = ReachedEntity(
+                    entity, ties.producer_name, ties.producer_type, distance, confidence
+                )
+            frontier = self._datasets_of(reached)
+            for urn, confidence in frontier.items():
+                self.datasets[urn] = ReachedDataset(urn, distance, confidence)
+
+    def _entities_of(self, frontier: Mapping[str, Confidence]) -> dict[str, Confidence]:
+        """Return those who are newly reached from some datasets."""
+        reached: dict[str, Confidence] = {}
+        for urn, confidence in frontier.items():
+            nexts = self._links.writers(urn) if self._is_upstream else self._links.readers(urn)
+            for entity, edge in nexts.items():
+                if not self._has_room():
+                    return reached
+                if entity not in self.entities and self._links.producers[entity].expires > self._now:
+                    reached[entity] = _surest(reached.get(entity), confidence, edge)
+        return reached
+
+    def _datasets_of(self, entities: Mapping[str, Confidence]) -> dict[str, Confidence]:
+        """Return the datasets that are newly reached from some entities."""
+        reached: dict[str, Confidence] = {}
+        for entity, confidence in entities.items():
+            ties = self._links.producers[entity]
+            for urn, edge in (ties.reads if self._is_upstream else ties.writes).items():
+                if not self._has_room():
+                    return reached
+                if urn not in self.datasets and urn != self._origin:
+                    reached[urn] = _surest(reached.get(urn), confidence, edge)
+        return reached
+
+    def _has_room(self) -> bool:
+        if self.edges >= self._edges_max:
+            self.is_complete = False
+            return False
+        self.edges += 1
+        return True
+
+
+def _surest(known: Confidence | None, so_far: Confidence, edge: Confidence) -> Confidence:
+    """Return how sure something is that one more way leads to."""
+    way = so_far if _RANK[so_far] >= _RANK[edge] else edge
+    return way if known is None or _RANK[way] < _RANK[known] else known
+
+
+def _ranked_datasets(walk: _Walk, tiers: Mapping[str, Tier]) -> tuple[ReachedDataset, ...]:
+    found = (replace(each, tier=tiers[urn]) if urn in tiers else each for urn, each in walk.datasets.items())
+    return tuple(sorted(found, key=lambda each: (_RANK[each.confidence], each.distance, each.dataset_urn)))
+
+
+def _impact(walk: _Walk, tier_counts: Mapping[str, int], *, is_known: bool) -> Impact:
+    if tier_counts[Tier.TIER_1.value] or len(walk.datasets) > MANY_DATASETS:
+        return Impact.HIGH
+    if not is_known or not walk.is_complete:
+        return Impact.UNKNOWN
+    return Impact.MEDIUM if walk.entities else Impact.LOW

@@ -1,0 +1,328 @@
+"""Lineage: who writes and reads each dataset and column, kept in step with what each producer last told.
+
+A producer's manifest says which edges it has. A spec that changes few of them is one transaction; for a larger one
+the manifest first says what is going to be done, and then the rows follow in steps, each under the manifest's
+version. Whoever comes next, another spec of the producer or the sweep, finishes what a crash has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.errors import AlreadyExistsError, ConflictError, NotFoundError, StoreBusyError
+from headgate.health.lineage.manifests import Manifest, Outcome, Pending, Plan, decide
+from headgate.health.lineage.rows import (
+    PENDING,
+    LineageEntry,
+    Ties,
+    commit_item,
+    commit_partition,
+    edge_write,
+    entry_of,
+    manifest_item,
+    manifest_key,
+    manifest_of,
+    side,
+    spec_item,
+    spec_key,
+    spec_of,
+    ties,
+    ties_item,
+)
+from headgate.health.lineage.specs import EdgeKind, LineageSpec, checked, column_urn, entity_id, entity_ids, spec_id
+from headgate.health.model import urns
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import Condition, absent, any_of, equals, version_is
+from headgate.store.model.requests import Put, Query, Range, Sort, Update, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+
+PAGE: Final = 100
+PAGE_MAX: Final = 1000
+# What fits into one transaction beside the manifest, the spec, its commit and the producer's part of the graph.
+STEP_EDGES: Final = 95
+# How long whoever began a large change is left to finish it.
+SWEEP_AFTER_MS: Final = 30_000
+ATTEMPTS: Final = 20
+# Of each kind of edge, when all that a producer has is asked for at once.
+PRODUCER_EDGES_MAX: Final = 10_000
+
+
+class Applied(Struct, frozen=True, kw_only=True):
+    """What became of a spec: how many edges are new and how many are gone."""
+
+    outcome: Outcome
+    spec_id: str
+    added: int = 0
+    removed: int = 0
+
+
+class Entries(Struct, frozen=True):
+    """Some writers or readers, and the cursor to the next ones if there are more."""
+
+    entries: list[LineageEntry]
+    cursor: str | None = None
+
+
+class Specs(Struct, frozen=True):
+    """Some specs of a producer or of a commit, and the cursor to the next ones if there are more."""
+
+    specs: list[LineageSpec]
+    cursor: str | None = None
+
+
+class ProducerLineage(Struct, frozen=True, kw_only=True):
+    """What a producer writes and reads. `complete`: nothing was left out for its number."""
+
+    producer_id: str
+    dataset_writes: tuple[str, ...]
+    dataset_reads: tuple[str, ...]
+    column_writes: tuple[str, ...]
+    column_reads: tuple[str, ...]
+    complete: bool
+
+
+class Lineage:
+    """Keeps lineage and answers who writes and reads what. Safe to use from many threads and processes."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        # Told, once it is durable, what a producer has to do with datasets.
+        self.told: Callable[[Ties], None] = lambda _ties: None
+
+    # Taking specs.
+
+    def update(self, spec: LineageSpec) -> Applied:
+        """Take over what a producer reads and writes, and return what that changed.
+
+        The same spec again changes nothing, an older one than the last complete one is ignored. Raises as
+        `lineage_specs.checked` does; `AlreadyExistsError` if another content was sent under this id before; and
+        `StoreBusyError` if others keep changing the same producer. After a crash the same call finishes the work.
+        """
+        given = checked(spec, self._now_ms())
+        for _ in range(ATTEMPTS):
+            manifest = self._settled(given)
+            if manifest is not None and manifest.pending is not None:
+                self._finish(manifest)
+                continue
+            plan = decide(manifest, given, self._now_ms() // 1000)
+            if plan.manifest is None or self._carry_out(manifest, plan, given):
+                return Applied(
+                    outcome=plan.outcome, spec_id=given.spec_id, added=len(plan.added), removed=len(plan.removed)
+                )
+        raise StoreBusyError(f"producer {given.producer_id}: its lineage keeps being changed by others; try again")
+
+    def sweep(self, *, limit: int = PAGE) -> int:
+        """Finish the changes that someone began and did not finish, and return how many there were."""
+        due = Sort(Range.AT_MOST, self._now_ms())
+        page = self._store.query(Query(table=CONTROL, index="due-index", partition=PENDING, sort=due, limit=limit))
+        finished = 0
+        for item in page.items:
+            manifest = self._manifest(item["producer_id"])
+            if manifest is not None and manifest.pending is not None:
+                self._finish(manifest)
+                finished += 1
+        return finished
+
+    # Looking up.
+
+    def writers(self, urn: str, *, limit: int = PAGE, cursor: str | None = None) -> Entries:
+        """Return who writes a dataset. Raises `InvalidIdError`."""
+        return self._entries(EdgeKind.DATASET_WRITE, urns.dataset_urn(urn), limit, cursor)
+
+    def readers(self, urn: str, *, limit: int = PAGE, cursor: str | None = None) -> Entries:
+        """Return who reads a dataset. Raises `InvalidIdError`."""
+        return self._entries(EdgeKind.DATASET_READ, urns.dataset_urn(urn), limit, cursor)
+
+    def column_writers(self, column: str, *, limit: int = PAGE, cursor: str | None = None) -> Entries:
+        """Return who writes a column. Raises `InvalidIdError`."""
+        return self._entries(EdgeKind.COLUMN_WRITE, column_urn(column), limit, cursor)
+
+    def column_readers(self, column: str, *, limit: int = PAGE, cursor: str | None = None) -> Entries:
+        """Return who reads a column. Raises `InvalidIdError`."""
+        return self._entries(EdgeKind.COLUMN_READ, column_urn(column), limit, cursor)
+
+    def edges_of(self, entity: str, kind: EdgeKind, *, limit: int = PAGE, cursor: str | None = None) -> Entries:
+        """Return one kind of edge of a producer or consumer, by what it leads to. An index: it may lag."""
+        table, role = side(kind)
+        page = self._store.query(
+            Query(table=table, index=f"{role}-index", partition=entity_id(entity), limit=limit, cursor=cursor)
+        )
+        return Entries([entry_of(kind, item) for item in page.items], page.cursor)
+
+    def by_producer(self, entity: str) -> ProducerLineage:
+        """Return all that an entity writes and reads. An index: it may lag. Raises `InvalidIdError`."""
+        found = {kind: self._targets(entity, kind) for kind in EdgeKind}
+        return ProducerLineage(
+            producer_id=entity,
+            dataset_writes=tuple(found[EdgeKind.DATASET_WRITE][:PRODUCER_EDGES_MAX]),
+            dataset_reads=tuple(found[EdgeKind.DATASET_READ][:PRODUCER_EDGES_MAX]),
+            column_writes=tuple(found[EdgeKind.COLUMN_WRITE][:PRODUCER_EDGES_MAX]),
+            column_reads=tuple(found[EdgeKind.COLUMN_READ][:PRODUCER_EDGES_MAX]),
+            complete=all(len(targets) <= PRODUCER_EDGES_MAX for targets in found.values()),
+        )
+
+    def specs(self, producer_id: str, *, limit: int = PAGE, cursor: str | None = None) -> Specs:
+        """Return the specs that a producer has sent within a year, by id. Its kind (`job:`) may be left out."""
+        partition = f"LSPEC#{self._producer(producer_id)}"
+        sort = Sort(Range.BEGINS_WITH, "SPEC#")
+        page = self._store.query(Query(table=CONTROL, partition=partition, sort=sort, limit=limit, cursor=cursor))
+        return Specs([spec_of(item) for item in page.items], page.cursor)
+
+    def specs_of_commit(self, commit: str, *, limit: int = PAGE, cursor: str | None = None) -> Specs:
+        """Return the specs that producers have sent of a commit within a year, by id."""
+        page = self._store.query(
+            Query(table=CONTROL, partition=commit_partition(commit), limit=limit, cursor=cursor, consistent=True)
+        )
+        keys = [spec_key(row["producer_id"], row["SK"]) for row in page.items]
+        found = self._store.get_many(CONTROL, keys, consistent=True)
+        return Specs([spec_of(item) for item in found if item is not None], page.cursor)
+
+    def spec(self, given: str) -> LineageSpec:
+        """Return a spec. Raises `InvalidIdError` for what is no spec's id, and `NotFoundError`."""
+        candidates = [spec_key(entity, given) for entity in entity_ids(spec_id(given).producer)]
+        for item in self._store.get_many(CONTROL, candidates):
+            if item is not None:
+                return spec_of(item)
+        raise NotFoundError(f"lineage spec {given}: there is none; it was never sent, or is more than a year old")
+
+    def _entries(self, kind: EdgeKind, target: str, limit: int, cursor: str | None) -> Entries:
+        table, _ = side(kind)
+        page = self._store.query(Query(table=table, partition=target, limit=limit, cursor=cursor))
+        return Entries([entry_of(kind, item) for item in page.items], page.cursor)
+
+    def _targets(self, entity: str, kind: EdgeKind) -> list[str]:
+        found: list[str] = []
+        cursor: str | None = None
+        while len(found) <= PRODUCER_EDGES_MAX:
+            page = self.edges_of(entity, kind, limit=PAGE_MAX, cursor=cursor)
+            found += [entry.target for entry in page.entries]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return found
+
+    def _producer(self, given: str) -> str:
+        """Return the id of the producer that is meant: as it was given, unless only one with a kind is known."""
+        candidates = entity_ids(entity_id(given))
+        rows = self._store.get_many(CONTROL, [manifest_key(entity) for entity in candidates])
+        return next((entity for entity, row in zip(candidates, rows, strict=True) if row is not None), given)
+
+    # Carrying out.
+
+    def _settled(self, spec: LineageSpec) -> Manifest | None:
+        """Return the producer's manifest. Raises `AlreadyExistsError` if the spec's id stands for something else."""
+        keys = [manifest_key(spec.producer_id), spec_key(spec.producer_id, spec.spec_id)]
+        manifest, stored = self._store.get_many(CONTROL, keys, consistent=True)
+        if stored is not None and stored["digest"] != spec.digest:
+            raise AlreadyExistsError(
+                f"lineage spec {spec.spec_id}: another content was sent under this id at {stored['updated_at']}; "
+                "a spec is for good, send this one under an id of its own",
+                current=stored,
+            )
+        return None if manifest is None else manifest_of(manifest)
+
+    def _carry_out(self, current: Manifest | None, plan: Plan, spec: LineageSpec) -> bool:
+        """Begin a plan, and finish it. Returns False if someone else has changed the producer meanwhile."""
+        assert plan.manifest is not None
+        now_ms = self._now_ms()
+        try:
+            if plan.is_mark:
+                self._mark(plan.manifest)
+                return True
+            pending = _pending(plan, spec)
+            is_small = len(pending.changes) <= STEP_EDGES
+            manifest = plan.manifest if is_small else replace(plan.manifest, pending=pending)
+            writes = _intent(current, manifest, spec, now_ms)
+            if is_small:
+                writes += [edge_write(manifest, pending, change) for change in pending.changes]
+            self._store.transact(writes)
+        except ConflictError:
+            return False
+        self.told(ties(manifest))
+        if not is_small:
+            self._finish(manifest)
+        return True
+
+    def _mark(self, manifest: Manifest) -> None:
+        """Note that the last complete spec was confirmed. Nothing else has changed."""
+        self._store.update(
+            CONTROL,
+            manifest_key(manifest.producer_id),
+            set={"complete_at": manifest.complete_at, "version": manifest.version},
+            condition=version_is(manifest.version - 1),
+        )
+
+    def _finish(self, manifest: Manifest | None) -> None:
+        """Write and delete the rows that a manifest says are to be, unless someone else is quicker."""
+        while manifest is not None and manifest.pending is not None:
+            pending = manifest.pending
+            batch = pending.changes[manifest.done : manifest.done + STEP_EDGES]
+            done = manifest.done + len(batch)
+            is_last = done >= len(pending.changes)
+            step = _step(manifest, None if is_last else done)
+            try:
+                self._store.transact([step, *(edge_write(manifest, pending, change) for change in batch)])
+            except ConflictError:
+                manifest = self._manifest(manifest.producer_id)
+                continue
+            if is_last:
+                return
+            manifest = replace(manifest, done=done, version=manifest.version + 1)
+
+    def _manifest(self, producer_id: str) -> Manifest | None:
+        item = self._store.get(CONTROL, manifest_key(producer_id), consistent=True)
+        return None if item is None else manifest_of(item)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.seconds() * 1000)
+
+
+def _pending(plan: Plan, spec: LineageSpec) -> Pending:
+    """Return the changes of a plan: what is new before what goes, so that no path is cut for a moment."""
+    assert plan.manifest is not None
+    mention = next((each for each in plan.manifest.mentions if each.spec_id == spec.spec_id), None)
+    return Pending(
+        spec_id=spec.spec_id,
+        at=spec.updated_at,
+        confidence=spec.confidence,
+        expires=plan.manifest.expires if mention is None else mention.expires,
+        changes=(*(f"+{edge}" for edge in plan.puts), *(f"-{edge}" for edge in plan.removed)),
+        commit=spec.commit,
+    )
+
+
+def _intent(current: Manifest | None, manifest: Manifest, spec: LineageSpec, now_ms: int) -> list[Write]:
+    """Return the writes with which a change begins: the spec, the manifest, and the graph if that differs."""
+    same_content: Condition = any_of(absent(), equals("digest", spec.digest))
+    unchanged: Condition = absent() if current is None else version_is(current.version)
+    writes: list[Write] = [
+        Put(CONTROL, manifest_item(manifest, now_ms + SWEEP_AFTER_MS), unchanged),
+        Put(CONTROL, spec_item(spec, now_ms // 1000), same_content),
+    ]
+    if spec.commit is not None:
+        writes.append(Put(CONTROL, commit_item(spec.commit, spec, now_ms // 1000)))
+    tied = ties(manifest)
+    before = None if current is None else replace(ties(current), version=tied.version)
+    if tied != before:
+        writes.append(Put(CONTROL, ties_item(tied, now_ms)))
+    return writes
+
+
+def _step(manifest: Manifest, done: int | None) -> Update:
+    """Return the write that notes how far a change has come; None: to its end."""
+    key: Key = manifest_key(manifest.producer_id)
+    values: Item = {"version": manifest.version + 1}
+    condition = version_is(manifest.version)
+    if done is not None:
+        return Update(CONTROL, key, {**values, "done": done}, condition=condition)
+    gone: Sequence[str] = ("pending", "due_pk", "due_at_ms")
+    # `done` is set by every manifest that has something pending.
+    return Update(CONTROL, key, values, remove=(*gone, "done"), condition=condition)

@@ -1,0 +1,83 @@
+"""What health makes known on the bus, in the words that subscribers were promised."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any, Final
+
+from headgate.durable.bus.events import Event
+from headgate.health.model.incidents import Incident
+from headgate.health.model.signals import Signal
+from headgate.ids import IdMaker
+from headgate.store.model.requests import Write
+
+SOURCE: Final = "/headgate/health"
+
+# Given an event and the present millisecond, the writes that make it known in the caller's own transaction.
+Announce = Callable[[Event, int], list[Write]]
+
+
+def nobody(_event: Event, _now_ms: int) -> list[Write]:
+    """Make nothing known."""
+    return []
+
+
+class IncidentNews(enum.StrEnum):
+    """What happened to an incident."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    RESOLVED = "resolved"
+
+
+def signal_changed(signal: Signal, ids: IdMaker) -> Event:
+    """Return the event of a transition."""
+    return _event(
+        ids,
+        "headgate.signal.state_changed",
+        signal.dataset_urn,
+        {
+            "event_type": "SIGNAL_STATE_CHANGED",
+            "dataset_urn": signal.dataset_urn,
+            "signal_type": signal.signal_type,
+            "previous_state": None if signal.previous_state is None else signal.previous_state.value,
+            "new_state": signal.state.value,
+            "failure_signature": signal.value.failure_signature,
+            "timestamp": signal.last_updated,
+            "version": signal.version,
+            "incident_id": signal.value.incident_id,
+            "tier": signal.tier.value,
+            "owner_team": signal.owner_team,
+        },
+    )
+
+
+def incident_news(incident: Incident, news: IncidentNews, ids: IdMaker, *, reason: str = "") -> Event:
+    """Return the event of an incident that was opened, changed or resolved. Encrypted fields are not in it."""
+    return _event(
+        ids,
+        f"headgate.incident.{news}",
+        incident.incident_id,
+        {
+            "event_type": f"INCIDENT_{news.value.upper()}",
+            "incident_id": incident.incident_id,
+            "severity": incident.severity.value,
+            "status": incident.status.value,
+            "phase": incident.phase.value,
+            "dataset_urn": incident.primary_dataset_urn,
+            "signal_types": list(incident.signal_types),
+            "failure_signatures": list(incident.failure_signatures),
+            "title": incident.title,
+            "owner_team": incident.owner_team,
+            "escalation_level": incident.escalation_level,
+            "episode": incident.episode,
+            "timestamp": incident.updated_at,
+            "version": incident.version,
+            "reason": reason,
+        },
+    )
+
+
+def _event(ids: IdMaker, kind: str, subject: str, data: dict[str, Any]) -> Event:
+    return Event(id=ids.make("evt"), type=kind, source=SOURCE, subject=subject, data=data)

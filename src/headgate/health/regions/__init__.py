@@ -1,0 +1,1 @@
+"""Regions: say here what this part is for."""

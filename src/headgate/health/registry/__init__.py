@@ -1,0 +1,1 @@
+"""Registry: say here what this part is for."""

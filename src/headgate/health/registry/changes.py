@@ -1,0 +1,210 @@
+"""Changes of a dataset as they are decided on: what may be changed, and everything that one transaction writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from msgspec.structs import asdict
+
+from headgate.auth.audit_entry import AuditEntry, change_digest
+from headgate.durable.bus.events import Event
+from headgate.errors import ApprovalRequiredError, DatasetNotFoundError, InvalidPayloadError, VersionConflictError
+from headgate.health.model.datasets import Dataset, DatasetSpec, DatasetStatus
+from headgate.health.model.enums import Tier
+from headgate.health.model.timestamps import instant
+from headgate.health.model.urns import version_of
+from headgate.health.registry.change_feed import feed_writes
+from headgate.health.registry.rows import (
+    Versions,
+    alias_name,
+    archived_item,
+    fields_of,
+    latest_item,
+    versions_item,
+    written,
+)
+from headgate.health.registry.versions import differences, names
+from headgate.health.retirement import retirement_put
+from headgate.store.catalogue.tables import DATASET_REGISTRY
+from headgate.store.model.conditions import Condition, absent, equals, version_is
+from headgate.store.model.requests import Put, Write
+from headgate.store.model.values import Item
+
+EVENT_TYPE: Final = "headgate.dataset.config_changed"
+EVENT_SOURCE: Final = "/headgate/health"
+# As `expected_version`: change it whatever its version is.
+UNCHECKED: Final = -1
+_TICKET: Final = re.compile(r"(?=.*\d)[A-Za-z0-9][A-Za-z0-9._/#:@-]{2,127}")
+
+Announce = Callable[[Event, int], list[Write]]
+
+
+class By(NamedTuple):
+    """Who makes a change, and on what grounds."""
+
+    actor: str
+    action: str
+    ticket: str | None = None
+    reason: str = ""
+
+
+class Held(NamedTuple):
+    """What the store holds of a dataset, as a change needs it."""
+
+    urn: str
+    item: Item | None
+    dataset: Dataset | None
+    # Of the name without its version, if it has one.
+    versions: Versions | None
+
+
+class Wanted(NamedTuple):
+    """What a dataset is to be."""
+
+    spec: DatasetSpec
+    status: DatasetStatus
+
+
+class Plan(NamedTuple):
+    """A change that has been decided on: what is written, and what then is."""
+
+    dataset: Dataset
+    versions: Versions | None
+    writes: list[Write]
+    entry: AuditEntry
+
+
+class Moment(NamedTuple):
+    """When a change is made, its own id, and the place it takes in the feed."""
+
+    now_ms: int
+    change_id: str
+    place: int
+
+
+def plan(held: Held, wanted: Wanted, by: By, at: Moment, announce: Announce) -> Plan:
+    """Return the transaction that makes a dataset what is wanted, if it is still what is held."""
+    now = instant(at.now_ms)
+    before = held.dataset
+    dataset = Dataset(
+        **asdict(wanted.spec),
+        dataset_urn=held.urn,
+        config_version=1 if before is None else before.config_version + 1,
+        status=wanted.status,
+        created_at=now if before is None else before.created_at,
+        updated_at=now,
+        updated_by=by.actor,
+        approval_ticket=by.ticket,
+    )
+    old, new = {} if before is None else fields_of(before), fields_of(dataset)
+    changed = tuple(sorted(new)) if before is None else names(differences(old, new))
+    row = latest_item(dataset, change_id=at.change_id, feed_sequence=at.place)
+    writes: list[Write] = [Put(DATASET_REGISTRY, row, _unchanged(before))]
+    left: int | None = None
+    if held.item is not None:
+        writes.append(Put(DATASET_REGISTRY, archived_item(held.item, now)))
+        left = held.item.get("feed_sequence")
+    versions, moved = _versions_writes(held, wanted.status)
+    feed = feed_writes(dataset, changed, place=at.place, before=left)
+    writes += [*moved, *feed, *announce(_event(dataset, changed, now), at.now_ms)]
+    if flips(before, wanted.status):
+        writes.append(retirement_put(held.urn, at.now_ms))
+    entry = AuditEntry(
+        actor=by.actor,
+        action=by.action,
+        entity=held.urn,
+        before_version=None if before is None else before.config_version,
+        after_version=dataset.config_version,
+        changed=changed,
+        reason=by.reason,
+        ticket=by.ticket,
+        digest=change_digest(old, new),
+    )
+    return Plan(dataset, versions, writes, entry)
+
+
+def flips(before: Dataset | None, status: DatasetStatus) -> bool:
+    """Whether a dataset that takes a status is deleted by that, or no longer deleted."""
+    return before is not None and (before.status is DatasetStatus.DELETED) != (status is DatasetStatus.DELETED)
+
+
+def present(urn: str, current: Dataset | None) -> Dataset:
+    """Return a dataset that is there and in use. Raises `DatasetNotFoundError`."""
+    if current is None:
+        raise DatasetNotFoundError(f"dataset {urn}: it is not registered; 'headgate dataset ls' lists those that are")
+    if current.status is DatasetStatus.DELETED:
+        raise DatasetNotFoundError(
+            f"dataset {urn}: it was deleted at {current.updated_at} by {current.updated_by}; restore it, "
+            f"or ask for its version {current.config_version}"
+        )
+    return current
+
+
+def is_repeat(current: Dataset, expected_version: int) -> bool:
+    """Whether whoever expected this version may have made the present one: then the same change changes nothing."""
+    return expected_version in (UNCHECKED, current.config_version, current.config_version - 1)
+
+
+def check_version(current: Dataset, expected_version: int) -> None:
+    """Raise `VersionConflictError`, carrying the dataset, if it is not at the version that is expected."""
+    if expected_version not in (UNCHECKED, current.config_version):
+        raise VersionConflictError(
+            f"dataset {current.dataset_urn}: it is at version {current.config_version}, not {expected_version}; "
+            "read it again, then decide",
+            current=written(current),
+        )
+
+
+def check_ticket(held: Held, wanted: Wanted, by: By, *, tier_1_needs_ticket: bool) -> None:
+    """Refuse a change that concerns TIER_1, before or after, without an approval ticket.
+
+    To register what nobody has registered before changes nothing that anyone relies on, and needs none. Raises
+    `ApprovalRequiredError`, and `InvalidPayloadError` for a ticket that is not needed and is not one.
+    """
+    is_formed = by.ticket is not None and _TICKET.fullmatch(by.ticket) is not None
+    is_new = held.dataset is None or held.dataset.status is DatasetStatus.DISCOVERED
+    tiers = (wanted.spec.tier, None if held.dataset is None else held.dataset.tier)
+    if tier_1_needs_ticket and Tier.TIER_1 in tiers and not is_new and not is_formed:
+        given = "none was given" if not by.ticket else f"{by.ticket[:40]!r} is not one"
+        raise ApprovalRequiredError(
+            f"dataset {held.urn}: a change of TIER_1 needs an approval ticket, and {given}; name one such as CHG-1234"
+        )
+    if by.ticket is not None and not is_formed:
+        raise InvalidPayloadError(
+            f"ticket {by.ticket[:40]!r}: use 3 to 128 letters, digits and . _ / # : @ -, with a digit among them"
+        )
+
+
+def _unchanged(before: Dataset | None) -> Condition:
+    return absent() if before is None else equals("config_version", before.config_version)
+
+
+def _versions_writes(held: Held, status: DatasetStatus) -> tuple[Versions | None, list[Write]]:
+    """Return what the name without a version stands for once this one has taken a status, and the write of it."""
+    name, number, versions = alias_name(held.urn), version_of(held.urn), held.versions
+    if name is None or number is None or versions is None:
+        return None, []
+    moved = versions.moved(number, status)
+    if moved is versions:
+        return versions, []
+    condition = version_is(versions.version) if versions.version else absent()
+    return moved, [Put(DATASET_REGISTRY, versions_item(name, moved), condition)]
+
+
+def _event(dataset: Dataset, changed: tuple[str, ...], timestamp: str) -> Event:
+    return Event(
+        type=EVENT_TYPE,
+        source=EVENT_SOURCE,
+        id=f"{dataset.dataset_urn}@{dataset.config_version}",
+        subject=dataset.dataset_urn,
+        data={
+            "event_type": "DATASET_CONFIG_CHANGED",
+            "dataset_urn": dataset.dataset_urn,
+            "changed_fields": list(changed),
+            "config_version": dataset.config_version,
+            "updated_by": dataset.updated_by,
+            "timestamp": timestamp,
+        },
+    )

@@ -1,0 +1,141 @@
+"""Finding a dataset by either form of its name, with `:vN` or without, through the cache or as it stands now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from headgate.health.model.datasets import Dataset, DatasetStatus
+from headgate.health.registry.changes import Held
+from headgate.health.registry.rows import Versions, alias_name, dataset_of, latest_key, versions_key, versions_of
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.read_through import Cache, Loaded
+from headgate.store.catalogue.tables import DATASET_REGISTRY
+from headgate.store.port import Store
+
+
+class Finder:
+    """Reads datasets. A name without a version stands for the highest that is registered; one with it, for none."""
+
+    def __init__(self, store: Store, cache: Cache) -> None:
+        self._store = store
+        self._cache = cache
+
+    def find(self, urn: str) -> Dataset | None:
+        """Return a dataset that is in use, or None. One that people registered goes before one that was discovered."""
+        found = self._cached(urn)
+        if _rank(found) == _REGISTERED:
+            return found
+        other = self._other_name(urn)
+        named = None if other is None else self._cached(other)
+        return _better(found, named)
+
+    def find_many(self, urns: Sequence[str]) -> dict[str, Dataset]:
+        """Return those of some datasets that are in use, by the names given, chosen as `find` does.
+
+        Three calls to the store at most, whatever is in the cache. Raises `TransientError`.
+        """
+        found = self._latest(urns)
+        others = self._other_names([urn for urn in urns if _rank(found.get(urn)) < _REGISTERED])
+        named = self._latest(list(dict.fromkeys(others.values())))
+        best: dict[str, Dataset] = {}
+        for urn in urns:
+            chosen = _better(found.get(urn), named.get(others.get(urn, "")))
+            if chosen is not None:
+                best[urn] = chosen
+        return best
+
+    def now(self, urn: str) -> Dataset | None:
+        """Return a dataset as it stands now: under this name if it is in use, else under the other form of it.
+
+        What was deleted is returned if there is nothing else, under either form as well.
+        """
+        found = self.held(urn).dataset
+        if _rank(found):
+            return found
+        other = alias_name(urn)
+        if other is None:
+            item = self._store.get(DATASET_REGISTRY, versions_key(urn), consistent=True)
+            other = _version_name(urn, versions_of(item).last())
+        named = None if other is None else self.held(other).dataset
+        return named if _rank(named) or found is None else found
+
+    def held(self, urn: str) -> Held:
+        """Return all that the store holds now of exactly this name, to change it."""
+        name = alias_name(urn)
+        keys = [latest_key(urn)] if name is None else [latest_key(urn), versions_key(name)]
+        item, *others = self._store.get_many(DATASET_REGISTRY, keys, consistent=True)
+        versions = versions_of(others[0]) if others else None
+        return Held(urn, item, None if item is None else dataset_of(item), versions)
+
+    def wrote(self, dataset: Dataset, versions: Versions | None) -> None:
+        """Let every process see a committed change. The cache takes no older version over a newer one."""
+        self._cache.wrote(cache_keys.dataset_config(dataset.dataset_urn), dataset, dataset.config_version)
+        name = alias_name(dataset.dataset_urn)
+        if name is not None and versions is not None:
+            self._cache.wrote(_versions_cache_key(name), versions, versions.version)
+
+    def _cached(self, urn: str) -> Dataset | None:
+        def load() -> Loaded[Dataset] | None:
+            item = self._store.get(DATASET_REGISTRY, latest_key(urn))
+            found = None if item is None else dataset_of(item)
+            return None if found is None else Loaded(found, found.config_version)
+
+        answer = self._cache.get(cache_keys.dataset_config(urn), load, Dataset)
+        if answer.value is None or not answer.stale:
+            return answer.value
+        return replace(answer.value, stale=True, age_seconds=answer.age_seconds)
+
+    def _latest(self, urns: Sequence[str]) -> dict[str, Dataset]:
+        rows = self._store.get_many(DATASET_REGISTRY, [latest_key(urn) for urn in urns]) if urns else []
+        return {urn: dataset_of(row) for urn, row in zip(urns, rows, strict=True) if row is not None}
+
+    def _other_names(self, urns: Sequence[str]) -> dict[str, str]:
+        """Return for datasets that are not registered under their names where to look for them, if anywhere."""
+        others = {urn: name for urn in urns if (name := alias_name(urn)) is not None}
+        short = [urn for urn in urns if urn not in others]
+        rows = self._store.get_many(DATASET_REGISTRY, [versions_key(urn) for urn in short]) if short else []
+        for urn, row in zip(short, rows, strict=True):
+            name = _version_name(urn, versions_of(row).highest())
+            if name is not None:
+                others[urn] = name
+        return others
+
+    def _other_name(self, urn: str) -> str | None:
+        """Return the name under which to look for a dataset that is not registered under this one."""
+        name = alias_name(urn)
+        if name is not None:
+            return name
+
+        def load() -> Loaded[Versions] | None:
+            item = self._store.get(DATASET_REGISTRY, versions_key(urn))
+            found = versions_of(item)
+            return None if item is None else Loaded(found, found.version)
+
+        versions = self._cache.get(_versions_cache_key(urn), load, Versions).value
+        return None if versions is None else _version_name(urn, versions.highest())
+
+
+_REGISTERED = 2
+
+
+def _rank(dataset: Dataset | None) -> int:
+    if dataset is None or dataset.status is DatasetStatus.DELETED:
+        return 0
+    return 1 if dataset.status is DatasetStatus.DISCOVERED else _REGISTERED
+
+
+def _better(own: Dataset | None, other: Dataset | None) -> Dataset | None:
+    """Return which of the datasets under the two forms of a name is meant, or None if neither is in use."""
+    best = other if _rank(other) > _rank(own) else own
+    return best if _rank(best) else None
+
+
+def _version_name(name: str, version: int | None) -> str | None:
+    return None if version is None else f"{name}:v{version}"
+
+
+def _versions_cache_key(name: str) -> cache_keys.Key:
+    # Versions of configs begin at 1, so that 0 is free for what a name stands for.
+    return cache_keys.dataset_config(name, 0)

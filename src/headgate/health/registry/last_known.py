@@ -1,0 +1,112 @@
+"""What this process, or the one before it, last knew of datasets: the answer when neither store nor cache has one."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from headgate import shapes
+from headgate.clock import Clock
+from headgate.health.model.datasets import Dataset
+from headgate.health.model.enums import Tier
+
+ENTRIES_MAX: Final = 20_000
+SAVED_EVERY_SECONDS: Final = 60.0
+
+
+class Known(Struct, frozen=True, array_like=True):
+    """A dataset, and when the store last said so, in seconds since 1970."""
+
+    dataset: Dataset
+    at_seconds: float
+
+
+class _Saved(Struct, frozen=True):
+    known: dict[str, Known]
+    tier_1: list[str]
+
+
+class LastKnown:
+    """Datasets by the name they were asked for. Safe to use from many threads.
+
+    With a path it outlives the process: a file that is written at most once a minute, and that a reader may lose
+    without harm. Names that were ever of TIER_1 are never forgotten, whatever else is.
+    """
+
+    def __init__(self, clock: Clock, path: Path | None = None) -> None:
+        self._clock = clock
+        self._path = path
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._tier_1: set[str] = set()
+        self._saved_at = clock.monotonic()
+        self._is_dirty = False
+        self._load()
+
+    def learn(self, name: str, dataset: Dataset) -> None:
+        """Remember a dataset as the store has just said it is, under the name it was asked for and its own."""
+        held = self._known.get(name)
+        if held is None or held.dataset is not dataset:
+            for each in {name, dataset.dataset_urn}:
+                self._put(each, dataset)
+
+    def forget(self, name: str) -> None:
+        """Remember nothing of what went by this name: the store has just said that it is gone."""
+        if name in self._known:
+            with self._lock:
+                self._is_dirty |= self._known.pop(name, None) is not None
+
+    def recall(self, name: str) -> Known | None:
+        """Return what was last known under a name, or None."""
+        return self._known.get(name)
+
+    def was_tier_1(self, name: str) -> bool:
+        """Whether what goes by this name was ever known to be of TIER_1."""
+        return name in self._tier_1
+
+    def save(self) -> None:
+        """Write what is known to the file, if there is one. A disk that refuses is no reason to fail a read."""
+        if self._path is None:
+            return
+        with self._lock:
+            saved = _Saved(dict(self._known), sorted(self._tier_1))
+            self._saved_at = self._clock.monotonic()
+            self._is_dirty = False
+        fresh = self._path.with_suffix(".new")
+        try:
+            fresh.write_bytes(msgspec.msgpack.encode(saved))
+            fresh.chmod(0o600)
+            fresh.replace(self._path)
+        except OSError:
+            return
+
+    def _put(self, name: str, dataset: Dataset) -> None:
+        with self._lock:
+            held = self._known.get(name)
+            # A version that is only confirmed is not worth a write: its age on disk is then what it was.
+            self._is_dirty |= held is None or held.dataset.config_version != dataset.config_version
+            self._known[name] = Known(dataset, self._clock.seconds())
+            self._known.move_to_end(name)
+            if len(self._known) > ENTRIES_MAX:
+                self._known.popitem(last=False)
+            if dataset.tier is Tier.TIER_1:
+                self._tier_1.add(name)
+            is_due = self._is_dirty and self._clock.monotonic() - self._saved_at >= SAVED_EVERY_SECONDS
+        if is_due:
+            self.save()
+
+    def _load(self) -> None:
+        if self._path is None:
+            return
+        try:
+            saved = shapes.from_msgpack(self._path.read_bytes(), _Saved)
+        except (OSError, msgspec.DecodeError):
+            # There is none yet, or a crash of the machine left half of one: then nothing is known, as at first.
+            return
+        self._known.update(saved.known)
+        self._tier_1.update(saved.tier_1)

@@ -1,0 +1,227 @@
+"""How datasets look in the registry's table: the present config, archived versions, and what a name stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+import msgspec
+from msgspec import Struct
+
+from headgate import shapes
+from headgate.errors import CorruptionError, InvalidPayloadError
+from headgate.health.model import enums as vocabulary
+from headgate.health.model.datasets import Dataset, DatasetSpec, DatasetStatus
+from headgate.health.model.enums import Tier
+from headgate.health.model.urns import version_of
+from headgate.store.catalogue.tables import DATASET_ALIAS, DATASET_CONFIG, DATASET_CONFIG_VERSION, DATASET_REGISTRY
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+
+_SPEC_FIELDS: Final = DatasetSpec.__struct_fields__
+# Set on answers alone, or kept in the row by the registry itself.
+_NOT_STORED: Final = ("stale", "age_seconds", "is_fallback")
+# What only the present config carries: its place in listings and in the change feed.
+_PRESENT_ONLY: Final = ("latest_tier", "latest_owner_team", "feed_sequence")
+
+
+class Versions(Struct, frozen=True, kw_only=True):
+    """Which `:vN` of a name are known. Those that people registered come first, then discovered ones, then deleted."""
+
+    registered: tuple[int, ...] = ()
+    discovered: tuple[int, ...] = ()
+    deleted: tuple[int, ...] = ()
+    version: int = 0
+
+    def highest(self) -> int | None:
+        """Return the version that the name without one stands for."""
+        return max(self.registered or self.discovered, default=None)
+
+    def last(self) -> int | None:
+        """Return the version that the name stood for before all were deleted; as long as one is not, that one."""
+        return max(self.registered or self.discovered or self.deleted, default=None)
+
+    def moved(self, number: int, status: DatasetStatus) -> Versions:
+        """Return the versions after one of them has taken a status. The same object if that changes nothing."""
+        registered, discovered, deleted = (
+            {*each} - {number} for each in (self.registered, self.discovered, self.deleted)
+        )
+        if status is DatasetStatus.DISCOVERED:
+            discovered.add(number)
+        elif status is DatasetStatus.DELETED:
+            deleted.add(number)
+        else:
+            registered.add(number)
+        if (registered, discovered, deleted) == ({*self.registered}, {*self.discovered}, {*self.deleted}):
+            return self
+        return Versions(
+            registered=tuple(sorted(registered)),
+            discovered=tuple(sorted(discovered)),
+            deleted=tuple(sorted(deleted)),
+            version=self.version + 1,
+        )
+
+
+def latest_key(urn: str) -> Key:
+    """Return the key of a dataset's present config."""
+    return DATASET_CONFIG.key(dataset_urn=urn)
+
+
+def version_key(urn: str, version: int) -> Key:
+    """Return the key of an archived version."""
+    return DATASET_CONFIG_VERSION.key(dataset_urn=urn, version=version)
+
+
+def versions_key(name: str) -> Key:
+    """Return the key of what a name without a version stands for."""
+    return DATASET_ALIAS.key(dataset_urn=name)
+
+
+def tier_partition(tier: Tier, *, is_deleted: bool) -> str:
+    """Return the partition of the tier-index that lists a dataset. Deleted ones have their own."""
+    return f"{DatasetStatus.DELETED}#{tier}" if is_deleted else str(tier)
+
+
+def latest_item(dataset: Dataset, *, change_id: str, feed_sequence: int) -> Item:
+    """Return the row of the present config. `change_id` tells whoever wrote it that it was they."""
+    is_deleted = dataset.status is DatasetStatus.DELETED
+    item = {
+        **DATASET_REGISTRY.key_attributes(latest_key(dataset.dataset_urn)),
+        **{name: value for name, value in written(dataset).items() if name not in _NOT_STORED},
+        "change_id": change_id,
+        "feed_sequence": feed_sequence,
+        "latest_tier": tier_partition(dataset.tier, is_deleted=is_deleted),
+    }
+    if not is_deleted:
+        item["latest_owner_team"] = dataset.owner_team
+    if dataset.config_version > 1:
+        item["previous_version_sk"] = version_key(dataset.dataset_urn, dataset.config_version - 1).sort
+    return item
+
+
+def archived_item(latest: Item, archived_at: str) -> Item:
+    """Return the row of a version that has been replaced: as it was, out of listings."""
+    key = version_key(latest["dataset_urn"], latest["config_version"])
+    kept = {name: value for name, value in latest.items() if name not in _PRESENT_ONLY}
+    return {**kept, **DATASET_REGISTRY.key_attributes(key), "archived_at": archived_at}
+
+
+def versions_item(name: str, versions: Versions) -> Item:
+    """Return the row of what a name without a version stands for."""
+    highest = versions.highest()
+    item = {
+        **DATASET_REGISTRY.key_attributes(versions_key(name)),
+        "registered": list(versions.registered),
+        "discovered": list(versions.discovered),
+        "deleted": list(versions.deleted),
+        "version": versions.version,
+    }
+    return item if highest is None else {**item, "dataset_urn": f"{name}:v{highest}"}
+
+
+def dataset_of(item: Item) -> Dataset:
+    """Return the dataset that a row holds. Raises `CorruptionError`."""
+    found: Dataset = _converted(item, Dataset)
+    return found
+
+
+def versions_of(item: Item | None) -> Versions:
+    """Return what a name without a version stands for. Raises `CorruptionError`."""
+    found: Versions = Versions() if item is None else _converted(item, Versions)
+    return found
+
+
+def spec_of(dataset: Dataset) -> DatasetSpec:
+    """Return what people say of a dataset, without since when."""
+    return DatasetSpec(**{name: getattr(dataset, name) for name in _SPEC_FIELDS})
+
+
+def fields_of(spec: DatasetSpec) -> dict[str, Any]:
+    """Return what people say of a dataset, and its status if it has one, as plain values."""
+    names = (*_SPEC_FIELDS, "status") if isinstance(spec, Dataset) else _SPEC_FIELDS
+    plain = written(spec)
+    return {name: plain[name] for name in names if name in plain}
+
+
+def written(value: Any) -> Any:  # noqa: ANN401 - any part of a struct
+    """Return a struct as plain values, defaults included: whoever queries the table must find them there."""
+    if isinstance(value, Struct):
+        fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+        return {name: written(held) for name, held in fields if held is not None}
+    if isinstance(value, tuple):
+        return [written(each) for each in value]
+    return msgspec.to_builtins(value)
+
+
+def checked_spec(spec: DatasetSpec) -> DatasetSpec:
+    """Return a spec whose every field is within its limits. Raises `InvalidPayloadError`, naming the field."""
+    return read_spec(msgspec.to_builtins(spec))
+
+
+def _refuse_unknown(given: Mapping[str, Any], kind: type[Struct], path: str) -> None:
+    """Raise `InvalidPayloadError` for a field that a part of a spec does not have: it would be lost in silence."""
+    for field in msgspec.structs.fields(kind):
+        value = given.get(field.encode_name)
+        parts = [each for each in get_args(field.type) if isinstance(each, type) and issubclass(each, Struct)]
+        if not parts or not isinstance(value, Mapping):
+            continue
+        names = parts[0].__struct_fields__
+        unknown = value.keys() - {*names}
+        if unknown:
+            raise InvalidPayloadError(
+                f"{path}.{field.name}: no field {sorted(unknown)[0]!r}; it has {', '.join(names)}"
+            )
+        _refuse_unknown(value, parts[0], f"{path}.{field.name}")
+
+
+def read_spec(given: Mapping[str, Any]) -> DatasetSpec:
+    """Return the spec that someone sent, with a tier in any of its spellings.
+
+    Raises `InvalidPayloadError`, naming the field, for a value that is not allowed or a field that there is not.
+    """
+    unknown = given.keys() - {*_SPEC_FIELDS}
+    if unknown:
+        raise InvalidPayloadError(f"dataset: no field {sorted(unknown)[0]!r}; it has {', '.join(_SPEC_FIELDS)}")
+    _refuse_unknown(given, DatasetSpec, "dataset")
+    fields = dict(given)
+    if "tier" in fields:
+        fields["tier"] = vocabulary.tier(fields["tier"])
+    try:
+        spec = shapes.convert(fields, DatasetSpec)
+    except msgspec.ValidationError as exc:
+        raise InvalidPayloadError(f"dataset: {exc}") from exc
+    if not spec.owner_team.strip():
+        raise InvalidPayloadError("dataset: owner_team is empty; name the team, or leave it out")
+    _check_warnings(spec)
+    return spec
+
+
+def _check_warnings(spec: DatasetSpec) -> None:
+    """Raise `InvalidPayloadError` if someone is to be warned of a breach only after it."""
+    freshness = None if spec.slos is None else spec.slos.freshness
+    if freshness is not None and (freshness.warning_delay_seconds or 0) > freshness.max_delay_seconds:
+        raise InvalidPayloadError(
+            f"dataset: slos.freshness: warning_delay_seconds {freshness.warning_delay_seconds:g} is more than "
+            f"max_delay_seconds {freshness.max_delay_seconds:g}; warn before it is too late"
+        )
+    kept = None if spec.slos is None else spec.slos.contract_compliance
+    if kept is None or kept.warning_compliance_rate is None:
+        return
+    if kept.warning_compliance_rate < kept.min_compliance_rate:
+        raise InvalidPayloadError(
+            f"dataset: slos.contract_compliance: warning_compliance_rate {kept.warning_compliance_rate:g} is less than "
+            f"min_compliance_rate {kept.min_compliance_rate:g}; warn before too little is left"
+        )
+
+
+def alias_name(urn: str) -> str | None:
+    """Return the name without a version whose row lists this dataset, or None if it has no version."""
+    number = version_of(urn)
+    return None if number is None else urn.removesuffix(f":v{number}")
+
+
+def _converted(item: Item, shape: type[Any]) -> Any:  # noqa: ANN401 - as the caller says
+    try:
+        return shapes.convert(item, shape)
+    except msgspec.ValidationError as exc:
+        raise CorruptionError(f"row {item.get('PK')} {item.get('SK')}: not as it was written ({exc})") from exc

@@ -1,0 +1,424 @@
+"""The registry of datasets: what is known of each, every version of it, and who changed it.
+
+A change archives the present config and puts the new one in its place, with its place in the change feed, the event
+and the audit entry, in one transaction on condition of the version. So versions have no gaps, and no crash leaves half
+of a change. Names with and without `:vN` find each other: what is not registered under one is looked for under the
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.auth.audit_entry import AuditLog
+from headgate.clock import Clock
+from headgate.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    DatasetNotFoundError,
+    IllegalTransitionError,
+    StoreBusyError,
+)
+from headgate.health.model.datasets import Dataset, DatasetSpec, DatasetStatus, Source
+from headgate.health.model.urns import dataset_urn
+from headgate.health.registry.aliases import Alias, Names
+from headgate.health.registry.change_feed import Change, Changes, Feed
+from headgate.health.registry.changes import (
+    EVENT_SOURCE,
+    EVENT_TYPE,
+    UNCHECKED,
+    Announce,
+    By,
+    Moment,
+    Wanted,
+    check_ticket,
+    check_version,
+    flips,
+    is_repeat,
+    plan,
+    present,
+)
+from headgate.health.registry.degraded_lookup import FallbackOnMiss, Lookup, Lookups, LookupStats
+from headgate.health.registry.find import Finder
+from headgate.health.registry.last_known import LastKnown
+from headgate.health.registry.listing import DatasetFilter, Datasets, Listing
+from headgate.health.registry.name_cache import RegisteredNames
+from headgate.health.registry.rows import (
+    Versions,
+    checked_spec,
+    dataset_of,
+    fields_of,
+    latest_key,
+    read_spec,
+    spec_of,
+    written,
+)
+from headgate.health.registry.status_cache import RegisteredStandings
+from headgate.health.registry.versions import FieldChange, History, Versioned, differences
+from headgate.ids import IdMaker
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.read_through import Cache
+from headgate.store.catalogue.tables import DATASET_REGISTRY
+from headgate.store.keyring import Keyring
+from headgate.store.port import Store
+
+__all__ = [
+    "EVENT_SOURCE",
+    "EVENT_TYPE",
+    "UNCHECKED",
+    "Alias",
+    "Change",
+    "Changes",
+    "Chunk",
+    "DatasetFilter",
+    "Datasets",
+    "FallbackOnMiss",
+    "FieldChange",
+    "Lookup",
+    "LookupStats",
+    "Registry",
+    "Versioned",
+    "read_spec",
+]
+
+# Each time someone else changed the dataset, or another one with a place in the same shard of the feed.
+ATTEMPTS_MAX: Final = 64
+EXPORT_CHUNK: Final = 100
+_EVERYTHING: Final = DatasetFilter()
+
+
+class Chunk(Struct, frozen=True):
+    """Part of an export. Once all parts are taken in, `changes` goes on from the last checkpoint."""
+
+    datasets: list[Dataset]
+    checkpoint: str
+    has_more: bool = False
+
+
+# Returns what a dataset is to be, or None if it is that already. Raises what stands against it.
+_Decide = Callable[[Dataset | None], Wanted | None]
+
+
+class Registry:
+    """Datasets: registers, changes, finds and lists them. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        cache: Cache,
+        audit: AuditLog,
+        keyring: Keyring,
+        *,
+        announce: Announce = lambda _event, _now_ms: [],
+        tier_1_needs_ticket: bool = True,
+        last_known_path: Path | None = None,
+    ) -> None:
+        # Told after each commit that there may be an event to deliver.
+        self.told: Callable[[], None] = lambda: None
+        # Told which dataset was just deleted, or is no longer deleted.
+        self.flipped: Callable[[str], None] = lambda _urn: None
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._audit = audit
+        self._announce = announce
+        self._tier_1_needs_ticket = tier_1_needs_ticket
+        self._finder = Finder(store, cache)
+        self._feed = Feed(store)
+        self._history = History(store)
+        self._listing = Listing(store, keyring)
+        self._names = Names(store, clock, cache, audit)
+        self._known = LastKnown(clock, last_known_path)
+        self._lookups = Lookups(self._finder, self._known, clock)
+        heard = cache.stats.of(cache_keys.Kind.DATASET_CONFIG)
+        # Which name each dataset is registered under, and what is said with its signals and downstream of others.
+        self.names = RegisteredNames(self._lookups.find, self._lookups.find_many, clock, lambda: heard.invalidations)
+        self.standings = RegisteredStandings(self._lookups.find_many, clock, lambda: heard.invalidations)
+
+    # Changing.
+
+    def create(
+        self, urn: str, spec: DatasetSpec, *, actor: str, ticket: str | None = None, reason: str = ""
+    ) -> Dataset:
+        """Register a dataset; one that was only discovered, or deleted, is taken over and its versions go on.
+
+        Raises `AlreadyExistsError`, `ApprovalRequiredError` for a deleted one of TIER_1 without a ticket,
+        `InvalidIdError` for what is no URN, and `InvalidPayloadError` naming a field that is wrong.
+        """
+        wanted = Wanted(checked_spec(spec), DatasetStatus.ACTIVE)
+
+        def decide(current: Dataset | None) -> Wanted:
+            if current is not None and current.status not in (DatasetStatus.DISCOVERED, DatasetStatus.DELETED):
+                raise AlreadyExistsError(
+                    f"dataset {urn}: it is registered, at version {current.config_version}; update it",
+                    current=written(current),
+                )
+            return wanted
+
+        return self._change(urn, decide, By(actor, "dataset.create", ticket, reason))
+
+    def update(
+        self,
+        urn: str,
+        spec: DatasetSpec,
+        *,
+        expected_version: int,
+        actor: str,
+        ticket: str | None = None,
+        reason: str = "",
+    ) -> Dataset:
+        """Replace what is said of a dataset, all of it. The same update again changes nothing and returns it.
+
+        `expected_version` -1 replaces whatever there is. A dataset that was only discovered is registered by this.
+        Raises `VersionConflictError`, which carries the present config, `DatasetNotFoundError`, and as `create` does.
+        """
+        asked = checked_spec(spec)
+
+        def decide(current: Dataset | None) -> Wanted | None:
+            found = present(urn, current)
+            status = found.status if found.status is not DatasetStatus.DISCOVERED else DatasetStatus.ACTIVE
+            return _unless_same(found, Wanted(asked, status), expected_version)
+
+        return self._change(urn, decide, By(actor, "dataset.update", ticket, reason))
+
+    def rollback(
+        self,
+        urn: str,
+        version: int,
+        *,
+        actor: str,
+        expected_version: int = UNCHECKED,
+        ticket: str | None = None,
+        reason: str = "",
+    ) -> Dataset:
+        """Say of a dataset again what was said in an earlier version, as a new version. Its status stays.
+
+        Raises as `update` does, and `DatasetNotFoundError` if there is no such version.
+        """
+        earlier = spec_of(self._history.version(urn, version))
+
+        def decide(current: Dataset | None) -> Wanted | None:
+            found = present(urn, current)
+            return _unless_same(found, Wanted(earlier, found.status), expected_version)
+
+        return self._change(urn, decide, By(actor, "dataset.rollback", ticket, reason or f"to version {version}"))
+
+    def delete(
+        self,
+        urn: str,
+        *,
+        actor: str,
+        expected_version: int = UNCHECKED,
+        ticket: str | None = None,
+        reason: str = "",
+    ) -> Dataset:
+        """Take a dataset out of use and out of listings; its versions are kept, and `restore` brings it back.
+
+        Deleting twice changes nothing. Raises as `update` does.
+        """
+        by = By(actor, "dataset.delete", ticket, reason)
+        return self._move(urn, DatasetStatus.DELETED, expected_version, by)
+
+    def deprecate(
+        self,
+        urn: str,
+        *,
+        actor: str,
+        expected_version: int = UNCHECKED,
+        ticket: str | None = None,
+        reason: str = "",
+    ) -> Dataset:
+        """Say that a dataset should no longer be used. It stays listed and found. Raises as `update` does."""
+        by = By(actor, "dataset.deprecate", ticket, reason)
+        return self._move(urn, DatasetStatus.DEPRECATED, expected_version, by)
+
+    def restore(
+        self,
+        urn: str,
+        *,
+        actor: str,
+        expected_version: int = UNCHECKED,
+        ticket: str | None = None,
+        reason: str = "",
+    ) -> Dataset:
+        """Put a deprecated or deleted dataset to use again. Raises as `update` does."""
+        by = By(actor, "dataset.restore", ticket, reason)
+        return self._move(urn, DatasetStatus.ACTIVE, expected_version, by)
+
+    def discover(self, urn: str, source: Source | None, actor: str) -> Dataset:
+        """Return the dataset of this name, registered, discovered or deleted; if there is none, note it as discovered.
+
+        Nothing that is known is changed, also if many discover it at once. Raises `InvalidIdError`.
+        """
+        known = self._finder.find(dataset_urn(urn))
+        if known is not None:
+            return known
+        present = self._finder.now(urn)
+        if present is not None:
+            # Someone else was faster, and what is remembered here is that there is none.
+            self._wrote(present, None)
+            return present
+        spec = checked_spec(DatasetSpec(source=source))
+
+        def decide(current: Dataset | None) -> Wanted | None:
+            return None if current is not None else Wanted(spec, DatasetStatus.DISCOVERED)
+
+        return self._change(urn, decide, By(actor, "dataset.discover"))
+
+    # Reading.
+
+    def get(self, urn: str, *, version: int | None = None) -> Dataset:
+        """Return a dataset as it stands now, or as it was in a version; the latest one by its number as well.
+
+        Raises `DatasetNotFoundError`, also for one that was deleted unless a version is asked for.
+        """
+        if version is not None:
+            return self._history.version(dataset_urn(urn), version)
+        return present(urn, self._finder.now(dataset_urn(urn)))
+
+    def find(self, urn: str) -> Dataset | None:
+        """Return a dataset by either form of its name, or None: none is registered, or it was deleted.
+
+        Answers may be as old as the cache allows. One that is older, because the store cannot be asked, is flagged
+        `stale` with its age. Raises `TransientError` if there is not even that.
+        """
+        return self._lookups.find(urn)
+
+    def ever(self, urn: str) -> Dataset | None:
+        """Return a dataset as `find` does, and also one that was deleted: who still names it must be told so."""
+        return self._lookups.find(urn) or self._finder.now(dataset_urn(urn))
+
+    def held(self, urn: str) -> Dataset | None:
+        """Return what the store holds now of exactly this name, also if it was deleted."""
+        return self._finder.held(urn).dataset
+
+    def lookup(self, urn: str, fallback_on_miss: FallbackOnMiss = FallbackOnMiss.WARN) -> Lookup:
+        """Return a dataset, or what to go by instead of it: see `registry_lookup`."""
+        return self._lookups.lookup(urn, fallback_on_miss)
+
+    @property
+    def stats(self) -> LookupStats:
+        """How often `lookup` had to do with less than the present config."""
+        return self._lookups.stats
+
+    def on_miss(self, missed: Callable[[DatasetNotFoundError], None]) -> None:
+        """Have `missed` told of each dataset that `lookup` does not find."""
+        self._lookups.missed = missed
+
+    def history(self, urn: str, *, limit: int = 50, cursor: str | None = None) -> Versioned:
+        """Return the versions of a dataset, the newest first. Raises `DatasetNotFoundError`."""
+        return self._history.page(dataset_urn(urn), limit=limit, cursor=cursor)
+
+    def diff(self, urn: str, from_version: int, to_version: int) -> list[FieldChange]:
+        """Return the fields in which two versions of a dataset differ. Raises `DatasetNotFoundError`."""
+        before, after = (self._history.version(urn, version) for version in (from_version, to_version))
+        return differences(fields_of(before), fields_of(after))
+
+    def ls(self, wanted: DatasetFilter = _EVERYTHING, *, limit: int = 50, cursor: str | None = None) -> Datasets:
+        """Return datasets by URN: see `registry_listing`."""
+        return self._listing.page(wanted, limit=limit, cursor=cursor)
+
+    def changes(self, after: str | None = None, *, limit: int = 100) -> Changes:
+        """Return what changed since a checkpoint; for None, everything: see `registry_feed`."""
+        return self._feed.after(after, limit)
+
+    def export(self, after: str | None = None, *, limit: int = EXPORT_CHUNK) -> Chunk:
+        """Return the next of all datasets, deleted ones included; or of those changed since a checkpoint.
+
+        Each is as it stands now. One that changes before the last chunk is read comes again.
+        """
+        found = self._feed.after(after, limit)
+        keys = [latest_key(change.dataset_urn) for change in found.changes]
+        items = self._store.get_many(DATASET_REGISTRY, keys, consistent=True) if keys else []
+        datasets = [dataset_of(item) for item in items if item is not None]
+        return Chunk(datasets, found.checkpoint, found.has_more)
+
+    # Names elsewhere.
+
+    def alias(self, namespace: str, name: str, urn: str, *, why: str, actor: str) -> Alias:
+        """Let a name that others use stand for a dataset, from now on instead of what it stood for.
+
+        Raises `DatasetNotFoundError` if the dataset is not registered.
+        """
+        return self._names.put(namespace, name, self.get(urn).dataset_urn, why=why, actor=actor)
+
+    def unalias(self, namespace: str, name: str, *, why: str, actor: str) -> Alias:
+        """Let a name stand for nothing any more. Raises `NotFoundError` if it does not stand for a dataset."""
+        return self._names.put(namespace, name, None, why=why, actor=actor)
+
+    def named(self, namespace: str, name: str) -> str | None:
+        """Return the URN of the dataset that others call so, or None."""
+        return self._names.get(namespace, name)
+
+    def aliases(self, urn: str) -> list[Alias]:
+        """Return what else a dataset is called, with who said so and why."""
+        return self._names.of(dataset_urn(urn))
+
+    def close(self) -> None:
+        """Keep what is known for the next process."""
+        self._known.save()
+
+    # How changes are made.
+
+    def _move(self, urn: str, status: DatasetStatus, expected_version: int, by: By) -> Dataset:
+        def decide(current: Dataset | None) -> Wanted | None:
+            # What is deleted can be restored, and deleted once more; anything else must be in use.
+            is_deleted = current is not None and current.status is DatasetStatus.DELETED
+            if current is None or (is_deleted and status is DatasetStatus.DEPRECATED):
+                current = present(urn, current)
+            if status is DatasetStatus.ACTIVE and current.status is DatasetStatus.DISCOVERED:
+                raise IllegalTransitionError(f"dataset {urn}: it was only discovered; create it to register it")
+            return _unless_same(current, Wanted(spec_of(current), status), expected_version)
+
+        return self._change(urn, decide, by)
+
+    def _change(self, urn: str, decide: _Decide, by: By) -> Dataset:
+        """Make a change, deciding anew whenever someone else was faster."""
+        dataset_urn(urn)
+        change_id = self._ids.make("cfg")
+        for _ in range(ATTEMPTS_MAX):
+            held = self._finder.held(urn)
+            if held.dataset is not None and held.item is not None and held.item.get("change_id") == change_id:
+                # The transaction before this was applied, and its answer got lost.
+                return self._done(held.dataset, held.versions)
+            wanted = decide(held.dataset)
+            if wanted is None:
+                assert held.dataset is not None
+                self._wrote(held.dataset, held.versions)
+                return held.dataset
+            check_ticket(held, wanted, by, tier_1_needs_ticket=self._tier_1_needs_ticket)
+            at = Moment(int(self._clock.seconds() * 1000), change_id, self._feed.next_place(urn))
+            made = plan(held, wanted, by, at, self._announce)
+            try:
+                self._audit.commit(made.writes, made.entry)
+            except ConflictError:
+                continue
+            done = self._done(made.dataset, made.versions)
+            if flips(held.dataset, done.status):
+                self.flipped(urn)
+            return done
+        raise StoreBusyError(f"dataset {urn}: others changed it {ATTEMPTS_MAX} times while this was tried; try again")
+
+    def _done(self, dataset: Dataset, versions: Versions | None) -> Dataset:
+        self._wrote(dataset, versions)
+        self.told()
+        return dataset
+
+    def _wrote(self, dataset: Dataset, versions: Versions | None) -> None:
+        self._finder.wrote(dataset, versions)
+        self.names.forget()
+        self.standings.forget()
+
+
+def _unless_same(current: Dataset, wanted: Wanted, expected_version: int) -> Wanted | None:
+    """Return what is wanted, or None if the dataset is that already. Raises `VersionConflictError`."""
+    if wanted == (spec_of(current), current.status) and is_repeat(current, expected_version):
+        return None
+    check_version(current, expected_version)
+    return wanted

@@ -1,0 +1,1 @@
+"""Resolution: say here what this part is for."""

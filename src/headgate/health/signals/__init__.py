@@ -1,0 +1,1 @@
+"""Signals: say here what this part is for."""

@@ -1,0 +1,117 @@
+"""Baselines: what is normal for a metric of a dataset, as the engines that watch it worked it out."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from headgate import shapes
+from headgate.clock import Clock
+from headgate.errors import ConflictError, InvalidPayloadError, NotFoundError, StoreBusyError, VersionConflictError
+from headgate.health.model.timestamps import instant
+from headgate.health.model.urns import dataset_urn
+from headgate.store.catalogue.tables import CONTROL
+from headgate.store.model.conditions import absent, version_is
+from headgate.store.model.requests import Query
+from headgate.store.model.schema import Key
+from headgate.store.port import Store
+
+METRIC_BYTES_MAX: Final = 256
+OF_DATASET_MAX: Final = 1000
+ATTEMPTS_MAX: Final = 32
+ANY_VERSION: Final = -1
+
+
+class Baseline(Struct, frozen=True, kw_only=True):
+    """What is normal, how much it varies, and of how many samples that is known."""
+
+    dataset_urn: str
+    metric: str
+    baseline_value: float
+    stddev: float
+    sample_count: int
+    updated_at: str
+    version: int
+
+
+class Baselines:
+    """Keeps the latest baseline of each metric. Safe to use from many processes."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def get(self, urn: str, metric: str) -> Baseline:
+        """Return a baseline. Raises `NotFoundError` if none was worked out."""
+        row = self._store.get(CONTROL, _key(urn, metric), consistent=True)
+        if row is None:
+            raise NotFoundError(f"baseline {metric} of {urn}: nobody has worked it out yet")
+        return shapes.convert(row, Baseline)
+
+    def of(self, urn: str) -> list[Baseline]:
+        """Return the baselines of a dataset, by metric."""
+        partition = f"BASELINE#{dataset_urn(urn)}"
+        page = self._store.query(Query(table=CONTROL, partition=partition, limit=OF_DATASET_MAX, consistent=True))
+        return [shapes.convert(row, Baseline) for row in page.items]
+
+    def put(
+        self,
+        urn: str,
+        metric: str,
+        *,
+        baseline_value: float,
+        stddev: float,
+        sample_count: int,
+        expected_version: int = ANY_VERSION,
+    ) -> Baseline:
+        """Replace a baseline. Saying the same again changes nothing.
+
+        `expected_version` 0: there must be none; -1: whatever there is. Raises `VersionConflictError`,
+        `InvalidPayloadError` for numbers that are none, and `StoreBusyError` if others were faster again and again.
+        """
+        key = _key(urn, metric)
+        said = _checked(baseline_value, stddev, sample_count)
+        for _ in range(ATTEMPTS_MAX):
+            row = self._store.get(CONTROL, key, consistent=True)
+            held = None if row is None else shapes.convert(row, Baseline)
+            if held is not None and said == (held.baseline_value, held.stddev, held.sample_count):
+                return held
+            version = 0 if held is None else held.version
+            if expected_version not in (ANY_VERSION, version):
+                raise VersionConflictError(
+                    f"baseline {metric} of {urn}: it is at version {version}, not {expected_version}; read it again"
+                )
+            made = Baseline(
+                dataset_urn=urn,
+                metric=metric,
+                baseline_value=said[0],
+                stddev=said[1],
+                sample_count=said[2],
+                updated_at=instant(int(self._clock.seconds() * 1000)),
+                version=version + 1,
+            )
+            item = {**CONTROL.key_attributes(key), **msgspec.to_builtins(made)}
+            try:
+                self._store.put(CONTROL, item, condition=absent() if held is None else version_is(version))
+            except ConflictError:
+                continue
+            return made
+        raise StoreBusyError(f"baseline {metric} of {urn}: others were faster {ATTEMPTS_MAX} times; try again")
+
+
+def _key(urn: str, metric: str) -> Key:
+    if not metric or len(metric.encode(errors="surrogatepass")) > METRIC_BYTES_MAX:
+        raise InvalidPayloadError(f"metric {metric[:40]!r}: give 1 to {METRIC_BYTES_MAX} bytes of text")
+    return Key(f"BASELINE#{dataset_urn(urn)}", metric)
+
+
+def _checked(baseline_value: float, stddev: float, sample_count: int) -> tuple[float, float, int]:
+    if not (math.isfinite(baseline_value) and math.isfinite(stddev)) or stddev < 0 or sample_count < 1:
+        raise InvalidPayloadError(
+            f"baseline {baseline_value} ± {stddev} of {sample_count} samples: give a number, how much it varies "
+            "(0 or more), and how many samples it is of (1 or more)"
+        )
+    return float(baseline_value), float(stddev), sample_count

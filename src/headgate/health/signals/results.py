@@ -1,0 +1,83 @@
+"""What is made of updates of signals, and what it is told by."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.errors import InvalidPayloadError
+from headgate.health.model.incidents import Trouble
+from headgate.health.model.signals import Signal, SignalUpdate
+from headgate.health.signals.decisions import Verdict
+from headgate.health.signals.rows import month_of
+
+_MONTHS_MAX: Final = 120
+
+
+class Result(Struct, frozen=True):
+    """What was made of an update. `signal` is the signal as it stands now, if there is one."""
+
+    verdict: Verdict
+    signal: Signal | None = None
+    message: str = ""
+    is_transition: bool = False
+
+    @property
+    def is_success(self) -> bool:
+        return self.verdict.is_success
+
+
+class BreachPage(Struct, frozen=True):
+    """Some signals that are not well, newest first, and the cursor of the next page if there is one."""
+
+    signals: list[Signal]
+    cursor: str | None = None
+
+
+def refusal(update: SignalUpdate, current: Signal | None, verdict: Verdict) -> str:
+    """Return why an update was not taken over."""
+    named = f"{update.dataset_urn} {update.signal_type}"
+    if verdict is Verdict.VERSION_CONFLICT:
+        at = "there is none" if current is None else f"it is at version {current.version}"
+        return f"{named}: you expected version {update.expected_version}, and {at}"
+    if verdict is Verdict.STALE_WINDOW and current is not None:
+        ends = f"{update.value.window_end}, and the present one at {current.value.window_end}"
+        return f"{named}: the window ended at {ends}; it is noted as late"
+    return ""
+
+
+def with_incident(signal: Signal, incident_id: str | None) -> Signal:
+    """Return a signal that belongs to an incident, or to none."""
+    return replace(signal, value=replace(signal.value, incident_id=incident_id))
+
+
+def is_same_breach(before: Signal, after: Signal) -> bool:
+    """Whether a signal stands as before, and fails in the same way."""
+    return before.state is after.state and before.value.failure_signature == after.value.failure_signature
+
+
+def trouble_of(signal: Signal) -> Trouble:
+    """Return what a signal wants an incident for."""
+    value = signal.value
+    return Trouble(
+        dataset_urn=signal.dataset_urn,
+        signal_types=(signal.signal_type,),
+        failure_signatures=(value.failure_signature,) if value.failure_signature else (),
+        state=value.state,
+        implicated_producer=value.top_producer,
+        evidence_sample=value.evidence_sample,
+    )
+
+
+def months(since: str, until: str) -> list[str]:
+    """Return the months from one moment to another. Raises `InvalidPayloadError` for too many."""
+    year, month = int(since[:4]), int(since[5:7])
+    last, found = month_of(until), list[str]()
+    while f"{year:04d}{month:02d}" <= last:
+        found.append(f"{year:04d}{month:02d}")
+        year, month = (year, month + 1) if month < 12 else (year + 1, 1)
+        if len(found) > _MONTHS_MAX:
+            raise InvalidPayloadError(f"history from {since} to {until}: more than {_MONTHS_MAX} months; ask for less")
+    return found

@@ -1,0 +1,230 @@
+"""Rows of signals and of their history, in the words that others read them by."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from headgate import shapes
+from headgate.errors import CorruptionError
+from headgate.health.model.enums import Confidence, SignalState, Tier
+from headgate.health.model.signals import Metrics, Producer, Signal, SignalValue, Snapshot
+from headgate.health.model.volume_counts import hour_of, stored_hour
+from headgate.store.catalogue.tables import BREACH_SHARDS
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item, Vouched
+
+_DAY_SECONDS: Final = 86_400
+QUIET_DAYS: Final = 30
+HISTORY_SECONDS: Final = 90 * _DAY_SECONDS
+# Listed by the breach index. Healthy ones are not: they are nearly all, and would make one key of it hot.
+LISTED: Final = (SignalState.CRITICAL, SignalState.WARNING, SignalState.UNKNOWN)
+_LATE: Final = 0
+# Looked up rather than asked for: the value of a member is worked out each time.
+_WORDS: Final[Mapping[SignalState | Tier, str]] = {each: each.value for each in (*SignalState, *Tier)}
+_STATES: Final[Mapping[str, SignalState]] = {each.value: each for each in SignalState}
+_TIERS: Final[Mapping[str, Tier]] = {each.value: each for each in Tier}
+# Up to here every whole float is exactly that whole number.
+_EXACT_MAX: Final = 2.0**53
+
+
+def signal_key(dataset_urn: str, signal_type: str) -> Key:
+    """Return where a signal is kept."""
+    return Key(dataset_urn, signal_type)
+
+
+def shard_of(dataset_urn: str, signal_type: str) -> int:
+    """Return the part of the breach index that lists a signal: the same in every process."""
+    return zlib.crc32(f"{dataset_urn}#{signal_type}".encode()) % BREACH_SHARDS
+
+
+def breach_partition(state: SignalState, tier: Tier, shard: int) -> str:
+    """Return the partition of the breach index that holds signals of a state and tier."""
+    return f"BREACH#{state}#{tier}#{shard}"
+
+
+def signal_row(signal: Signal, now_seconds: int) -> Item:
+    """Return a signal as a row. One that is not OK never expires: a dataset that fell silent must stay visible."""
+    value, metrics, previous = signal.value, signal.value.metrics, signal.previous_state
+    row = Vouched(
+        PK=signal.dataset_urn,
+        SK=signal.signal_type,
+        state=_WORDS[value.state],
+        previous_state=None if previous is None else _WORDS[previous],
+        state_changed_at=signal.state_changed_at,
+        score=_number(value.score),
+        slo_threshold=_number(value.slo_threshold),
+        window_start=value.window_start,
+        window_end=value.window_end,
+        window_type=value.window_type,
+        metrics={
+            "evidence_count": metrics.evidence_count,
+            "pass_count": metrics.pass_count,
+            "fail_count": metrics.fail_count,
+        },
+        evidence_sample=[*value.evidence_sample],
+        tier=_WORDS[signal.tier],
+        owner_team=signal.owner_team,
+        last_updated=signal.last_updated,
+        version=signal.version,
+        digest=signal.digest,
+    )
+    if value.incident_id is not None:
+        row["incident_id"] = value.incident_id
+    if value.state is SignalState.OK:
+        # To the day: a refresh then leaves every index as it is.
+        row["ttl"] = (now_seconds // _DAY_SECONDS + QUIET_DAYS + 1) * _DAY_SECONDS
+    else:
+        row["breach_pk"] = breach_partition(value.state, signal.tier, shard_of(signal.dataset_urn, signal.signal_type))
+        row["breach_sk"] = f"{signal.state_changed_at}#{signal.dataset_urn}#{signal.signal_type}"
+    if signal.ok_until is not None:
+        row["ok_until"] = signal.ok_until
+    if signal.volume is not None:
+        row["volume_hour"] = stored_hour(signal.volume)
+    row.update(_trouble(value))
+    return row if _is_plain(signal) else {**row}
+
+
+def _number(value: float) -> float:
+    """Return a number as every store gives it back."""
+    return int(value) if value.is_integer() and value < _EXACT_MAX else value
+
+
+def _is_plain(signal: Signal) -> bool:
+    """Whether there is nothing in a signal that a store should look at closely: the words of people, and odd numbers.
+
+    All else was checked or made here.
+    """
+    value = signal.value
+    return (
+        value.top_producer is None
+        and value.failure_signature is None
+        and value.window_type.isascii()
+        and signal.owner_team.isascii()
+        and value.slo_threshold < _EXACT_MAX
+    )
+
+
+def _trouble(value: SignalValue) -> Item:
+    """Return what a row says of how a signal fails, and who is thought to have caused it."""
+    told: Item = {}
+    if value.breach_start is not None:
+        told["breach_start"] = value.breach_start
+    if value.failure_signature is not None:
+        told["failure_signature"] = value.failure_signature
+    producer = value.top_producer
+    if producer is not None:
+        told["top_producer"] = producer.producer_id
+        told["top_producer_version"] = producer.version
+        told["top_producer_confidence"] = None if producer.confidence is None else producer.confidence.value
+        if producer.deployed_at is not None:
+            told["top_producer_deployed_at"] = producer.deployed_at
+    return told
+
+
+def signal_of(row: Mapping[str, Any]) -> Signal:
+    """Return the signal that a row stands for. Raises `CorruptionError` if it stands for none."""
+    try:
+        return _signal(row)
+    except (KeyError, TypeError, ValueError) as exc:
+        name = f"{row.get('PK')} {row.get('SK')}"
+        raise CorruptionError(f"signal {name}: its row is not a signal ({exc!r}); stop and restore a backup") from exc
+
+
+def _signal(row: Mapping[str, Any]) -> Signal:
+    previous, volume = row.get("previous_state"), row.get("volume_hour")
+    return Signal(
+        dataset_urn=row["PK"],
+        signal_type=row["SK"],
+        value=_value(row),
+        tier=_TIERS[row["tier"]],
+        owner_team=row["owner_team"],
+        version=row["version"],
+        digest=row["digest"],
+        last_updated=row["last_updated"],
+        state_changed_at=row["state_changed_at"],
+        previous_state=None if previous is None else _STATES[previous],
+        ok_until=row.get("ok_until"),
+        volume=None if volume is None else hour_of(volume),
+    )
+
+
+def _value(row: Mapping[str, Any]) -> SignalValue:
+    return SignalValue(
+        state=_STATES[row["state"]],
+        # A whole number comes back as one, whatever it was stored as.
+        score=float(row["score"]),
+        slo_threshold=float(row["slo_threshold"]),
+        window_start=row["window_start"],
+        window_end=row["window_end"],
+        window_type=row["window_type"],
+        metrics=Metrics(**row["metrics"]),
+        breach_start=row.get("breach_start"),
+        failure_signature=row.get("failure_signature"),
+        top_producer=_producer(row),
+        evidence_sample=tuple(row["evidence_sample"]),
+        incident_id=row.get("incident_id"),
+    )
+
+
+def _producer(row: Mapping[str, Any]) -> Producer | None:
+    if row.get("top_producer") is None:
+        return None
+    confidence = row.get("top_producer_confidence")
+    return Producer(
+        producer_id=row["top_producer"],
+        version=row["top_producer_version"],
+        confidence=None if confidence is None else Confidence(confidence),
+        deployed_at=row.get("top_producer_deployed_at"),
+    )
+
+
+def history_partition(dataset_urn: str, signal_type: str, month: str) -> str:
+    """Return the partition of a month (`yyyymm`) of a signal's history."""
+    return f"{dataset_urn}#{signal_type}#{month}"
+
+
+def month_of(moment: str) -> str:
+    """Return the month of a moment as partitions of the history name it."""
+    return f"{moment[:4]}{moment[5:7]}"
+
+
+def history_row(signal: Signal, now_seconds: int) -> Item:
+    """Return the row that a transition leaves in the history."""
+    value = signal.value
+    return _history_row(signal, signal.version, now_seconds) | {
+        "previous_state": None if signal.previous_state is None else signal.previous_state.value,
+        "incident_id": value.incident_id,
+    }
+
+
+def late_row(signal: Signal, now_seconds: int) -> Item:
+    """Return the row of a window that came too late to count: the same one for the same window, however often."""
+    return _history_row(signal, _LATE, now_seconds) | {"late": True}
+
+
+def _history_row(signal: Signal, version: int, now_seconds: int) -> Item:
+    value = signal.value
+    return {
+        "PK": history_partition(signal.dataset_urn, signal.signal_type, month_of(value.window_end)),
+        "SK": f"{value.window_end}#{version:010d}",
+        "state": value.state.value,
+        "score": value.score,
+        "window_start": value.window_start,
+        "window_end": value.window_end,
+        "changed_at": signal.last_updated,
+        "version": version,
+        "failure_signature": value.failure_signature,
+        "ttl": now_seconds + HISTORY_SECONDS,
+    }
+
+
+def snapshot_of(row: Mapping[str, Any]) -> Snapshot:
+    """Return the transition that a row of the history stands for."""
+    return shapes.convert({key: value for key, value in row.items() if key in _SNAPSHOT}, Snapshot)
+
+
+_SNAPSHOT: Final = frozenset(field.name for field in msgspec.structs.fields(Snapshot))

@@ -1,0 +1,99 @@
+"""Volumes: how many events a dataset had in each hour of the last days, kept with the signal that counts them.
+
+The hour in progress is in the signal's own row. Once a window of a later hour is taken over, the hour that is over gets
+a row of its own in the same transaction; so does a window that comes late, with its note in the history. What is older
+than anyone can ask for expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.errors import InvalidPayloadError
+from headgate.health.model.enums import VOLUME
+from headgate.health.model.urns import dataset_urn
+from headgate.health.model.volume_counts import (
+    DAY_HOURS,
+    DAYS,
+    DAYS_MAX,
+    HOUR_MS,
+    VolumeHour,
+    VolumePoint,
+    hour_of,
+    points,
+    stored_hour,
+    together,
+)
+from headgate.store.catalogue.tables import SIGNAL_HISTORY, SIGNAL_STATE
+from headgate.store.model.requests import Put, Query
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item, Vouched
+from headgate.store.port import Store
+
+_KEPT_MS: Final = (DAYS_MAX * DAY_HOURS + 2) * HOUR_MS
+_PAGE: Final = 1000
+
+
+class VolumeHistory(Struct, frozen=True, kw_only=True):
+    """The hours of some days, oldest first, the last of them the present one; `known_count` of them were counted."""
+
+    dataset_urn: str
+    days: int
+    known_count: int
+    points: list[VolumePoint]
+
+
+class Volumes:
+    """Looks up what was counted. Safe to use from many threads."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def history(self, urn: str, days: int = DAYS) -> VolumeHistory:
+        """Return what was counted in each hour of some days. Raises `InvalidPayloadError` for more than are kept."""
+        if not 1 <= days <= DAYS_MAX:
+            raise InvalidPayloadError(f"days {days}: hours of 1 to {DAYS_MAX} days can be asked for")
+        urn, now_ms = dataset_urn(urn), int(self._clock.seconds() * 1000)
+        # The signal first: an hour that ends in between is then seen twice rather than not at all.
+        signal = self._store.get(SIGNAL_STATE, Key(urn, VOLUME), consistent=True)
+        rows = list(self._rows(urn))
+        in_time = [hour_of(row) for row in rows if "late" not in row]
+        if signal is not None and "volume_hour" in signal:
+            in_time.insert(0, hour_of(signal["volume_hour"]))
+        found = points(together(in_time, [hour_of(row) for row in rows if "late" in row]), days, now_ms)
+        known = sum(each.event_count is not None for each in found)
+        return VolumeHistory(dataset_urn=urn, days=days, known_count=known, points=found)
+
+    def _rows(self, urn: str) -> Iterator[Item]:
+        cursor: str | None = None
+        while True:
+            query = Query(table=SIGNAL_HISTORY, partition=_partition(urn), limit=_PAGE, cursor=cursor, consistent=True)
+            page = self._store.query(query)
+            yield from page.items
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+
+def hour_put(urn: str, hour: VolumeHour) -> Put:
+    """Return the write that keeps an hour that is over."""
+    # The name of the dataset was checked, and the rest is made here.
+    return Put(SIGNAL_HISTORY, Vouched(_row(urn, hour, hour.hour)))
+
+
+def late_put(urn: str, window: VolumeHour) -> Put:
+    """Return the write that keeps a window that came late: the same one for the same window, however often."""
+    return Put(SIGNAL_HISTORY, _row(urn, window, f"{window.hour}#{window.counts[0][0]:07d}") | {"late": True})
+
+
+def _partition(urn: str) -> str:
+    return f"{urn}#{VOLUME}#HOURS"
+
+
+def _row(urn: str, hour: VolumeHour, sort: str) -> dict[str, Any]:
+    return {"PK": _partition(urn), "SK": sort, **stored_hour(hour), "ttl": (hour.start_ms + _KEPT_MS) // 1000}
