@@ -11,7 +11,7 @@ from time import perf_counter
 
 import headgate as hg
 from bench.measure import Figure, ratio
-from headgate.asl.hosting import WORKFLOW
+from headgate.asl.runtime.durable_host import WORKFLOW
 from headgate.asl.service import AslService
 from headgate.wiring import connect
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from headgate.asl.journal import Event
 from headgate.asl.machines import checked_definition
+from headgate.asl.runtime.history import Event
 from headgate.durable.model.failures import ExecutionFailure
 from headgate.durable.sdk.activity_context import activity, complete_later
 from headgate.durable.sdk.app import App

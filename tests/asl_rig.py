@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import headgate as hg
 from headgate.asl.executions import Description, MachineExecutions
-from headgate.asl.journal import Event
 from headgate.asl.machines import checked_definition
-from headgate.asl.running import Limits
-from headgate.asl.task_tokens import Callback, Told
+from headgate.asl.runtime.history import Event
+from headgate.asl.runtime.interpreter import Limits
+from headgate.asl.runtime.task_tokens import Callback, Told
 from headgate.durable.model.failures import ExecutionFailure
 from headgate.store.catalogue.tables import ACTIVITIES, TIMERS
 from headgate.store.sqlite.scan import items

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final, Self
 
 from headgate.asl.executions import ExecutionStatus
-from headgate.asl.hosting import WORKFLOW
+from headgate.asl.runtime.durable_host import WORKFLOW
 from headgate.durable.model.duration import Duration, Seconds, seconds
 from headgate.durable.sdk.app import App
 from headgate.pipelines.calls import Answer

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headgate.asl.executions import ExecutionStatus, MachineExecutions
-from headgate.asl.task_tokens import Callback, Told
+from headgate.asl.runtime.task_tokens import Callback, Told
 from headgate.errors import StaleClaimError
 from headgate.wiring import AppService, connect
 from tests.acceptance.asl_app import app

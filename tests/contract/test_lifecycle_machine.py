@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 from msgspec import Struct
 
-from headgate.asl.task_tokens import Callback, Told
+from headgate.asl.runtime.task_tokens import Callback, Told
 from headgate.durable.model.failures import ExecutionFailure
 from headgate.durable.sdk.app import App
 from headgate.pipelines.starting import FUNCTIONS, lifecycle_definition

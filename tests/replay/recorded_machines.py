@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from headgate.asl.journal import Event
-from headgate.asl.task_tokens import Callback
+from headgate.asl.runtime.history import Event
+from headgate.asl.runtime.task_tokens import Callback
 from headgate.durable.model.history import Status
 from headgate.durable.model.records import Execution
 from tests.asl_rig import Rig, beside, each, machine, task

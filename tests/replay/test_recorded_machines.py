@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.asl.definition import MapSpec
-from headgate.asl.hosting import WORKFLOW, DurableHost, Surroundings, machine_workflow
-from headgate.asl.inspection import Inspector
-from headgate.asl.journal import Event
+from headgate.asl.expressions.scope import Json
+from headgate.asl.model.definition import MapSpec
 from headgate.asl.requests import Request
-from headgate.asl.scope import Json
-from headgate.asl.visits import Visit
+from headgate.asl.runtime.durable_host import WORKFLOW, DurableHost, Surroundings, machine_workflow
+from headgate.asl.runtime.history import Event
+from headgate.asl.runtime.replay import Inspector
+from headgate.asl.runtime.state_visit import Visit
 from headgate.durable.model.history import Command, RecordValue, Started
 from headgate.durable.model.payload import Signature
 from headgate.durable.model.records import Execution

@@ -11,17 +11,17 @@ from typing import Any
 
 from msgspec import Raw
 
-from headgate.asl import services
-from headgate.asl.definition import MapSpec
 from headgate.asl.executions import ExecutionStatus, MachineExecutions
-from headgate.asl.hosting import WORKFLOW, DurableHost, Surroundings, machine_workflow
-from headgate.asl.inspection import Inspector
-from headgate.asl.journal import Event
+from headgate.asl.expressions.scope import Json
 from headgate.asl.machines import Machines, checked_definition
-from headgate.asl.running import Limits
-from headgate.asl.scope import Json
-from headgate.asl.task_tokens import Callback, Told, sign_token
-from headgate.asl.visits import Visit
+from headgate.asl.model.definition import MapSpec
+from headgate.asl.runtime.durable_host import WORKFLOW, DurableHost, Surroundings, machine_workflow
+from headgate.asl.runtime.history import Event
+from headgate.asl.runtime.interpreter import Limits
+from headgate.asl.runtime.replay import Inspector
+from headgate.asl.runtime.state_visit import Visit
+from headgate.asl.runtime.task_tokens import Callback, Told, sign_token
+from headgate.asl.tasks import service_tasks as services
 from headgate.durable.bus.bus import Bus
 from headgate.durable.client.client import Client
 from headgate.durable.engine.activity_store import Ended

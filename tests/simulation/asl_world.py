@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.asl.executions import ExecutionStatus, execution_id_of
-from headgate.asl.task_tokens import Callback, Told
+from headgate.asl.runtime.task_tokens import Callback, Told
 from headgate.clock import VirtualClock
 from headgate.durable.model.history import Status
 from headgate.durable.model.records import NEVER_MS

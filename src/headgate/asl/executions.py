@@ -12,16 +12,16 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from headgate.asl.calls import Callee, target_of
-from headgate.asl.definition import Kind, Machine, MapSpec, ParallelSpec, TaskSpec
-from headgate.asl.hosting import FUNCTION_NAME, OURS, WORKFLOW
-from headgate.asl.inspection import Inspected, Inspector
-from headgate.asl.journal import Event
+from headgate.asl.expressions.scope import Json
 from headgate.asl.machines import Machines
+from headgate.asl.model.definition import Kind, Machine, MapSpec, ParallelSpec, TaskSpec
 from headgate.asl.requests import Request, Stopped, compiled
-from headgate.asl.running import DATA_BYTES_MAX, Limits
-from headgate.asl.scope import Json
-from headgate.asl.task_tokens import Callback, Told, read_token
+from headgate.asl.runtime.durable_host import FUNCTION_NAME, OURS, WORKFLOW
+from headgate.asl.runtime.history import Event
+from headgate.asl.runtime.interpreter import DATA_BYTES_MAX, Limits
+from headgate.asl.runtime.replay import Inspected, Inspector
+from headgate.asl.runtime.task_tokens import Callback, Told, read_token
+from headgate.asl.tasks.resources import Callee, target_of
 from headgate.clock import Clock
 from headgate.durable.client.client import Client
 from headgate.durable.model import payload

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from headgate import shapes
-from headgate.asl.findings import Problem
-from headgate.asl.scope import Json
-from headgate.asl.substitution import substitute
+from headgate.asl.compile.problems import Problem
+from headgate.asl.expressions.scope import Json
+from headgate.asl.model.substitution import substitute
 from headgate.clock import Clock
 from headgate.durable.model.records import instant
 from headgate.errors import ConflictError, DefinitionError, InvalidIdError, NotFoundError, VersionConflictError
@@ -74,7 +74,7 @@ def checked_definition(text: str, variables: dict[str, str] | None = None, *, wh
 @functools.lru_cache(maxsize=16)
 def _checked(filled: str) -> tuple[str, list[Problem]]:
     # As in `requests`: only who puts or runs a machine needs it.
-    from headgate.asl.validation import load, problems
+    from headgate.asl.compile.validator import load, problems
 
     definition = load(filled)
     return msgspec.json.encode(definition).decode(), problems(definition)

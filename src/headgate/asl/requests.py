@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from headgate import shapes
-from headgate.asl.definition import Machine
-from headgate.asl.frames import Frame
-from headgate.asl.running import Limits
-from headgate.asl.scope import Json
+from headgate.asl.expressions.scope import Json
+from headgate.asl.model.definition import Machine
+from headgate.asl.runtime.interpreter import Limits
+from headgate.asl.runtime.resume_point import Frame
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
@@ -83,6 +83,6 @@ class Stopped(Struct, frozen=True):
 def compiled(definition: str) -> Machine:
     """Return the machine of a definition that was checked when it was put or started."""
     # Most processes never run a machine, and its query languages take their time to load.
-    from headgate.asl.compiling import compile_known
+    from headgate.asl.compile.compiler import compile_known
 
     return compile_known(msgspec.json.decode(definition))

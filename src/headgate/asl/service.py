@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Raw
 
-from headgate.asl import services
-from headgate.asl.distributed import Distributor
 from headgate.asl.executions import MachineExecutions
-from headgate.asl.hosting import WORKFLOW, Surroundings, machine_workflow
-from headgate.asl.inspection import Inspector
+from headgate.asl.expressions.scope import Json
 from headgate.asl.machines import Machines
+from headgate.asl.map.distributed import Distributor
 from headgate.asl.requests import Request
-from headgate.asl.scope import Json
-from headgate.asl.task_tokens import sign_token
+from headgate.asl.runtime.durable_host import WORKFLOW, Surroundings, machine_workflow
+from headgate.asl.runtime.replay import Inspector
+from headgate.asl.runtime.task_tokens import sign_token
+from headgate.asl.tasks import service_tasks as services
 from headgate.durable.engine.membership import list_members
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.sdk.app import App

@@ -46,7 +46,7 @@ def graph(
     var: Variables = None,
 ) -> None:
     """Draw a machine. A file is drawn here; the server is asked for machines by name, and for executions."""
-    from headgate.asl.graph import Form, draw
+    from headgate.asl.graph.render import Form, draw
     from headgate.serve.asl_visits import statuses
 
     how_far = None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from headgate.asl.graph_words import MARKS, Status
+from headgate.asl.graph.labels import MARKS, Status
 from headgate.clock import Clock
 from headgate.serve.asl_events import details_of, said
 from headgate.serve.asl_visits import Visit, Visits

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from headgate.asl.runtime.task_tokens import Callback, Told
 from headgate.asl.service import AslService
-from headgate.asl.task_tokens import Callback, Told
 from headgate.clock import Clock
 from headgate.durable.bus.bus import Bus
 from headgate.durable.model.history import ActivityOptions

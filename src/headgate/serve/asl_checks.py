@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from headgate.asl.budget import EVENTS_MAX, Budget, Loop, budget
-from headgate.asl.findings import Problem
-from headgate.asl.reading import load
-from headgate.asl.scope import Json
-from headgate.asl.substitution import substitute
-from headgate.asl.transitions import all_machines, states_of
+from headgate.asl.compile.event_budget import EVENTS_MAX, Budget, Loop, budget
+from headgate.asl.compile.parser import load
+from headgate.asl.compile.problems import Problem
+from headgate.asl.expressions.scope import Json
+from headgate.asl.model.substitution import substitute
+from headgate.asl.model.transitions import all_machines, states_of
 from headgate.errors import DefinitionError
 
 UNREADABLE = "UNREADABLE"
@@ -57,7 +57,7 @@ def check_definition(text: str, variables: Mapping[str, str], *, strict_budget: 
     except DefinitionError as exc:
         return Checked(valid=False, problems=[Finding("$", UNREADABLE, exc.message, "")], warnings=[])
     # Most processes never check a machine, and its query languages take their time to load.
-    from headgate.asl.validation import problems
+    from headgate.asl.compile.validator import problems
 
     found = [_finding(each) for each in problems(definition)]
     if found:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headgate.asl.journal import Event
+from headgate.asl.runtime.history import Event
 from headgate.durable.model.records import instant
 
 # The types of which GetExecutionHistory has details; those of the others would be under a key that nobody knows.

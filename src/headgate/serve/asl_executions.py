@@ -8,10 +8,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from headgate.asl.errors import StateError
 from headgate.asl.executions import MACHINE_TAG, MachineExecutions
-from headgate.asl.failures import StateError
-from headgate.asl.hosting import WORKFLOW
-from headgate.asl.task_tokens import Callback, Told
+from headgate.asl.runtime.durable_host import WORKFLOW
+from headgate.asl.runtime.task_tokens import Callback, Told
 from headgate.durable.client.client import Client
 from headgate.durable.client.listing import Listing
 from headgate.errors import (

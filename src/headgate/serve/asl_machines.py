@@ -7,7 +7,7 @@ from typing import Any, Final
 from litestar import Response
 
 from headgate.asl.executions import MachineExecutions
-from headgate.asl.graph import Form, draw
+from headgate.asl.graph.render import Form, draw
 from headgate.asl.machines import Machines, StoredMachine, parse
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Rule

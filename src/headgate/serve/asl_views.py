@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from headgate import shapes
 from headgate.asl.executions import MACHINE_TAG, Description, ExecutionStatus, execution_id_of
-from headgate.asl.graph import Form
+from headgate.asl.graph.render import Form
 from headgate.asl.machines import StoredMachine
 from headgate.asl.requests import MachineFailed
 from headgate.durable.client.blocked_on import told_error

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headgate.asl.graph import Status
+from headgate.asl.graph.render import Status
 from headgate.serve.asl_events import details_of
 
 Event = Mapping[str, Any]

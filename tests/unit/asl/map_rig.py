@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any, Self
 
 from headgate.asl.executions import MACHINE_TAG, MachineExecutions
-from headgate.asl.hosting import WORKFLOW
-from headgate.asl.item_readers import blob_name
+from headgate.asl.map.item_readers import blob_name
+from headgate.asl.runtime.durable_host import WORKFLOW
 from headgate.durable.client.handle import Handle
 from headgate.durable.model.failures import ExecutionFailure
 from headgate.durable.model.records import Execution

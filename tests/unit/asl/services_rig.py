@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Raw
 
 import headgate as hg
-from headgate.asl import services
-from headgate.asl.failures import StateError
+from headgate.asl.errors import StateError
 from headgate.asl.service import AslService
+from headgate.asl.tasks import service_tasks as services
 from headgate.clock import VirtualClock
 from headgate.durable.model.failures import ActivityFailure, revive
 from headgate.durable.sdk.activity_context import ActivityContext

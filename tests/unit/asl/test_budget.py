@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.budget import EVENTS_MAX, Verdict, budget
-from headgate.asl.findings import Code
+from headgate.asl.compile.event_budget import EVENTS_MAX, Verdict, budget
+from headgate.asl.compile.problems import Code
 
 _EXAMPLES = Path(__file__).parents[3] / "examples" / "asl"
 

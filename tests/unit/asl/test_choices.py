@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.choices import OPERATORS, compile_rule
-from headgate.asl.failures import RUNTIME, StateError
-from headgate.asl.scope import Json, Scope
+from headgate.asl.errors import RUNTIME, StateError
+from headgate.asl.expressions.choice_rules import OPERATORS, compile_rule
+from headgate.asl.expressions.scope import Json, Scope
 
 DOCUMENT: dict[str, Json] = {
     "text": "b",

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.compiling import compile_known
-from headgate.asl.definition import (
+from headgate.asl.compile.compiler import compile_known
+from headgate.asl.compile.validator import load
+from headgate.asl.expressions.references import WHOLE
+from headgate.asl.expressions.scope import Evaluator, Scope
+from headgate.asl.machines import checked_definition
+from headgate.asl.model.definition import (
     ChoiceSpec,
     ExecutionType,
     FailSpec,
@@ -26,10 +30,6 @@ from headgate.asl.definition import (
     TaskSpec,
     WaitSpec,
 )
-from headgate.asl.machines import checked_definition
-from headgate.asl.references import WHOLE
-from headgate.asl.scope import Evaluator, Scope
-from headgate.asl.validation import load
 from headgate.errors import DefinitionError
 
 Json = Any

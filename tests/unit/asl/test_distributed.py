@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.asl import map_lanes
-from headgate.asl.executions import ExecutionStatus
-from headgate.asl.failures import (
+from headgate.asl.errors import (
     DATA_LIMIT_EXCEEDED,
     EXCEED_TOLERATED_FAILURE_THRESHOLD,
     ITEM_READER_FAILED,
@@ -17,10 +15,12 @@ from headgate.asl.failures import (
     TASK_FAILED,
     TIMEOUT,
 )
-from headgate.asl.item_readers import blob_name
-from headgate.asl.map_books import MapBooks
-from headgate.asl.map_orders import Tolerance
-from headgate.asl.task_tokens import Callback, Told
+from headgate.asl.executions import ExecutionStatus
+from headgate.asl.map import coordinator as map_lanes
+from headgate.asl.map.item_readers import blob_name
+from headgate.asl.map.ledger import MapBooks
+from headgate.asl.map.messages import Tolerance
+from headgate.asl.runtime.task_tokens import Callback, Told
 from headgate.durable.model.history import Status
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.model.rows import Policy

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.failures import EXCEED_TOLERATED_FAILURE_THRESHOLD, RUNTIME, TIMEOUT
-from headgate.asl.map_books import MapBooks
+from headgate.asl.errors import EXCEED_TOLERATED_FAILURE_THRESHOLD, RUNTIME, TIMEOUT
+from headgate.asl.map.ledger import MapBooks
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from tests.unit.asl.map_rig import MapRig, each
 

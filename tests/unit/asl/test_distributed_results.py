@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headgate.asl import map_results
-from headgate.asl.failures import EXCEED_TOLERATED_FAILURE_THRESHOLD, RESULT_WRITER_FAILED
-from headgate.asl.item_readers import blob_name
+from headgate.asl.errors import EXCEED_TOLERATED_FAILURE_THRESHOLD, RESULT_WRITER_FAILED
+from headgate.asl.map import results as map_results
+from headgate.asl.map.item_readers import blob_name
 from headgate.fanout.model.states import FanoutStatus
 from tests.unit.asl.map_rig import MapRig, each
 

@@ -9,7 +9,7 @@ import pytest
 
 from headgate.asl.executions import ExecutionStatus, functions_of
 from headgate.asl.requests import compiled
-from headgate.asl.running import Limits
+from headgate.asl.runtime.interpreter import Limits
 from headgate.durable.engine.membership import Member
 from headgate.durable.model.history import Started, Status
 from headgate.errors import (

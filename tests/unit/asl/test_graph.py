@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.graph import Form, Status, draw
-from headgate.asl.graph_layout import Layout, arrange
-from headgate.asl.graph_words import condition
-from headgate.asl.transitions import all_machines, states_of
+from headgate.asl.graph.labels import condition
+from headgate.asl.graph.layout import Layout, arrange
+from headgate.asl.graph.render import Form, Status, draw
+from headgate.asl.model.transitions import all_machines, states_of
 
 Json = Any
 _EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "asl").glob("*.asl.json"))

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from headgate.asl.executions import ExecutionStatus
-from headgate.asl.inspection import Inspector
-from headgate.asl.journal import Chronicle, Event, Tally
-from headgate.asl.running import Limits
-from headgate.asl.task_tokens import Callback
+from headgate.asl.runtime.history import Chronicle, Event, Tally
+from headgate.asl.runtime.interpreter import Limits
+from headgate.asl.runtime.replay import Inspector
+from headgate.asl.runtime.task_tokens import Callback
 from headgate.errors import DeterminismError
 from headgate.serve.asl_events import event_view
 from tests.asl_rig import Rig, beside, check_events, each, machine, task

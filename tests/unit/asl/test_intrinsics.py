@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.asl.failures import INTRINSIC_FAILURE, RUNTIME, StateError
-from headgate.asl.intrinsics import DEPTH_MAX, FUNCTIONS, compile_intrinsic
-from headgate.asl.scope import Scope
+from headgate.asl.errors import INTRINSIC_FAILURE, RUNTIME, StateError
+from headgate.asl.expressions.intrinsics import DEPTH_MAX, FUNCTIONS, compile_intrinsic
+from headgate.asl.expressions.scope import Scope
 
 INPUT: dict[str, Any] = {
     "name": "Arnav",

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.failures import ITEM_READER_FAILED, StateError
-from headgate.asl.item_readers import Reading, blob_name, read_all
+from headgate.asl.errors import ITEM_READER_FAILED, StateError
+from headgate.asl.map.item_readers import Reading, blob_name, read_all
 from headgate.store.blobs.folder import FolderBlobs
 
 GET = "arn:aws:states:::s3:getObject"

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from headgate.asl.failures import QUERY_EVALUATION_ERROR, StateError
-from headgate.asl.jsonata import DEPTH_MAX, STEPS_MAX, compile_expression, compile_jsonata, is_expression
-from headgate.asl.scope import Json, Scope
+from headgate.asl.errors import QUERY_EVALUATION_ERROR, StateError
+from headgate.asl.expressions.jsonata import DEPTH_MAX, STEPS_MAX, compile_expression, compile_jsonata, is_expression
+from headgate.asl.expressions.scope import Json, Scope
 
 INPUT: dict[str, Json] = {
     "title": "Doctor",

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.asl.failures import RESULT_PATH_MATCH_FAILURE, RUNTIME, StateError
-from headgate.asl.paths import Root, compile_argument, compile_path, compile_reference
-from headgate.asl.references import Reference
-from headgate.asl.scope import Scope
+from headgate.asl.errors import RESULT_PATH_MATCH_FAILURE, RUNTIME, StateError
+from headgate.asl.expressions.jsonpath import Root, compile_argument, compile_path, compile_reference
+from headgate.asl.expressions.references import Reference
+from headgate.asl.expressions.scope import Scope
 
 DOCUMENT: dict[str, Any] = {
     "a": {

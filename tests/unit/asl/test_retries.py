@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from headgate.asl.definition import Catcher, Jitter, Retrier
-from headgate.asl.failures import ALL, DATA_LIMIT_EXCEEDED, HEARTBEAT_TIMEOUT, RUNTIME, TASK_FAILED, TIMEOUT
-from headgate.asl.retries import PAUSE_SECONDS_MAX, Attempts, catcher_for
+from headgate.asl.errors import ALL, DATA_LIMIT_EXCEEDED, HEARTBEAT_TIMEOUT, RUNTIME, TASK_FAILED, TIMEOUT
+from headgate.asl.model.definition import Catcher, Jitter, Retrier
+from headgate.asl.runtime.interpreter import PAUSE_SECONDS_MAX, Attempts, catcher_for
 
 
 def draw() -> random.Random:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headgate.asl.executions import ExecutionStatus
-from headgate.asl.running import Limits
-from headgate.asl.task_tokens import Callback, Told
+from headgate.asl.runtime.interpreter import Limits
+from headgate.asl.runtime.task_tokens import Callback, Told
 from headgate.durable.model.history import Started
 from tests.asl_rig import Rig, beside, check_events, each, machine, task
 

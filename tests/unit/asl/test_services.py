@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 import headgate as hg
-from headgate.asl.calls import Callee, Target, Wait
+from headgate.asl.errors import StateError
 from headgate.asl.executions import ExecutionStatus, MachineExecutions
-from headgate.asl.failures import StateError
-from headgate.asl.fanout_tasks import run_fanout
 from headgate.asl.requests import Request
-from headgate.asl.running import Call
-from headgate.asl.service_actions import ACTIONS, call_of
-from headgate.asl.services import FANOUT, LOAD, START, known_actions
+from headgate.asl.runtime.interpreter import Call
+from headgate.asl.tasks.actions import ACTIONS, call_of
+from headgate.asl.tasks.fanout_tasks import run_fanout
+from headgate.asl.tasks.resources import Callee, Target, Wait
+from headgate.asl.tasks.service_tasks import FANOUT, LOAD, START, known_actions
 from headgate.fanout.core.queries import Library
 from headgate.fanout.model.states import FanoutStatus
 from tests.scenarios import map_handlers

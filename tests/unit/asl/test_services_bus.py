@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.asl.bus_calls import MESSAGE, NOTIFICATION, event_type
-from headgate.asl.failures import StateError
+from headgate.asl.errors import StateError
+from headgate.asl.tasks.messaging import MESSAGE, NOTIFICATION, event_type
 from headgate.durable.bus.events import Event, check_type
 from tests.unit.asl.services_rig import EXECUTION, Rig
 from tests.unit.fanout.worlds import CrashError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.dynamodb_calls import READABLE, WRITABLE
-from headgate.asl.failures import StateError
+from headgate.asl.errors import StateError
+from headgate.asl.tasks.dynamodb import READABLE, WRITABLE
 from headgate.store.catalogue import tables
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.model.schema import Key

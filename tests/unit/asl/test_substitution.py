@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.asl.substitution import substitute, unresolved
+from headgate.asl.model.substitution import substitute, unresolved
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from headgate.asl.executions import ExecutionStatus
-from headgate.asl.running import Limits
-from headgate.asl.task_tokens import Callback, TaskToken, Told, read_token, sign_token
+from headgate.asl.runtime.interpreter import Limits
+from headgate.asl.runtime.task_tokens import Callback, TaskToken, Told, read_token, sign_token
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError, NotFoundError, PayloadTooLargeError, SignatureError, StaleClaimError
 from headgate.store.keyring import Keyring, Purpose

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.asl.failures import INTRINSIC_FAILURE, RUNTIME, StateError
-from headgate.asl.scope import Scope
-from headgate.asl.templates import TemplateError, compile_dynamic, compile_template, is_dynamic
+from headgate.asl.errors import INTRINSIC_FAILURE, RUNTIME, StateError
+from headgate.asl.expressions.payload_templates import TemplateError, compile_dynamic, compile_template, is_dynamic
+from headgate.asl.expressions.scope import Scope
 
 INPUT: dict[str, Any] = {"flagged": 7, "vals": [0, 10, 20, 30, 40, 50], "who": {"name": "Ada"}}
 

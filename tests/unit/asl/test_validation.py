@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.validation import Code, load, problems
+from headgate.asl.compile.validator import Code, load, problems
 from headgate.errors import DefinitionError
 
 Json = Any

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.journal import Event
+from headgate.asl.runtime.history import Event
 from headgate.cli.asl_files import is_file, machine_name, read_variables
 from headgate.cli.asl_progress import ITEMS_SHOWN_MAX, Progress
 from headgate.clock import VirtualClock

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.graph import Status
-from headgate.asl.journal import Event
+from headgate.asl.graph.render import Status
+from headgate.asl.runtime.history import Event
 from headgate.serve.asl_events import event_view, said
 from headgate.serve.asl_visits import Visits, statuses
 

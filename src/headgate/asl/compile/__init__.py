@@ -1,0 +1,1 @@
+"""Compile: say here what this part is for."""

@@ -1,0 +1,145 @@
+"""State fields: which fields a state has, by its type and its query language, and what each takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headgate.asl.compile.field_checks import (
+    Check,
+    an_object,
+    anything,
+    assignment,
+    boolean,
+    integer,
+    jsonata,
+    number,
+    one_of,
+    or_expression,
+    or_null,
+    path,
+    path_or_intrinsic,
+    reference,
+    resource,
+    single_path,
+    template,
+    text,
+    timestamp,
+)
+from headgate.asl.model.definition import Kind, Language
+
+_SECONDS: Final = integer(1)
+_TEXT_OR_EXPRESSION: Final = or_expression(text)
+# A null path stands for an empty object.
+_FILTER: Final = or_null(path)
+# Retry, Catch, Branches, processors and their like are checked by modules of their own.
+_ELSEWHERE: Final = anything
+
+_ALWAYS: Final[Mapping[str, Check]] = {
+    "Type": one_of(*Kind),
+    "QueryLanguage": one_of(*Language),
+}
+_TRANSITION: Final[Mapping[str, Check]] = {"Next": text, "End": boolean}
+_RECOVERY: Final[Mapping[str, Check]] = {"Retry": _ELSEWHERE, "Catch": _ELSEWHERE}
+_FILTERS: Final[Mapping[str, Check]] = {"InputPath": _FILTER, "OutputPath": _FILTER}
+_RESULTS: Final[Mapping[str, Check]] = {
+    "Parameters": template,
+    "ResultSelector": template,
+    "ResultPath": or_null(reference),
+}
+_PATH_ASSIGN: Final[Mapping[str, Check]] = {"Assign": assignment(template)}
+_JSONATA_ASSIGN: Final[Mapping[str, Check]] = {"Assign": assignment(jsonata)}
+_OUTPUT: Final[Mapping[str, Check]] = {"Output": jsonata}
+_MAP: Final[Mapping[str, Check]] = {
+    "ItemProcessor": _ELSEWHERE,
+    "Iterator": _ELSEWHERE,
+    "ItemReader": _ELSEWHERE,
+    "ItemBatcher": _ELSEWHERE,
+    "ResultWriter": _ELSEWHERE,
+    "Label": _ELSEWHERE,
+}
+_PERCENTAGE: Final = number(0, 100)
+
+_JSONPATH: Final[Mapping[Kind, Mapping[str, Check]]] = {
+    Kind.TASK: {
+        **_TRANSITION, **_RECOVERY, **_FILTERS, **_RESULTS, **_PATH_ASSIGN, "Resource": resource,
+        "Credentials": an_object, "TimeoutSeconds": _SECONDS, "TimeoutSecondsPath": single_path,
+        "HeartbeatSeconds": _SECONDS, "HeartbeatSecondsPath": single_path,
+    },
+    Kind.PASS: {
+        **_TRANSITION, **_FILTERS, **_PATH_ASSIGN, "Parameters": template, "ResultPath": or_null(reference),
+        "Result": anything,
+    },
+    Kind.CHOICE: {**_FILTERS, **_PATH_ASSIGN, "Choices": _ELSEWHERE, "Default": text},
+    Kind.WAIT: {
+        **_TRANSITION, **_FILTERS, **_PATH_ASSIGN, "Seconds": integer(0), "SecondsPath": single_path,
+        "Timestamp": timestamp, "TimestampPath": single_path,
+    },
+    Kind.SUCCEED: {**_FILTERS},
+    Kind.FAIL: {"Error": text, "ErrorPath": path_or_intrinsic, "Cause": text, "CausePath": path_or_intrinsic},
+    Kind.PARALLEL: {**_TRANSITION, **_RECOVERY, **_FILTERS, **_RESULTS, **_PATH_ASSIGN, "Branches": _ELSEWHERE},
+    Kind.MAP: {
+        **_TRANSITION, **_RECOVERY, **_FILTERS, **_RESULTS, **_PATH_ASSIGN, **_MAP, "ItemsPath": single_path,
+        "ItemSelector": template, "MaxConcurrency": integer(0), "MaxConcurrencyPath": single_path,
+        "ToleratedFailureCount": integer(0), "ToleratedFailureCountPath": single_path,
+        "ToleratedFailurePercentage": _PERCENTAGE, "ToleratedFailurePercentagePath": single_path,
+    },
+}  # fmt: skip
+_JSONATA: Final[Mapping[Kind, Mapping[str, Check]]] = {
+    Kind.TASK: {
+        **_TRANSITION, **_RECOVERY, **_JSONATA_ASSIGN, **_OUTPUT, "Arguments": jsonata, "Resource": resource,
+        "Credentials": an_object, "TimeoutSeconds": or_expression(_SECONDS),
+        "HeartbeatSeconds": or_expression(_SECONDS),
+    },
+    Kind.PASS: {**_TRANSITION, **_JSONATA_ASSIGN, **_OUTPUT},
+    Kind.CHOICE: {**_JSONATA_ASSIGN, **_OUTPUT, "Choices": _ELSEWHERE, "Default": text},
+    Kind.WAIT: {
+        **_TRANSITION, **_JSONATA_ASSIGN, **_OUTPUT, "Seconds": or_expression(integer(0)),
+        "Timestamp": or_expression(timestamp),
+    },
+    Kind.SUCCEED: {**_OUTPUT},
+    Kind.FAIL: {"Error": _TEXT_OR_EXPRESSION, "Cause": _TEXT_OR_EXPRESSION},
+    Kind.PARALLEL: {
+        **_TRANSITION, **_RECOVERY, **_JSONATA_ASSIGN, **_OUTPUT, "Arguments": jsonata, "Branches": _ELSEWHERE,
+    },
+    Kind.MAP: {
+        **_TRANSITION, **_RECOVERY, **_JSONATA_ASSIGN, **_OUTPUT, **_MAP, "Items": _ELSEWHERE, "ItemSelector": jsonata,
+        "MaxConcurrency": or_expression(integer(0)), "ToleratedFailureCount": or_expression(integer(0)),
+        "ToleratedFailurePercentage": or_expression(_PERCENTAGE),
+    },
+}  # fmt: skip
+
+STATE_FIELDS: Final[Mapping[Language, Mapping[Kind, Mapping[str, Check]]]] = {
+    language: {kind: {**_ALWAYS, **known} for kind, known in kinds.items()}
+    for language, kinds in ((Language.JSONPATH, _JSONPATH), (Language.JSONATA, _JSONATA))
+}
+
+REQUIRED_FIELDS: Final[Mapping[Kind, tuple[str, ...]]] = {
+    Kind.TASK: ("Resource",),
+    Kind.CHOICE: ("Choices",),
+    Kind.PARALLEL: ("Branches",),
+}
+
+# Fields of which a state has one at most: a value, and the path to it.
+EXCLUSIVE_FIELDS: Final[Mapping[Kind, tuple[tuple[str, str], ...]]] = {
+    Kind.TASK: (("TimeoutSeconds", "TimeoutSecondsPath"), ("HeartbeatSeconds", "HeartbeatSecondsPath")),
+    Kind.FAIL: (("Error", "ErrorPath"), ("Cause", "CausePath")),
+    Kind.MAP: (
+        ("MaxConcurrency", "MaxConcurrencyPath"),
+        ("ToleratedFailureCount", "ToleratedFailureCountPath"),
+        ("ToleratedFailurePercentage", "ToleratedFailurePercentagePath"),
+        ("ItemProcessor", "Iterator"),
+        ("ItemSelector", "Parameters"),
+    ),
+}
+WAIT_FIELDS: Final = ("Seconds", "SecondsPath", "Timestamp", "TimestampPath")
+
+
+def languages_with(kind: Kind, field: str) -> list[Language]:
+    """Return the languages in which states of this type have the field."""
+    return [language for language, kinds in STATE_FIELDS.items() if field in kinds[kind]]
+
+
+def kinds_with(language: Language, field: str) -> list[Kind]:
+    """Return the types of states that have the field in this language."""
+    return [kind for kind, known in STATE_FIELDS[language].items() if field in known]

@@ -1,0 +1,1 @@
+"""Expressions: say here what this part is for."""

@@ -1,0 +1,1 @@
+"""Graph: say here what this part is for."""

@@ -1,0 +1,152 @@
+"""Words of a drawing: what stands on a state and beside an arrow."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.asl.expressions.scope import Json
+from headgate.asl.model.definition import Kind
+from headgate.asl.model.transitions import Cause, Transition, is_distributed, states_of, transitions_of
+
+LENGTH_MAX: Final = 38
+# Names that no state can be meant by: a state has 80 characters at most, and none of them is this one.
+START: Final[str] = "\x00start"
+END: Final[str] = "\x00end"
+
+_SIGNS: Final = {
+    "GreaterThanEquals": "≥",
+    "LessThanEquals": "≤",
+    "GreaterThan": ">",
+    "LessThan": "<",
+    "Equals": "=",
+    "Matches": "matches",
+}
+_TESTS: Final = {
+    "IsPresent": ("is present", "is absent"),
+    "IsNull": ("is null", "is not null"),
+    "IsString": ("is a string", "is not a string"),
+    "IsNumeric": ("is a number", "is not a number"),
+    "IsBoolean": ("is a boolean", "is not a boolean"),
+    "IsTimestamp": ("is a timestamp", "is not a timestamp"),
+}
+
+
+class Status(enum.StrEnum):
+    """How far an execution has come with a state."""
+
+    VISITED = "visited"
+    CURRENT = "current"
+    FAILED = "failed"
+    # It failed, and the execution went on by a Catch.
+    CAUGHT = "caught"
+
+
+MARKS: Final[Mapping[Status, str]] = {
+    Status.VISITED: "✓",
+    Status.CURRENT: "▶",
+    Status.FAILED: "✗",
+    Status.CAUGHT: "↷",
+}
+
+
+class Arrow(Struct, frozen=True):
+    """All that leads from one state to another for one kind of reason."""
+
+    source: str
+    target: str
+    cause: Cause
+    labels: tuple[str, ...] = ()
+
+
+def arrows_of(machine: Mapping[str, Json], *, has_ends: bool) -> list[Arrow]:
+    """Return the arrows of a machine; `has_ends`: with those from the start and to the end."""
+    states = states_of(machine)
+    merged: dict[tuple[str, str, Cause], list[str]] = {}
+    if has_ends and machine.get("StartAt") in states:
+        merged[START, machine["StartAt"], Cause.NEXT] = []
+    for name, state in states.items():
+        for way in transitions_of(name, state):
+            if way.target in states:
+                merged.setdefault((name, way.target, way.cause), []).extend(_labels(way))
+        if has_ends and (state.get("End") is True or state.get("Type") in (Kind.SUCCEED, Kind.FAIL)):
+            merged[name, END, Cause.NEXT] = []
+    return [Arrow(source, to, cause, tuple(labels)) for (source, to, cause), labels in merged.items()]
+
+
+def _labels(way: Transition) -> list[str]:
+    match way.cause:
+        case Cause.CHOICE:
+            return [condition(way.entry)]
+        case Cause.DEFAULT:
+            return ["otherwise"]
+        case Cause.CATCH:
+            errors = way.entry.get("ErrorEquals")
+            return [", ".join(map(str, errors)) if isinstance(errors, list) else "error"]
+        case Cause.NEXT:
+            return []
+
+
+def condition(rule: Json) -> str:
+    """Return a choice rule in few words."""
+    if not isinstance(rule, dict):
+        return "?"
+    if "Condition" in rule:
+        written = str(rule["Condition"])
+        return written.removeprefix("{%").removesuffix("%}").strip()
+    if "Not" in rule:
+        return f"not ({condition(rule['Not'])})"
+    for name, word in (("And", " and "), ("Or", " or ")):
+        parts = rule.get(name)
+        if isinstance(parts, list):
+            return word.join(condition(part) for part in parts)
+    return _comparison(rule)
+
+
+def _comparison(rule: Mapping[str, Json]) -> str:
+    variable = str(rule.get("Variable", "?")).removeprefix("$.")
+    for key, value in rule.items():
+        if key in _TESTS:
+            return f"{variable} {_TESTS[key][0 if value is True else 1]}"
+        plain = key.removesuffix("Path")
+        for ending, sign in _SIGNS.items():
+            if plain.endswith(ending):
+                return f"{variable} {sign} {value if isinstance(value, str) else str(value).lower()}"
+    return variable
+
+
+def caption(state: Mapping[str, Json]) -> str:
+    """Return what a state is and does, in few words."""
+    kind = str(state.get("Type", "?"))
+    match kind:
+        case Kind.TASK:
+            detail = str(state.get("Resource", "")).removeprefix("arn:aws:states:::")
+            detail = detail.rpartition(":function:")[2]
+        case Kind.WAIT:
+            detail = _wait(state)
+        case Kind.FAIL:
+            detail = str(state.get("Error") or state.get("ErrorPath") or "")
+        case Kind.MAP:
+            detail = "distributed" if is_distributed(state) else "inline"
+        case _:
+            detail = ""
+    return f"{kind} · {detail}" if detail else kind
+
+
+def _wait(state: Mapping[str, Json]) -> str:
+    seconds = state.get("Seconds")
+    if isinstance(seconds, int | float):
+        return f"{seconds:g} s"
+    for field in ("Seconds", "SecondsPath", "Timestamp", "TimestampPath"):
+        if field in state:
+            return str(state[field])
+    return ""
+
+
+def shortened(text: str, length_max: int = LENGTH_MAX) -> str:
+    """Return the text on one line, with an ellipsis where it was too long."""
+    line = " ".join(text.split())
+    return line if len(line) <= length_max else f"{line[: length_max - 1]}…"

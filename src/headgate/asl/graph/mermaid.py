@@ -1,0 +1,86 @@
+"""Mermaid: a machine as a flowchart in the text that Markdown viewers draw."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from headgate.asl.expressions.scope import Json
+from headgate.asl.graph.labels import END, START, Arrow, Status, arrows_of, caption, shortened
+from headgate.asl.model.definition import Kind
+from headgate.asl.model.transitions import Cause, machines_in, states_of
+
+# Colours that are readable on light and on dark paper: each brings its own ink.
+_CLASSES: Final = {
+    Status.VISITED: "fill:#dcfce7,stroke:#15803d,color:#14532d",
+    Status.CURRENT: "fill:#dbeafe,stroke:#1d4ed8,color:#1e3a8a,stroke-width:3px",
+    Status.FAILED: "fill:#fee2e2,stroke:#b91c1c,color:#7f1d1d,stroke-width:2px",
+    Status.CAUGHT: "fill:#fef3c7,stroke:#b45309,color:#78350f",
+}
+_INDENT: Final = "  "
+
+
+def mermaid(definition: Mapping[str, Json], statuses: Mapping[str, Status]) -> str:
+    """Return the flowchart of a machine, with each state that has a status in the class of it."""
+    numbers = itertools.count(1)
+    used = {status for name, status in statuses.items()}
+    lines = ["flowchart TD", *_machine(definition, statuses, numbers, 1, has_ends=True)]
+    lines.extend(f"{_INDENT}classDef {status} {style}" for status, style in _CLASSES.items() if status in used)
+    return "\n".join(lines) + "\n"
+
+
+def _machine(
+    machine: Mapping[str, Json],
+    statuses: Mapping[str, Status],
+    numbers: Iterator[int],
+    depth: int,
+    *,
+    has_ends: bool,
+) -> list[str]:
+    states = states_of(machine)
+    # Names may be anything at all; ids may not.
+    ids = {name: f"s{next(numbers)}" for name in states}
+    margin = _INDENT * depth
+    lines: list[str] = []
+    if has_ends:
+        ids[START], ids[END] = "start", "done"
+        lines += [f"{margin}start((Start))", f"{margin}done((End))"]
+    for name, state in states.items():
+        lines.extend(_state(ids[name], name, state, statuses, numbers, depth))
+    lines.extend(f"{margin}{_arrow(arrow, ids)}" for arrow in arrows_of(machine, has_ends=has_ends))
+    return lines
+
+
+def _state(
+    id: str, name: str, state: Mapping[str, Json], statuses: Mapping[str, Status], numbers: Iterator[int], depth: int
+) -> list[str]:
+    margin = _INDENT * depth
+    label = f'"{_quoted(shortened(name))}<br/><small>{_quoted(shortened(caption(state)))}</small>"'
+    status = statuses.get(name)
+    inner = list(machines_in(state))
+    if not inner:
+        shape = f"{{{{{label}}}}}" if state.get("Type") == Kind.CHOICE else f"[{label}]"
+        return [f"{margin}{id}{shape}{f':::{status}' if status is not None else ''}"]
+    lines = [f"{margin}subgraph {id} [{label}]"]
+    for number, nested in enumerate(inner, 1):
+        if len(inner) > 1:
+            lines.append(f'{margin}{_INDENT}subgraph {id}_{number} ["{number}"]')
+        lines.extend(_machine(nested.machine, statuses, numbers, depth + 2, has_ends=False))
+        if len(inner) > 1:
+            lines.append(f"{margin}{_INDENT}end")
+    lines.append(f"{margin}end")
+    if status is not None:
+        lines.append(f"{margin}class {id} {status}")
+    return lines
+
+
+def _arrow(arrow: Arrow, ids: Mapping[str, str]) -> str:
+    shaft = "-.->" if arrow.cause is Cause.CATCH else "-->"
+    label = f'|"{"<br/>".join(_quoted(shortened(label)) for label in arrow.labels)}"|' if arrow.labels else ""
+    return f"{ids[arrow.source]} {shaft}{label} {ids[arrow.target]}"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as it stands inside quotation marks: with whatever has a meaning there as an entity."""
+    return "".join(f"#{ord(sign)};" if sign in '"#&<>`{}[]|\\' else sign for sign in text)

@@ -1,0 +1,58 @@
+"""Outline: a machine as plain text for a terminal, each state with what may follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headgate.asl.expressions.scope import Json
+from headgate.asl.graph.labels import MARKS, Arrow, Status, arrows_of, caption
+from headgate.asl.model.transitions import Cause, machines_in, reachable, states_of
+
+_NO_MARK: Final = "○"
+
+
+def outline(definition: Mapping[str, Json], statuses: Mapping[str, Status]) -> str:
+    """Return a machine as text: its states in the order in which they are come to.
+
+    An arrow to a state that is written above it has ↑.
+    """
+    return "\n".join(_machine(definition, statuses)) + "\n"
+
+
+def _machine(machine: Mapping[str, Json], statuses: Mapping[str, Status]) -> list[str]:
+    states = states_of(machine)
+    order = reachable(machine)
+    order += [name for name in states if name not in set(order)]
+    place = {name: index for index, name in enumerate(order)}
+    width = max((len(name) for name in order), default=0)
+    leaving: dict[str, list[Arrow]] = {}
+    for arrow in arrows_of(machine, has_ends=False):
+        leaving.setdefault(arrow.source, []).append(arrow)
+    lines: list[str] = []
+    for name in order:
+        status = statuses.get(name)
+        mark = MARKS[status] if status is not None else _NO_MARK
+        told = f"  [{status}]" if status is not None else ""
+        lines.append(f"{mark} {name:<{width}}  {caption(states[name])}{told}".rstrip())
+        lines.extend(_inner(states[name], statuses))
+        lines.extend(_arrow(arrow, is_back=place[arrow.target] <= place[name]) for arrow in leaving.get(name, ()))
+    return lines
+
+
+def _arrow(arrow: Arrow, *, is_back: bool) -> str:
+    why = " | ".join(arrow.labels)
+    sign = "⚡" if arrow.cause is Cause.CATCH else "→"
+    told = f"  {'if ' if arrow.cause is Cause.CHOICE else ''}{why}" if why else ""
+    return f"    {sign} {arrow.target}{' ↑' if is_back else ''}{told}"
+
+
+def _inner(state: Mapping[str, Json], statuses: Mapping[str, Status]) -> list[str]:
+    inner = list(machines_in(state))
+    lines: list[str] = []
+    for number, nested in enumerate(inner, 1):
+        title = f"branch {number}" if len(inner) > 1 or "Branches" in state else "for each item"
+        lines.append(f"    ┌ {title}")
+        lines.extend(f"    │ {line}" for line in _machine(nested.machine, statuses))
+        lines.append("    └")
+    return lines

@@ -1,0 +1,1 @@
+"""Map: say here what this part is for."""

@@ -1,0 +1,1 @@
+"""Model: say here what this part is for."""

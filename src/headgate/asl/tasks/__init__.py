@@ -1,0 +1,1 @@
+"""Tasks: say here what this part is for."""
