@@ -23,9 +23,9 @@ from headgate.ids import IdMaker
 from headgate.loop import awaited, definition_lineage, health_news, outcomes
 from headgate.loop.dataset_gate import DatasetGate
 from headgate.notify.alerts import Alerts
-from headgate.notify.channels import Surroundings, open_channels
+from headgate.notify.channels.factory import Surroundings, open_channels
 from headgate.notify.configuration import NotifyConfig, parse_config
-from headgate.notify.delivering import Deliverer, register
+from headgate.notify.deliverer import Deliverer, register
 from headgate.notify.mutes import Change, Commit, Mutes
 from headgate.notify.notices import NOBODY, Audience, Notice
 from headgate.notify.notifier import Notifier
@@ -60,7 +60,7 @@ from headgate.pipelines.watchdog import Watchdog, build_watchdog
 from headgate.settings import Settings
 from headgate.store.model.requests import Write
 from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerState
-from headgate.triggers.aws_clients import AwsClients
+from headgate.triggers.aws.clients import AwsClients
 from headgate.triggers.registry import TriggerKinds, trigger_kinds
 from headgate.triggers.secret_sources import SecretSources
 from headgate.wiring import AppService, OpenedStore

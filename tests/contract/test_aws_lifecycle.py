@@ -29,7 +29,7 @@ from headgate.pipelines.waiting import WaitKind
 from headgate.store.catalogue.tables import PIPELINES, RUN_LOG
 from headgate.store.keyring import Keyring, Purpose
 from headgate.store.model.requests import Change, ChangeKind
-from headgate.triggers.aws_clients import TRIES
+from headgate.triggers.aws.clients import TRIES
 from headgate.wiring import KEYS
 from tests.acceptance.program import Server
 from tests.aws_faults import Faults, refused

@@ -20,7 +20,7 @@ from headgate.durable.serverless.wakeups import Due, WorkerWake, dump_due, load_
 from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.store.catalogue.tables import ACTIVITIES, TURNS, WORKERS
 from headgate.store.model.schema import Key
-from headgate.triggers.aws_clients import TRIES
+from headgate.triggers.aws.clients import TRIES
 from tests import order_app
 from tests.aws_faults import Faults, refused
 from tests.aws_rig import Context, not_granted, noting, sign_in

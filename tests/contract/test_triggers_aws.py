@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import boto3
 import pytest
 
-from headgate.triggers.aws_clients import AwsClients
+from headgate.triggers.aws.clients import AwsClients
 from headgate.triggers.contract import FailureCategory, JobState, Polled, StartStatus, TriggerFailedError
 from headgate.triggers.registry import TriggerKinds
 from tests.ministack import REGION, aws_session, fresh_account

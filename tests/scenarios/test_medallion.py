@@ -19,7 +19,7 @@ import pytest
 
 from headgate.asl.executions import ExecutionStatus
 from headgate.durable.sdk.app import App
-from headgate.notify.vocabulary import Severity
+from headgate.notify.enums import Severity
 from headgate.pipelines.event_names import EventName as E
 from headgate.pipelines.run_rows import Run, Slot
 from headgate.pipelines.verdicts import StoredVerdict

@@ -21,7 +21,7 @@ from headgate.pipelines.one_shots import OneShots
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.table_names import TableNames
 from headgate.telemetry import configure_logs
-from headgate.triggers.aws_clients import AwsClients
+from headgate.triggers.aws.clients import AwsClients
 from headgate.wiring import AppService, OpenedStore, join_fanouts, load_app, open_fanouts, open_service, open_store
 
 QUEUE: Final = "aws:sqs"

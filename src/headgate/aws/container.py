@@ -35,7 +35,7 @@ from headgate.store.cache.read_through import Cache
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Change
 from headgate.telemetry import configure_logs
-from headgate.triggers.aws_clients import AwsClients
+from headgate.triggers.aws.clients import AwsClients
 from headgate.wiring import (
     AppService,
     OpenedStore,

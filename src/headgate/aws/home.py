@@ -11,7 +11,7 @@ from pathlib import Path
 from headgate.errors import StoreIOError
 from headgate.pipelines.aws_refusals import asking
 from headgate.settings import Settings
-from headgate.triggers.aws_clients import AwsClients
+from headgate.triggers.aws.clients import AwsClients
 from headgate.wiring import keys_path
 
 

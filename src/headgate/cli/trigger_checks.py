@@ -7,19 +7,19 @@ from typing import Any, Final
 
 from headgate.errors import DefinitionError
 from headgate.triggers import templates
-from headgate.triggers.airflow import AirflowKind
-from headgate.triggers.command import CommandKind
+from headgate.triggers.aws.emr import EmrKind
+from headgate.triggers.aws.emr_serverless import EmrServerlessKind
+from headgate.triggers.aws.glue import GlueKind
+from headgate.triggers.aws.lambda_function import LambdaKind
+from headgate.triggers.aws.step_function import StepFunctionKind
 from headgate.triggers.config import read
-from headgate.triggers.databricks import DatabricksKind
-from headgate.triggers.emr import EmrKind
-from headgate.triggers.emr_serverless import EmrServerlessKind
-from headgate.triggers.fanout import FanoutKind
-from headgate.triggers.glue import GlueKind
-from headgate.triggers.http import HttpKind
-from headgate.triggers.lambda_function import LambdaKind
+from headgate.triggers.http.airflow import AirflowKind
+from headgate.triggers.http.databricks import DatabricksKind
+from headgate.triggers.http.request import HttpKind
+from headgate.triggers.local.command import CommandKind
+from headgate.triggers.local.fanout import FanoutKind
+from headgate.triggers.local.workflow import WorkflowKind
 from headgate.triggers.secret_sources import SecretSources
-from headgate.triggers.step_function import StepFunctionKind
-from headgate.triggers.workflow import WorkflowKind
 
 _KINDS: Final = {
     kind.name: kind

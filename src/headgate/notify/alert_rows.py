@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headgate import shapes
 from headgate.errors import CorruptionError
-from headgate.notify.vocabulary import Action, AlertStatus, DeliveryState, Severity
+from headgate.notify.enums import Action, AlertStatus, DeliveryState, Severity
 from headgate.store.catalogue.tables import ALERT, CONTROL, PIPELINES
 from headgate.store.model.conditions import Condition, absent, version_is
 from headgate.store.model.requests import Put

@@ -27,8 +27,8 @@ from headgate.notify.alert_rows import (
     twin_key,
     twin_of,
 )
+from headgate.notify.enums import Action, AlertStatus
 from headgate.notify.mutes import Change, Commit
-from headgate.notify.vocabulary import Action, AlertStatus
 from headgate.store.catalogue.tables import CONTROL, PIPELINES
 from headgate.store.model.conditions import version_is
 from headgate.store.model.requests import Delete, Query, Range, Sort, Write

@@ -15,8 +15,8 @@ from msgspec import Meta, Struct, field
 from headgate import shapes
 from headgate.errors import SettingsError
 from headgate.notify.decisions import DEDUP_SECONDS, GROUP_AFTER, GROUP_SECONDS, AlertPolicy, EscalationStep
+from headgate.notify.enums import DefaultRoute, Severity
 from headgate.notify.routes import CHANNELS_MAX, Route
-from headgate.notify.vocabulary import DefaultRoute, Severity
 
 CONSOLE: Final = "console"
 _Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
@@ -126,7 +126,9 @@ def parse_config(given: Mapping[str, Any]) -> NotifyConfig:
     except msgspec.ValidationError as exc:
         raise SettingsError(f"notify: {_placed(exc)}") from exc
     if not config.channels:
-        raise SettingsError("notify.channels: there is none, so nobody would ever be told; leave it out, or name one")
+        raise SettingsError(
+            "notify.channels.factory: there is none, so nobody would ever be told; leave it out, or name one"
+        )
     for place, names in _named(config):
         _check_known(place, names, config.channels)
     times = [step.after_seconds for step in config.escalation]

@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.notify.alert_rows import NAMED_MAX, Alert, Escalation, Group, Twin
+from headgate.notify.enums import AlertStatus, Severity
 from headgate.notify.notices import Notice
-from headgate.notify.vocabulary import AlertStatus, Severity
 
 DEDUP_SECONDS: Final = 3_600.0
 GROUP_AFTER: Final = 5

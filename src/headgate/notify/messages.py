@@ -10,7 +10,7 @@ from msgspec import Struct
 from headgate.durable.model.records import instant
 from headgate.errors import TransientError
 from headgate.notify.alert_rows import Alert, Group
-from headgate.notify.vocabulary import INFRASTRUCTURE, Action, Severity
+from headgate.notify.enums import INFRASTRUCTURE, Action, Severity
 
 LINE_MAX: Final = 500
 _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")

@@ -12,8 +12,8 @@ from headgate import shapes
 from headgate.clock import Clock
 from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.ids import IdMaker
+from headgate.notify.enums import Severity
 from headgate.notify.notices import Audience, Notice, is_like
-from headgate.notify.vocabulary import Severity
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import absent, exists
 from headgate.store.model.requests import Delete, Put, Query, Write

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from headgate import shapes
 from headgate.durable.bus.events import Event
 from headgate.errors import InvalidPayloadError
-from headgate.notify.vocabulary import INFRASTRUCTURE, DefaultRoute, Severity
+from headgate.notify.enums import INFRASTRUCTURE, DefaultRoute, Severity
 
 TYPE_PREFIX: Final = "headgate.pipeline."
 # What the bus is asked for by this filter: events that are told by default, or put an end to others.

@@ -38,11 +38,11 @@ from headgate.notify.alert_rows import (
 from headgate.notify.alerts import RACES_MAX, Alerts, new_alert_id, ordered
 from headgate.notify.configuration import NotifyConfig
 from headgate.notify.decisions import Escalated, Fate, escalate, fate, first_escalation, group_name, joined
+from headgate.notify.enums import INFRASTRUCTURE, Action, AlertStatus, Severity
 from headgate.notify.messages import digest_lines, digest_text
 from headgate.notify.mutes import Mutes, muted_by
 from headgate.notify.notices import NOBODY, Audience, Notice, notice_of
 from headgate.notify.routes import channels_for
-from headgate.notify.vocabulary import INFRASTRUCTURE, Action, AlertStatus, Severity
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.conditions import version_is
 from headgate.store.model.requests import Delete, Query, Range, Sort, Write

@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from headgate.notify.enums import DefaultRoute, Severity
 from headgate.notify.notices import Audience, Notice, is_like
-from headgate.notify.vocabulary import DefaultRoute, Severity
 
 # One transaction makes all deliveries of an alert.
 CHANNELS_MAX: Final = 20

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headgate.errors import StoreIOError, TransientError
-from headgate.triggers.aws_clients import aws_call
+from headgate.triggers.aws.clients import aws_call
 from headgate.triggers.contract import FailureCategory, TriggerFailedError
 
 

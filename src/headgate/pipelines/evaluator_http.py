@@ -23,8 +23,8 @@ from headgate.pipelines.evaluator_protocol import (
 from headgate.pipelines.vocabulary import FailureCategory
 from headgate.triggers.contract import FailureCategory as TriggerCategory
 from headgate.triggers.contract import TriggerFailedError
-from headgate.triggers.outbound import ANSWER_BYTES_MAX, Outbound, Request, json_headers
-from headgate.triggers.outbound import Answer as Response
+from headgate.triggers.http.client import ANSWER_BYTES_MAX, Outbound, Request, json_headers
+from headgate.triggers.http.client import Answer as Response
 
 SECONDS_MAX: Final = 60.0
 # Before the second, third and fourth time.

@@ -21,7 +21,7 @@ from headgate.pipelines.evaluator_config import duration_or_none, number_or_none
 from headgate.pipelines.evaluator_protocol import Answer, Question, failure, not_met, passed, timed_out
 from headgate.pipelines.rule_operators import number, shown
 from headgate.pipelines.vocabulary import FailureCategory
-from headgate.triggers.aws_clients import AwsClients, aws_call, error_code
+from headgate.triggers.aws.clients import AwsClients, aws_call, error_code
 
 _NOT_THERE: Final = frozenset({"404", "NoSuchKey", "NoSuchBucket", "NotFound"})
 _SQLITE: Final = ("sqlite:///", "sqlite:")

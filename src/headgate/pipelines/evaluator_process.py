@@ -27,8 +27,8 @@ from headgate.pipelines.evaluator_protocol import (
     too_large,
 )
 from headgate.pipelines.vocabulary import FailureCategory
-from headgate.triggers.command import INHERITED
 from headgate.triggers.contract import shown
+from headgate.triggers.local.command import INHERITED
 
 PREFIX: Final = "command:"
 # What starts with this in the environment of the server is meant for evaluators.

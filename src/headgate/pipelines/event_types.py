@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headgate.errors import InvalidPayloadError
-from headgate.notify.vocabulary import DefaultRoute, Severity
+from headgate.notify.enums import DefaultRoute, Severity
 from headgate.pipelines.event_names import EventName
 
 # What every text may speak of besides the fields of its event.

@@ -15,7 +15,7 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.durable.model.records import instant
 from headgate.errors import ConflictError
-from headgate.notify.vocabulary import INFRASTRUCTURE
+from headgate.notify.enums import INFRASTRUCTURE
 from headgate.pipelines.definition import Json
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.parts import Tells

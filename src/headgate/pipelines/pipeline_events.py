@@ -19,8 +19,8 @@ from headgate.durable.bus.events import Event
 from headgate.durable.model.records import instant
 from headgate.errors import ConflictError, InvalidPayloadError
 from headgate.ids import IdMaker
+from headgate.notify.enums import INFRASTRUCTURE, Severity
 from headgate.notify.notices import Notice, event_type
-from headgate.notify.vocabulary import INFRASTRUCTURE, Severity
 from headgate.pipelines.catalogue import CATALOGUE, resolved_keys
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.event_types import EventType

@@ -17,7 +17,7 @@ from headgate.pipelines.evaluator_process import PREFIX as COMMAND_EVALUATOR
 from headgate.pipelines.loading import Known, Loaded, LoadedPipeline, load_text, unknown_upstreams
 from headgate.pipelines.pipeline_store import PipelineStore
 from headgate.pipelines.problems import Problem
-from headgate.triggers.command import CommandKind
+from headgate.triggers.local.command import CommandKind
 from headgate.triggers.registry import TriggerKinds
 
 # How many pipelines are looked at for a circle.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headgate.notify.vocabulary import Severity
+from headgate.notify.enums import Severity
 from headgate.pipelines.event_names import EventName as E
 from headgate.pipelines.event_types import EventType, Scope, note, page, tell, warn
 

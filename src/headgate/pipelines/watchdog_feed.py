@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from headgate.errors import StreamTrimmedError, UserError
-from headgate.notify.vocabulary import INFRASTRUCTURE
+from headgate.notify.enums import INFRASTRUCTURE
 from headgate.pipelines.definition import Pipeline
 from headgate.pipelines.due_slots import schedule_id_of
 from headgate.pipelines.facts import Facts

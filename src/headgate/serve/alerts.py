@@ -17,9 +17,9 @@ from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError, UserError
 from headgate.notify.alert_rows import Alert
 from headgate.notify.alerts import Alerts
-from headgate.notify.delivering import Deliverer
+from headgate.notify.deliverer import Deliverer
+from headgate.notify.enums import AlertStatus, DeliveryState, Severity
 from headgate.notify.mutes import Mute, Mutes
-from headgate.notify.vocabulary import AlertStatus, DeliveryState, Severity
 from headgate.serve.execution_views import Duration, Limit, Name, Reason
 from headgate.serve.operations import PREFIX, Answer, Call, NoQuery, Operation, Part, operation_routes
 from headgate.serve.pool import WorkPool

@@ -12,8 +12,8 @@ from headgate.durable.bus.bus import Bus
 from headgate.durable.bus.event_log import StoredEvent, first_id
 from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError
+from headgate.notify.enums import Severity
 from headgate.notify.notices import TYPE_PREFIX, Notice, event_type
-from headgate.notify.vocabulary import Severity
 from headgate.pipelines.event_names import ALIASES, EventName
 from headgate.pipelines.pipeline_events import StoredPipelineEvent
 from headgate.pipelines.problems import nearest

@@ -18,9 +18,9 @@ import headgate as hg
 from headgate.cli.plan import diff, plan
 from headgate.cli.why import why
 from headgate.notify.alerts import Alerts
-from headgate.notify.channels import open_channels
+from headgate.notify.channels.factory import open_channels
 from headgate.notify.configuration import parse_config
-from headgate.notify.delivering import Deliverer
+from headgate.notify.deliverer import Deliverer
 from headgate.notify.mutes import Mutes
 from headgate.notify.notifier import Notifier
 from headgate.serve.alerts import alert_routes

@@ -19,14 +19,14 @@ from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
 from headgate.ids import IdMaker
 from headgate.notify.alerts import Alerts
-from headgate.notify.channels import Surroundings, open_channels
+from headgate.notify.channels.factory import Surroundings, open_channels
 from headgate.notify.configuration import parse_config
-from headgate.notify.delivering import Deliverer, register
+from headgate.notify.deliverer import Deliverer, register
+from headgate.notify.enums import Action, DefaultRoute, Severity
 from headgate.notify.messages import Message
 from headgate.notify.mutes import Change, Mutes
 from headgate.notify.notices import NOBODY, Audience, Notice, event_type
 from headgate.notify.notifier import Notifier
-from headgate.notify.vocabulary import Action, DefaultRoute, Severity
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.keyring import Keyring
 from headgate.store.model.requests import Write

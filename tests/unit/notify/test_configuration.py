@@ -10,9 +10,9 @@ import pytest
 
 from headgate.clock import SystemClock
 from headgate.errors import SettingsError
-from headgate.notify.channels import open_channels
+from headgate.notify.channels.factory import open_channels
 from headgate.notify.configuration import NotifyConfig, parse_config
-from headgate.notify.vocabulary import DefaultRoute
+from headgate.notify.enums import DefaultRoute
 from headgate.store.sqlite.store import SqliteStore
 from tests.stores import open_sqlite
 from tests.unit.notify.rig import surroundings

@@ -18,11 +18,11 @@ from headgate.notify.decisions import (
     group_name,
     joined,
 )
+from headgate.notify.enums import Action, AlertStatus, DefaultRoute, Severity
 from headgate.notify.messages import line, message_of
 from headgate.notify.mutes import Mute, muted_by
 from headgate.notify.notices import NOBODY, Audience
 from headgate.notify.routes import Route, channels_for, remaining
-from headgate.notify.vocabulary import Action, AlertStatus, DefaultRoute, Severity
 from tests.unit.notify.rig import a_notice
 
 NOW = 1_000_000

@@ -10,8 +10,8 @@ import pytest
 
 from headgate.errors import NotFoundError, TransientError
 from headgate.notify.alerts import DELIVER
-from headgate.notify.delivering import retire_others
-from headgate.notify.vocabulary import AlertStatus, DeliveryState
+from headgate.notify.deliverer import retire_others
+from headgate.notify.enums import AlertStatus, DeliveryState
 from headgate.store.catalogue.tables import PIPELINES, THREAD
 from tests.unit.notify.rig import TWO_FILES, LocalService, Reply, Request, World
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import TransientError
-from headgate.notify.alert_file import FileChannel
-from headgate.notify.console import ConsoleChannel
-from headgate.notify.vocabulary import Severity
+from headgate.notify.channels.console import ConsoleChannel
+from headgate.notify.channels.file import FileChannel
+from headgate.notify.enums import Severity
 from tests.unit.notify.rig import a_message
 
 

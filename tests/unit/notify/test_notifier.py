@@ -11,8 +11,8 @@ from headgate.durable.bus.events import Event
 from headgate.errors import InvalidPayloadError, NotFoundError, TransientError
 from headgate.notify.alert_rows import ESCALATIONS_DUE, escalation_key
 from headgate.notify.decisions import Fate
+from headgate.notify.enums import AlertStatus, DefaultRoute, DeliveryState, Severity
 from headgate.notify.notices import Audience
-from headgate.notify.vocabulary import AlertStatus, DefaultRoute, DeliveryState, Severity
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.requests import Put
 from tests.unit.notify.rig import TWO_FILES, World

@@ -11,11 +11,11 @@ import pytest
 from headgate.clock import SystemClock
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import TransientError
-from headgate.notify.channels import open_channels
+from headgate.notify.channels.factory import open_channels
+from headgate.notify.channels.pagerduty import incident_key
 from headgate.notify.configuration import parse_config
+from headgate.notify.enums import Action, Severity
 from headgate.notify.messages import Channel
-from headgate.notify.pagerduty import incident_key
-from headgate.notify.vocabulary import Action, Severity
 from tests.stores import open_sqlite
 from tests.unit.notify.rig import LocalService, Reply, Request, a_message, surroundings
 

@@ -14,11 +14,11 @@ from headgate.clock import SystemClock, VirtualClock
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import ThrottledError, TransientError
 from headgate.ids import IdMaker
-from headgate.notify.channels import open_channels
+from headgate.notify.channels.factory import open_channels
+from headgate.notify.channels.slack_threads import BEGINS_WITHIN_SECONDS, Place, Threads
 from headgate.notify.configuration import parse_config
+from headgate.notify.enums import Action, Severity
 from headgate.notify.messages import Channel
-from headgate.notify.slack_threads import BEGINS_WITHIN_SECONDS, Place, Threads
-from headgate.notify.vocabulary import Action, Severity
 from headgate.store.sqlite.store import SqliteStore
 from tests.stores import open_sqlite
 from tests.unit.notify.rig import LocalService, Reply, Request, a_message, surroundings

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from headgate.clock import SystemClock
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import TransientError
-from headgate.notify.channels import open_channels
+from headgate.notify.channels.factory import open_channels
 from headgate.notify.configuration import parse_config
 from headgate.notify.messages import Channel
 from tests.stores import open_sqlite

@@ -12,10 +12,10 @@ import pytest
 from headgate.clock import SystemClock
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import SettingsError, TransientError
-from headgate.notify.channels import open_channels
+from headgate.notify.channels.factory import open_channels
+from headgate.notify.channels.sns import secret_fetch
 from headgate.notify.configuration import parse_config
 from headgate.notify.messages import Channel
-from headgate.notify.sns import secret_fetch
 from tests.ministack import REGION, Ministack, aws_session, fresh_account
 from tests.stores import open_sqlite
 from tests.unit.notify.rig import a_message, surroundings

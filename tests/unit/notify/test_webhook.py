@@ -16,10 +16,10 @@ from headgate.durable.bus.egress_policy import Destinations
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import SettingsError, TransientError
 from headgate.ids import IdMaker
-from headgate.notify.channels import Surroundings, open_channels
+from headgate.notify.channels.factory import Surroundings, open_channels
+from headgate.notify.channels.webhook import signing_key
 from headgate.notify.configuration import parse_config
 from headgate.notify.messages import Channel
-from headgate.notify.webhook import signing_key
 from headgate.settings import Secret
 from headgate.store.sqlite.store import SqliteStore
 from tests.stores import open_sqlite

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.durable.bus.events import Event
-from headgate.notify.vocabulary import INFRASTRUCTURE
+from headgate.notify.enums import INFRASTRUCTURE
 from headgate.pipelines.alarms import Alarms
 from headgate.pipelines.definition import Json
 from headgate.pipelines.event_names import EventName

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headgate.durable.sdk.app import App
-from headgate.notify.vocabulary import INFRASTRUCTURE
+from headgate.notify.enums import INFRASTRUCTURE
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.vocabulary import RunStatus
 from tests.acceptance.pipeline_world import World

@@ -12,9 +12,9 @@ import pytest
 from headgate.durable.bus.events import Event
 from headgate.durable.bus.subscriptions import Filter, Subscription, matches
 from headgate.errors import InvalidPayloadError, NotFoundError
-from headgate.notify.delivering import CHANNEL_FAILED, CHANNEL_RECOVERED
+from headgate.notify.deliverer import CHANNEL_FAILED, CHANNEL_RECOVERED
+from headgate.notify.enums import DefaultRoute, Severity
 from headgate.notify.notices import NEWS, TYPE_PREFIX, event_type
-from headgate.notify.vocabulary import DefaultRoute, Severity
 from headgate.pipelines.catalogue import CATALOGUE, alerting, find, resolved_keys
 from headgate.pipelines.event_names import ALIASES, EventName
 from headgate.pipelines.event_types import SUBJECTS, EventType, Scope

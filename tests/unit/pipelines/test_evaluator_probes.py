@@ -19,7 +19,7 @@ from headgate.errors import DefinitionError
 from headgate.pipelines.evaluator_probes import probes
 from headgate.pipelines.evaluator_protocol import Answer, of_failure
 from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
-from headgate.triggers.aws_clients import AwsClients
+from headgate.triggers.aws.clients import AwsClients
 from headgate.triggers.contract import TriggerFailedError
 from tests.unit.pipelines.evaluator_rig import NOW, Server, question, reply, serving
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from headgate.notify.vocabulary import INFRASTRUCTURE
+from headgate.notify.enums import INFRASTRUCTURE
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.heartbeats import Change, Heartbeat, Heartbeats, Who, decide
 from headgate.store.model.schema import Key, Table

@@ -14,7 +14,7 @@ import pytest
 
 from headgate.errors import ConflictError, InvalidPayloadError
 from headgate.ids import IdMaker
-from headgate.notify.vocabulary import INFRASTRUCTURE, Severity
+from headgate.notify.enums import INFRASTRUCTURE, Severity
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.pipeline_events import (
     DETAIL_BYTES_MAX,

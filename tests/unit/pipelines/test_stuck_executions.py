@@ -10,7 +10,7 @@ import pytest
 import headgate as hg
 from headgate.clock import Clock
 from headgate.notify.alert_rows import Alert
-from headgate.notify.vocabulary import AlertStatus, Severity
+from headgate.notify.enums import AlertStatus, Severity
 from headgate.pipeline_wiring import OpenPipelines, open_pipelines
 from headgate.pipelines.stuck_executions import LOOK_SECONDS
 from headgate.settings import Settings

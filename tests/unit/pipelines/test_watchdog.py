@@ -10,7 +10,7 @@ import pytest
 
 from headgate.durable.model.duration import Seconds
 from headgate.errors import TransientError
-from headgate.notify.vocabulary import INFRASTRUCTURE
+from headgate.notify.enums import INFRASTRUCTURE
 from headgate.pipelines.definition import Exclusions, Inclusions, Period, Schedule, Sla
 from headgate.pipelines.event_names import EventName
 from headgate.pipelines.heartbeats import Heartbeats

@@ -26,9 +26,9 @@ from headgate.serve.pool import WorkPool
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.keyring import Keyring
 from headgate.telemetry import Metrics, Tracing
-from headgate.triggers.command import CommandKind
 from headgate.triggers.config import Config
 from headgate.triggers.contract import FailureCategory, Job, JobState, Polled, Started, failed, running
+from headgate.triggers.local.command import CommandKind
 from headgate.triggers.registry import TriggerKinds
 from headgate.triggers.secret_sources import SecretSources
 

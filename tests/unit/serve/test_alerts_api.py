@@ -15,7 +15,7 @@ from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.health.audit.log import Audit
-from headgate.notify.vocabulary import Severity
+from headgate.notify.enums import Severity
 from headgate.serve.alerts import alert_routes
 from headgate.serve.health import Health, Phase
 from headgate.serve.http import build_http

@@ -15,9 +15,9 @@ from headgate.clock import SystemClock
 from headgate.durable.bus.egress_policy import Destinations
 from headgate.durable.client.client import Client
 from headgate.fanout.service import FanoutService
-from headgate.triggers.aws_clients import AwsClients
+from headgate.triggers.aws.clients import AwsClients
 from headgate.triggers.contract import TriggerOrder
-from headgate.triggers.outbound import Outbound
+from headgate.triggers.http.client import Outbound
 from headgate.triggers.registry import TriggerKinds, trigger_kinds
 from headgate.triggers.secret_sources import SecretSources
 

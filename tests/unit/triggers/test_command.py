@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 
 from headgate.clock import SystemClock
-from headgate.triggers.command import CommandConfig, CommandKind
-from headgate.triggers.command_records import CommandRecord
 from headgate.triggers.contract import (
     FailureCategory,
     Job,
@@ -25,6 +23,8 @@ from headgate.triggers.contract import (
     StartStatus,
     TriggerFailedError,
 )
+from headgate.triggers.local.command import CommandConfig, CommandKind
+from headgate.triggers.local.command_records import CommandRecord
 from tests.unit.triggers.rigs import RUN_ID, kinds, order
 
 ENVIRON = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.triggers.contract import FailureCategory, JobState, TriggerFailedError, TriggerOrder
-from headgate.triggers.databricks import judge
+from headgate.triggers.http.databricks import judge
 from headgate.triggers.registry import TriggerKinds
 from tests.unit.triggers.emulators import Databricks
 from tests.unit.triggers.rigs import RUN_ID, Api, kinds, order, serving

@@ -6,7 +6,7 @@ import pytest
 
 from headgate.pipelines import vocabulary
 from headgate.triggers.contract import FailureCategory, JobState, shown
-from headgate.triggers.failure_texts import category_of
+from headgate.triggers.failure_patterns import category_of
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from headgate.triggers.aws.glue_logs import GlueLogs, failure_reason, log4j_error
 from headgate.triggers.contract import FailureCategory, JobState
-from headgate.triggers.glue_logs import GlueLogs, failure_reason, log4j_error
 
 INSIGHT = (
     '[Glue Exception Analysis] {"Event":"GlueExceptionAnalysisJobFailed","Timestamp":1700000000000,'

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.triggers.aws.lambda_function import failure_of
 from headgate.triggers.contract import FailureCategory
-from headgate.triggers.lambda_function import failure_of
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.triggers.aws.step_function import execution_arn, judge
 from headgate.triggers.contract import FailureCategory, JobState
-from headgate.triggers.step_function import execution_arn, judge
 
 MACHINE = "arn:aws:states:eu-west-1:123456789012:stateMachine:load"
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from headgate.triggers.aws_clients import AwsClients, answered, aws_call, error_code
+from headgate.triggers.aws.clients import AwsClients, answered, aws_call, error_code
 from headgate.triggers.config import Config
 from headgate.triggers.contract import (
     FailureCategory,
@@ -24,7 +24,7 @@ from headgate.triggers.contract import (
     failed,
     running,
 )
-from headgate.triggers.failure_texts import category_of
+from headgate.triggers.failure_patterns import category_of
 
 _ARN: Final = re.compile(r"arn:(aws[\w-]*):states:([a-z0-9-]+):(\d{12}):stateMachine:([^:*\s]+)(:[^:*\s]+)?")
 # Errors of the machine itself: it says the same next time.

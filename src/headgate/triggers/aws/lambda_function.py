@@ -14,7 +14,7 @@ import msgspec
 
 from headgate import shapes
 from headgate.durable.model.duration import Seconds
-from headgate.triggers.aws_clients import AwsClients, aws_call
+from headgate.triggers.aws.clients import AwsClients, aws_call
 from headgate.triggers.config import Config, between, check_name
 from headgate.triggers.contract import (
     Job,
@@ -26,7 +26,7 @@ from headgate.triggers.contract import (
     running,
     shown,
 )
-from headgate.triggers.failure_texts import category_of
+from headgate.triggers.failure_patterns import category_of
 
 # The longest that a function may take, and a little for the way.
 _TIMEOUT_SECONDS: Final = 905.0

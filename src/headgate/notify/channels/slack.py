@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import ThrottledError, TransientError
+from headgate.notify.channels.http_post import Answer, Poster
+from headgate.notify.channels.slack_threads import Place, Threads
 from headgate.notify.credentials import Credential
+from headgate.notify.enums import Action, Severity
 from headgate.notify.messages import Message, line
-from headgate.notify.posting import Answer, Poster
-from headgate.notify.slack_threads import Place, Threads
-from headgate.notify.vocabulary import Action, Severity
 
 API_URL: Final = "https://slack.com/api"
 # Tokens of bots and users, those that rotate included. Slack's own rule is only that they begin so.

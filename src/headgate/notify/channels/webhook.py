@@ -13,8 +13,8 @@ import msgspec
 from headgate.durable.bus.events import Event
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.errors import TransientError
+from headgate.notify.enums import Action
 from headgate.notify.messages import Message
-from headgate.notify.vocabulary import Action
 from headgate.settings import Secret
 
 TYPE_PREFIX: Final = "headgate.alert"

@@ -24,11 +24,11 @@ from headgate.errors import NotFoundError, ThrottledError, TransientError
 from headgate.ids import IdMaker
 from headgate.notify.alert_rows import Alert, Delivery, delivery_name
 from headgate.notify.alerts import DELIVER, Alerts, DeliveryOrder, ordered
+from headgate.notify.enums import INFRASTRUCTURE, Action, AlertStatus, DefaultRoute, DeliveryState, Severity
 from headgate.notify.messages import Channel, NotYetError, line, message_of, trial_message
 from headgate.notify.notices import NEWS, TYPE_PREFIX, Notice, event_type
 from headgate.notify.notifier import Notifier
 from headgate.notify.routes import Route, remaining
-from headgate.notify.vocabulary import INFRASTRUCTURE, Action, AlertStatus, DefaultRoute, DeliveryState, Severity
 from headgate.store.resilience.circuit_breaker import Breaker, BreakerLimits, BreakerState
 
 CHANNEL_FAILED: Final = "ALERT_CHANNEL_FAILED"

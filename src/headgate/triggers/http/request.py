@@ -20,7 +20,7 @@ from headgate.triggers.contract import (
     completed,
     running,
 )
-from headgate.triggers.outbound import TIMEOUT_SECONDS, TRIES, Outbound, Request
+from headgate.triggers.http.client import TIMEOUT_SECONDS, TRIES, Outbound, Request
 
 _TIMEOUT_SECONDS_MAX: Final = 900.0
 _RETRIES_MAX: Final = 10

@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from headgate import shapes
-from headgate.triggers.aws_clients import error_code
+from headgate.triggers.aws.clients import error_code
 from headgate.triggers.contract import JobState, Polled, failed, shown
-from headgate.triggers.failure_texts import category_of
+from headgate.triggers.failure_patterns import category_of
 
 INSIGHTS_SUFFIX: Final = "-job-insights-rca-driver"
 INSIGHTS_EVENT: Final = "GlueExceptionAnalysisJobFailed"

@@ -11,8 +11,8 @@ import msgspec
 
 from headgate.durable.model.records import instant
 from headgate.errors import TransientError
+from headgate.notify.enums import Action
 from headgate.notify.messages import Message
-from headgate.notify.vocabulary import Action
 
 BYTES_MAX: Final = 10_000_000
 KEPT: Final = 5

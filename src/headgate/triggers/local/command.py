@@ -17,8 +17,6 @@ from typing import ClassVar, Final
 
 from headgate.clock import Clock
 from headgate.durable.model.duration import Seconds
-from headgate.triggers.command_process import Command, Finished, kill_group, run
-from headgate.triggers.command_records import Begun, CommandRecord, Ended, sweep
 from headgate.triggers.config import Config, between
 from headgate.triggers.contract import (
     FailureCategory,
@@ -31,6 +29,8 @@ from headgate.triggers.contract import (
     failed,
     shown,
 )
+from headgate.triggers.local.command_process import Command, Finished, kill_group, run
+from headgate.triggers.local.command_records import Begun, CommandRecord, Ended, sweep
 
 # What a program needs to find its way; everything else is named in the config.
 INHERITED: Final = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from headgate.triggers.aws_clients import AwsClients, answered, aws_call
+from headgate.triggers.aws.clients import AwsClients, answered, aws_call
 from headgate.triggers.config import Config, between, check_name
 from headgate.triggers.contract import (
     Job,
@@ -17,7 +17,7 @@ from headgate.triggers.contract import (
     failed,
     running,
 )
-from headgate.triggers.failure_texts import category_of
+from headgate.triggers.failure_patterns import category_of
 
 _DRIVERS: Final = ("sparkSubmit", "hive")
 _FAILED: Final = frozenset({"FAILED", "CANCELLED"})

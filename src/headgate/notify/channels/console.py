@@ -7,8 +7,8 @@ from typing import Final, TextIO
 
 from headgate.durable.model.records import instant
 from headgate.errors import TransientError
+from headgate.notify.enums import Action, Severity
 from headgate.notify.messages import Message
-from headgate.notify.vocabulary import Action, Severity
 
 _COLOURS: Final = {Severity.CRITICAL: "\x1b[31m", Severity.WARNING: "\x1b[33m", Severity.INFO: "\x1b[36m"}
 _PLAIN: Final = "\x1b[0m"

@@ -26,8 +26,8 @@ from headgate.triggers.contract import (
     failed,
     running,
 )
-from headgate.triggers.failure_texts import category_of
-from headgate.triggers.outbound import TIMEOUT_SECONDS, Answer, Outbound, Request, json_headers
+from headgate.triggers.failure_patterns import category_of
+from headgate.triggers.http.client import TIMEOUT_SECONDS, Answer, Outbound, Request, json_headers
 
 _TASKS_SHOWN: Final = 5
 _TOKENS_MAX: Final = 256

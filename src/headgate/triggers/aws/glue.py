@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal
 
-from headgate.triggers.aws_clients import AwsClients, answered, aws_call
+from headgate.triggers.aws.clients import AwsClients, answered, aws_call
+from headgate.triggers.aws.glue_logs import GlueLogs
 from headgate.triggers.config import Config, between, check_name
 from headgate.triggers.contract import (
     FailureCategory,
@@ -21,8 +22,7 @@ from headgate.triggers.contract import (
     failed,
     running,
 )
-from headgate.triggers.failure_texts import category_of
-from headgate.triggers.glue_logs import GlueLogs
+from headgate.triggers.failure_patterns import category_of
 
 RUN_ARGUMENT: Final = "--headgate_run_id"
 _RUNS_LOOKED_AT: Final = 200

@@ -9,8 +9,8 @@ import msgspec
 
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import SettingsError, ThrottledError, TransientError
+from headgate.notify.enums import Action
 from headgate.notify.messages import Message, line
-from headgate.notify.vocabulary import Action
 
 TIMEOUT_SECONDS: Final = 10
 _SUBJECT_MAX: Final = 100

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal
 
-from headgate.triggers.aws_clients import AwsClients, answered, aws_call
+from headgate.triggers.aws.clients import AwsClients, answered, aws_call
 from headgate.triggers.config import Config, check_name
 from headgate.triggers.contract import Job, JobState, Polled, Started, external_id_of, failed, running
-from headgate.triggers.failure_texts import category_of
+from headgate.triggers.failure_patterns import category_of
 
 _PAGES_MAX: Final = 4
 _NAME_CHARS_MAX: Final = 256

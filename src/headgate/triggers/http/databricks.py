@@ -24,8 +24,8 @@ from headgate.triggers.contract import (
     failed,
     running,
 )
-from headgate.triggers.failure_texts import category_of
-from headgate.triggers.outbound import TIMEOUT_SECONDS, Answer, Outbound, Request, json_headers
+from headgate.triggers.failure_patterns import category_of
+from headgate.triggers.http.client import TIMEOUT_SECONDS, Answer, Outbound, Request, json_headers
 
 _ENDED: Final = frozenset({"TERMINATED", "SKIPPED", "INTERNAL_ERROR"})
 _GOOD: Final = frozenset({"SUCCESS", "SUCCESS_WITH_FAILURES"})

@@ -13,7 +13,15 @@ from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.ids import IdMaker
-from headgate.notify.alert_file import FileChannel
+from headgate.notify.channels.console import ConsoleChannel
+from headgate.notify.channels.file import FileChannel
+from headgate.notify.channels.http_post import Poster
+from headgate.notify.channels.pagerduty import ROUTING_KEY, PagerDutyChannel
+from headgate.notify.channels.slack import TOKEN, SlackChannel
+from headgate.notify.channels.slack_threads import Threads
+from headgate.notify.channels.smtp import PASSWORD, EmailChannel, MailServer
+from headgate.notify.channels.sns import SnsChannel, aws_client, secret_fetch
+from headgate.notify.channels.webhook import SECRET, WebhookChannel, signing_key
 from headgate.notify.configuration import (
     ChannelSpec,
     ConsoleSpec,
@@ -25,16 +33,8 @@ from headgate.notify.configuration import (
     SnsSpec,
     WebhookSpec,
 )
-from headgate.notify.console import ConsoleChannel
 from headgate.notify.credentials import Credential
 from headgate.notify.messages import Channel
-from headgate.notify.pagerduty import ROUTING_KEY, PagerDutyChannel
-from headgate.notify.posting import Poster
-from headgate.notify.slack import TOKEN, SlackChannel
-from headgate.notify.slack_threads import Threads
-from headgate.notify.smtp import PASSWORD, EmailChannel, MailServer
-from headgate.notify.sns import SnsChannel, aws_client, secret_fetch
-from headgate.notify.webhook import SECRET, WebhookChannel, signing_key
 from headgate.store.port import Store
 
 

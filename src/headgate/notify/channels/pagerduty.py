@@ -11,10 +11,10 @@ import msgspec
 from headgate.durable.model.failures import NonRetryable
 from headgate.durable.model.records import instant
 from headgate.errors import TransientError
+from headgate.notify.channels.http_post import Poster
 from headgate.notify.credentials import Credential
+from headgate.notify.enums import Action
 from headgate.notify.messages import Message, line
-from headgate.notify.posting import Poster
-from headgate.notify.vocabulary import Action
 
 API_URL: Final = "https://events.pagerduty.com"
 ROUTING_KEY: Final = re.compile(r"[A-Za-z0-9]{32}")

@@ -18,8 +18,8 @@ from headgate.durable.model.failures import NonRetryable
 from headgate.durable.model.records import instant
 from headgate.errors import TransientError
 from headgate.notify.credentials import Credential
+from headgate.notify.enums import Action
 from headgate.notify.messages import Message, line
-from headgate.notify.vocabulary import Action
 
 TIMEOUT_SECONDS: Final = 15.0
 PASSWORD: Final = re.compile(r"[ -~]{1,512}")

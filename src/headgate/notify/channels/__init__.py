@@ -1,0 +1,1 @@
+"""Channels: say here what this part is for."""

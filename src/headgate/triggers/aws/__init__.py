@@ -1,0 +1,1 @@
+"""Aws: say here what this part is for."""

@@ -1,0 +1,1 @@
+"""Local: say here what this part is for."""
