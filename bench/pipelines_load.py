@@ -10,10 +10,10 @@ from bench.measure import Figure
 from bench.pipelines_service import LANDED, Bench, define, load, pipeline, processor_share, running
 from headgate.clock import SystemClock
 from headgate.durable.model.duration import Seconds
-from headgate.pipelines.definition import Pipeline, Readiness, Rule, Schedule
-from headgate.pipelines.pursuit_check import Lifecycle
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.watchdog import Watchdog, build_watchdog
+from headgate.pipelines.definition.model import Pipeline, Readiness, Rule, Schedule
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.watchdog.liveness_check import Lifecycle
+from headgate.pipelines.watchdog.watchdog import Watchdog, build_watchdog
 
 COUNT = 10_000
 IDLE_SHARE_MAX = 0.02

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from time import process_time
 
 from bench.measure import ROUNDS, Figure
-from headgate.pipelines.definition import Rule
-from headgate.pipelines.facts import Facts
-from headgate.pipelines.rules import compile_rules, evaluate
+from headgate.pipelines.definition.model import Rule
+from headgate.pipelines.rules.facts import Facts
+from headgate.pipelines.rules.rules import compile_rules, evaluate
 from headgate.pipelines.sensors import Sensor
 
 GOAL_PER_SECOND = 100_000

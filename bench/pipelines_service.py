@@ -12,9 +12,9 @@ from typing import Any
 
 import headgate as hg
 from headgate.clock import SystemClock
-from headgate.pipelines.definition import Pipeline, Readiness, Rule, Schedule, SensorTrigger, TriggerSpec
-from headgate.pipelines.loops import PipelineLoops
-from headgate.pipelines.pipeline_rows import StoredPipeline, change_writes, moment_text
+from headgate.pipelines.background_threads import PipelineLoops
+from headgate.pipelines.catalog.rows import StoredPipeline, change_writes, moment_text
+from headgate.pipelines.definition.model import Pipeline, Readiness, Rule, Schedule, SensorTrigger, TriggerSpec
 from headgate.pipelines.service import PipelineService
 from headgate.settings import Settings
 from headgate.store.model.conditions import absent

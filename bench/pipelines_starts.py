@@ -10,7 +10,7 @@ from time import perf_counter, process_time
 from bench.measure import Figure
 from bench.pipelines_service import LANDED, ORDERS, Bench, dates, define, load, percentile, pipeline, running
 from bench.rows import ROWS, open_raw, row
-from headgate.pipelines.run_rows import Slot
+from headgate.pipelines.runs.rows import Slot
 
 P50_MS = 20.0
 P99_MS = 100.0

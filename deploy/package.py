@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 import headgate
-from headgate.pipelines.starting import FILE
+from headgate.pipelines.lifecycle.starter import FILE
 
 # What only a server, or the command line, needs.
 LEFT_OUT: Final = frozenset(

@@ -13,7 +13,7 @@ import typer.main
 from headgate import errors
 from headgate.cli.main import load
 from headgate.notify import messages as _messages
-from headgate.pipelines import problems as _problems
+from headgate.pipelines.definition import problems as _problems
 from headgate.settings import describe
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.model.schema import Table

@@ -143,7 +143,7 @@ class Cloud:
 
     def deploy(self, passed_on_to: str) -> None:
         """Make the functions of the machine, the machine, and the mapping from the stream to the router."""
-        from headgate.pipelines.starting import lifecycle_definition
+        from headgate.pipelines.lifecycle.starter import lifecycle_definition
 
         for function in {*MACHINE_FUNCTIONS.values(), "stream-router", JOB}:
             self._make_function(function, f"{passed_on_to}/{function}")

@@ -11,9 +11,7 @@ from headgate.asl.executions import ExecutionStatus
 from headgate.asl.runtime.durable_host import WORKFLOW
 from headgate.durable.model.duration import Duration, Seconds, seconds
 from headgate.durable.sdk.app import App
-from headgate.pipelines.calls import Answer
-from headgate.pipelines.clockwork import Defined
-from headgate.pipelines.definition import (
+from headgate.pipelines.definition.model import (
     Budgets,
     Json,
     Pipeline,
@@ -24,15 +22,17 @@ from headgate.pipelines.definition import (
     SensorTrigger,
     TriggerSpec,
 )
-from headgate.pipelines.due_slots import timetables
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.locks import Lock, evaluation_key
-from headgate.pipelines.pipeline_events import StoredPipelineEvent
-from headgate.pipelines.run_rows import Run, RunLog, Slot
+from headgate.pipelines.enums import FailureCategory, JobState, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.events.outbox import StoredPipelineEvent
+from headgate.pipelines.lifecycle.messages import Answer
+from headgate.pipelines.lifecycle.scheduler import Defined
+from headgate.pipelines.lifecycle.starter import MACHINE
+from headgate.pipelines.runs.locks import Lock, evaluation_key
+from headgate.pipelines.runs.rows import Run, RunLog, Slot
+from headgate.pipelines.schedule.timetables import timetables
 from headgate.pipelines.service import PipelineService
-from headgate.pipelines.starting import MACHINE
-from headgate.pipelines.traits import TraitPush
-from headgate.pipelines.vocabulary import FailureCategory, JobState, RunStatus
+from headgate.pipelines.traits.traits import TraitPush
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Change
 from headgate.testing import Environment

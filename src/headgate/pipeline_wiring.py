@@ -30,33 +30,33 @@ from headgate.notify.mutes import Change, Commit, Mutes
 from headgate.notify.notices import NOBODY, Audience, Notice
 from headgate.notify.notifier import Notifier
 from headgate.pipelines import alarms
-from headgate.pipelines.archetypes import load_archetypes
-from headgate.pipelines.backfilling import Backfilling
-from headgate.pipelines.backfills import Backfills
-from headgate.pipelines.calendar_store import CalendarStore
-from headgate.pipelines.calls import Answer
-from headgate.pipelines.catalogue import CATALOGUE
-from headgate.pipelines.evaluator_breaker import EvaluatorBreakers
-from headgate.pipelines.evaluator_builtin import BuiltinEvaluator
-from headgate.pipelines.evaluator_http import HttpEvaluator
-from headgate.pipelines.evaluator_probes import probes
-from headgate.pipelines.evaluator_process import ProcessEvaluator
-from headgate.pipelines.evaluators import Evaluators, TraitOrder
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.heartbeats import Heartbeats
-from headgate.pipelines.loading import Known, load_folder
-from headgate.pipelines.one_shots import OneShots
-from headgate.pipelines.pipeline_events import PipelineEvent
-from headgate.pipelines.problems import InvalidPipelineError, Problem, errors_of
-from headgate.pipelines.pursuit_check import Lifecycle
-from headgate.pipelines.run_rows import Slot
+from headgate.pipelines.authoring.archetypes import load_archetypes
+from headgate.pipelines.authoring.loader import Known, load_folder
+from headgate.pipelines.catalog.calendar_store import CalendarStore
+from headgate.pipelines.definition.problems import InvalidPipelineError, Problem, errors_of
+from headgate.pipelines.events.catalogue import CATALOGUE
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.events.outbox import PipelineEvent
+from headgate.pipelines.lifecycle.eventbridge_timers import OneShots
+from headgate.pipelines.lifecycle.messages import Answer
+from headgate.pipelines.lifecycle.starter import MACHINE
+from headgate.pipelines.lifecycle.step_functions import StepFunctions
+from headgate.pipelines.operations.backfill_runner import Backfilling
+from headgate.pipelines.operations.backfills import Backfills
+from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.service import Engine, PipelineService
-from headgate.pipelines.sla_timers import SlaMonitor
-from headgate.pipelines.starting import MACHINE
-from headgate.pipelines.step_functions import StepFunctions
-from headgate.pipelines.trait_rows import TraitResult
-from headgate.pipelines.verdicts import Verdicts
-from headgate.pipelines.watchdog import Watchdog, build_watchdog
+from headgate.pipelines.traits.breaker import EvaluatorBreakers
+from headgate.pipelines.traits.builtin import BuiltinEvaluator
+from headgate.pipelines.traits.evaluators import Evaluators, TraitOrder
+from headgate.pipelines.traits.http import HttpEvaluator
+from headgate.pipelines.traits.probes import probes
+from headgate.pipelines.traits.rows import TraitResult
+from headgate.pipelines.traits.subprocess import ProcessEvaluator
+from headgate.pipelines.watchdog.heartbeats import Heartbeats
+from headgate.pipelines.watchdog.liveness_check import Lifecycle
+from headgate.pipelines.watchdog.sla_monitor import SlaMonitor
+from headgate.pipelines.watchdog.verdicts import Verdicts
+from headgate.pipelines.watchdog.watchdog import Watchdog, build_watchdog
 from headgate.settings import Settings
 from headgate.store.model.requests import Write
 from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerState

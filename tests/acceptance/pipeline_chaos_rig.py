@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 
 from headgate.durable.model.duration import Duration, Seconds, seconds
-from headgate.pipelines.definition import (
+from headgate.pipelines.definition.model import (
     History,
     Period,
     Pipeline,
@@ -21,10 +21,10 @@ from headgate.pipelines.definition import (
     Sla,
     Upstream,
 )
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.locks import evaluation_key
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.vocabulary import RunStatus
+from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.runs.locks import evaluation_key
+from headgate.pipelines.runs.rows import Slot
 from tests.pipeline_rig import pipeline
 from tests.unit.pipelines.parts_rig import WatchRig
 

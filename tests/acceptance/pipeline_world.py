@@ -13,14 +13,14 @@ from headgate.durable.model.duration import Duration, seconds
 from headgate.durable.sdk.app import App
 from headgate.notify.alert_rows import Alert
 from headgate.pipeline_wiring import OpenPipelines, apply_folder, open_pipelines
-from headgate.pipelines.clockwork import Defined
-from headgate.pipelines.due_slots import timetables
-from headgate.pipelines.heartbeats import Heartbeats, Who
-from headgate.pipelines.manual import ManualActions
-from headgate.pipelines.pipeline_events import StoredPipelineEvent
-from headgate.pipelines.run_rows import Run
-from headgate.pipelines.verdicts import StoredVerdict
-from headgate.pipelines.watchdog import TICK_SECONDS
+from headgate.pipelines.events.outbox import StoredPipelineEvent
+from headgate.pipelines.lifecycle.scheduler import Defined
+from headgate.pipelines.operations.manual import ManualActions
+from headgate.pipelines.runs.rows import Run
+from headgate.pipelines.schedule.timetables import timetables
+from headgate.pipelines.watchdog.heartbeats import Heartbeats, Who
+from headgate.pipelines.watchdog.verdicts import StoredVerdict
+from headgate.pipelines.watchdog.watchdog import TICK_SECONDS
 from headgate.settings import Settings
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Change

@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate.pipelines.definition import Json, PostRun, Rule, Schedule, SensorTrigger
-from headgate.pipelines.event_names import EventName as E
+from headgate.pipelines.definition.model import Json, PostRun, Rule, Schedule, SensorTrigger
+from headgate.pipelines.enums import ExpectationKind, FailureCategory, RerunReason, RunStatus
+from headgate.pipelines.events.names import EventName as E
 from headgate.pipelines.sensors import sensor_key
-from headgate.pipelines.vocabulary import ExpectationKind, FailureCategory, RerunReason, RunStatus
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.triggers.contract import TriggerFailedError
 from tests.acceptance.pipeline_chaos_rig import (

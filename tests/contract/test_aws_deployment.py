@@ -35,9 +35,9 @@ from headgate.errors import (
     ThrottledError,
     VersionConflictError,
 )
-from headgate.pipelines import starting
-from headgate.pipelines.starting import lifecycle_definition
-from headgate.pipelines.watchdog import LIMIT_SECONDS
+from headgate.pipelines.lifecycle import starter as starting
+from headgate.pipelines.lifecycle.starter import lifecycle_definition
+from headgate.pipelines.watchdog.watchdog import LIMIT_SECONDS
 from headgate.settings import describe
 from headgate.store.catalogue.tables import ACTIVITIES, ALL_TABLES, INBOXES, TIMERS
 from headgate.store.dynamodb.marshalling import to_attributes
@@ -76,8 +76,8 @@ def test_functions__as_terraform_makes_them__have_handlers_tables_and_time() -> 
     # Lambda ends whatever takes longer, and every check of the watchdog must have had its time before that.
     assert all(each["timeout_seconds"] <= 900 for each in FUNCTIONS.values())
     with Rig() as rig:
-        from headgate.pipelines.pursuit_check import Lifecycle
-        from headgate.pipelines.watchdog import build_watchdog
+        from headgate.pipelines.watchdog.liveness_check import Lifecycle
+        from headgate.pipelines.watchdog.watchdog import build_watchdog
 
         lifecycle = Lifecycle(is_open=lambda _: True, orchestrate=rig.pipelines.orchestrator, end_job=lambda _: None)
         watchdog = build_watchdog(rig.parts, rig.pipelines.definitions, rig.pipelines.starter, lifecycle)
@@ -247,7 +247,7 @@ def test_package__unpacked_without_anything_else_installed__has_all_that_the_han
         [
             f"import sys; sys.path.insert(0, {str(task)!r})",
             *[f"from {module} import {name}" for module, _, name in handlers],
-            "from headgate.pipelines.starting import lifecycle_definition; assert lifecycle_definition()",
+            "from headgate.pipelines.lifecycle.starter import lifecycle_definition; assert lifecycle_definition()",
             "from headgate.wiring import load_app; assert load_app('orders:app').name == 'orders'",
             "class Context:",
             "    aws_request_id = 'r1'",

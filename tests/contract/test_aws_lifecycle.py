@@ -15,17 +15,17 @@ from msgspec.structs import replace
 from headgate.aws import handlers
 from headgate.aws.lifecycle_topic import LifecycleTopic
 from headgate.durable.model.duration import Seconds
-from headgate.pipelines.definition import Exclusions, Pipeline, Readiness, Schedule, Sla, Trait, TriggerSpec
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.locks import evaluation_key
-from headgate.pipelines.one_shots import schedule_name
+from headgate.pipelines.definition.model import Exclusions, Pipeline, Readiness, Schedule, Sla, Trait, TriggerSpec
+from headgate.pipelines.enums import Cause, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.lifecycle.eventbridge_timers import schedule_name
+from headgate.pipelines.lifecycle.starter import execution_name
+from headgate.pipelines.lifecycle.step_functions import START_TARGET
+from headgate.pipelines.readiness.waiters import WaitKind
 from headgate.pipelines.row_codec import row
-from headgate.pipelines.run_rows import RunLog, Slot
+from headgate.pipelines.runs.locks import evaluation_key
+from headgate.pipelines.runs.rows import RunLog, Slot
 from headgate.pipelines.service import PipelineService
-from headgate.pipelines.starting import execution_name
-from headgate.pipelines.step_functions import START_TARGET
-from headgate.pipelines.vocabulary import Cause, RunStatus
-from headgate.pipelines.waiting import WaitKind
 from headgate.store.catalogue.tables import PIPELINES, RUN_LOG
 from headgate.store.keyring import Keyring, Purpose
 from headgate.store.model.requests import Change, ChangeKind

@@ -19,7 +19,7 @@ from msgspec import Struct
 from headgate.asl.runtime.task_tokens import Callback, Told
 from headgate.durable.model.failures import ExecutionFailure
 from headgate.durable.sdk.app import App
-from headgate.pipelines.starting import FUNCTIONS, lifecycle_definition
+from headgate.pipelines.lifecycle.starter import FUNCTIONS, lifecycle_definition
 from headgate.testing import Environment
 from tests import lifecycle_answers
 from tests.asl_peers import Case, Outcome, inner_names, validate

@@ -20,10 +20,10 @@ import pytest
 from headgate.asl.executions import ExecutionStatus
 from headgate.durable.sdk.app import App
 from headgate.notify.enums import Severity
-from headgate.pipelines.event_names import EventName as E
-from headgate.pipelines.run_rows import Run, Slot
-from headgate.pipelines.verdicts import StoredVerdict
-from headgate.pipelines.vocabulary import Cause, ExpectationKind, ExpectationVerdict, RerunReason, RunStatus
+from headgate.pipelines.enums import Cause, ExpectationKind, ExpectationVerdict, RerunReason, RunStatus
+from headgate.pipelines.events.names import EventName as E
+from headgate.pipelines.runs.rows import Run, Slot
+from headgate.pipelines.watchdog.verdicts import StoredVerdict
 from tests.acceptance.pipeline_world import World
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "medallion"

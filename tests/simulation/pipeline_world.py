@@ -19,9 +19,7 @@ from headgate.durable.model.duration import Seconds
 from headgate.durable.model.records import NEVER_MS
 from headgate.durable.replay import sandbox as guard
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, TransientError
-from headgate.pipelines.clockwork import Clockwork, Defined
-from headgate.pipelines.controls import Controls
-from headgate.pipelines.definition import (
+from headgate.pipelines.definition.model import (
     Budgets,
     Monitoring,
     Period,
@@ -35,17 +33,19 @@ from headgate.pipelines.definition import (
     TriggerSpec,
     Upstream,
 )
-from headgate.pipelines.due_slots import timetables
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.locks import Locks, evaluation_key, lifetime_seconds
-from headgate.pipelines.pipeline_events import StoredPipelineEvent
-from headgate.pipelines.rerun_rows import request_key
+from headgate.pipelines.enums import FailureCategory, JobState, RerunReason, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.events.outbox import StoredPipelineEvent
+from headgate.pipelines.lifecycle.scheduler import Clockwork, Defined
 from headgate.pipelines.row_codec import struct_of
-from headgate.pipelines.run_rows import Run, Slot, run_of
-from headgate.pipelines.runs import Runs
+from headgate.pipelines.runs.controls import Controls
+from headgate.pipelines.runs.locks import Locks, evaluation_key, lifetime_seconds
+from headgate.pipelines.runs.rerun_rows import request_key
+from headgate.pipelines.runs.rows import Run, Slot, run_of
+from headgate.pipelines.runs.store import Runs
+from headgate.pipelines.schedule.timetables import timetables
 from headgate.pipelines.service import PipelineService
-from headgate.pipelines.traits import TraitPush
-from headgate.pipelines.vocabulary import FailureCategory, JobState, RerunReason, RunStatus
+from headgate.pipelines.traits.traits import TraitPush
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Query, Range, Sort
 from headgate.triggers.contract import Polled, Started, TriggerFailedError, TriggerOrder

@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.durable.model.duration import Seconds
-from headgate.pipelines.definition import Readiness, Rule
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.vocabulary import RunStatus
-from headgate.pipelines.waiting import WaitKind
+from headgate.pipelines.definition.model import Readiness, Rule
+from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.readiness.waiters import WaitKind
+from headgate.pipelines.runs.rows import Slot
 from tests.simulation.pipeline_world import LOOK_SECONDS, PipelineProcess, PipelineWorld
 
 # Read here, because tests themselves see no setting of the machine.

@@ -17,7 +17,7 @@ from headgate.durable.serverless.sqs import QueueUrls, WakeQueues
 from headgate.durable.serverless.turn_handler import InvokedTurns
 from headgate.durable.serverless.wake_sweep import WakeSweep
 from headgate.durable.serverless.wakeups import Due, WorkerWake, asked_by, load_due
-from headgate.pipelines.one_shots import OneShots
+from headgate.pipelines.lifecycle.eventbridge_timers import OneShots
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.table_names import TableNames
 from headgate.telemetry import configure_logs

@@ -26,11 +26,11 @@ from headgate.pipeline_wiring import (
     open_pipelines,
     open_step_functions,
 )
-from headgate.pipelines.calls import Answer
-from headgate.pipelines.heartbeats import Who
-from headgate.pipelines.loops import PipelineLoops
-from headgate.pipelines.starting import FUNCTIONS
-from headgate.pipelines.watchdog import TickReport
+from headgate.pipelines.background_threads import PipelineLoops
+from headgate.pipelines.lifecycle.messages import Answer
+from headgate.pipelines.lifecycle.starter import FUNCTIONS
+from headgate.pipelines.watchdog.heartbeats import Who
+from headgate.pipelines.watchdog.watchdog import TickReport
 from headgate.store.cache.read_through import Cache
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Change

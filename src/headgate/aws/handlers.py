@@ -12,7 +12,7 @@ from typing import TypeVar
 from headgate.aws.container import Container, container
 from headgate.aws.invocations import Context, Event, answered, is_over
 from headgate.errors import TransientError
-from headgate.pipelines.watchdog import REPORTING
+from headgate.pipelines.watchdog.watchdog import REPORTING
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headgate.errors import StoreIOError
-from headgate.pipelines.aws_refusals import asking
+from headgate.pipelines.lifecycle.aws_errors import asking
 from headgate.settings import Settings
 from headgate.triggers.aws.clients import AwsClients
 from headgate.wiring import keys_path

@@ -9,10 +9,10 @@ import structlog
 
 from headgate.durable.model.records import instant
 from headgate.errors import HeadgateError
-from headgate.pipelines.aws_refusals import asking
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.run_rows import run_log_of
-from headgate.pipelines.vocabulary import RunStatus
+from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.lifecycle.aws_errors import asking
+from headgate.pipelines.runs.rows import run_log_of
 from headgate.store.model.requests import Change
 
 _EVENTS: Final = {

@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from headgate.clock import Clock
-from headgate.pipelines.calls import Answer
-from headgate.pipelines.definition import Json
-from headgate.pipelines.one_shots import OneShots
-from headgate.pipelines.sla_timers import BREACH, WARNING
+from headgate.pipelines.definition.model import Json
+from headgate.pipelines.lifecycle.eventbridge_timers import OneShots
+from headgate.pipelines.lifecycle.messages import Answer
+from headgate.pipelines.watchdog.sla_monitor import BREACH, WARNING
 
 _MOMENTS: Final = {WARNING: "warningAt", BREACH: "breachAt"}
 # Who it is about, and since when the time of a relative SLA counts.

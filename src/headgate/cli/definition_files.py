@@ -13,9 +13,9 @@ from headgate.cli.session import Json, echo_json
 from headgate.errors import UserError
 
 if TYPE_CHECKING:
-    from headgate.pipelines.archetypes import Archetype
-    from headgate.pipelines.loading import Known, Loaded
-    from headgate.pipelines.problems import Problem
+    from headgate.pipelines.authoring.archetypes import Archetype
+    from headgate.pipelines.authoring.loader import Known, Loaded
+    from headgate.pipelines.definition.problems import Problem
 
 INVALID_EXIT_CODE: Final = 2
 PIPELINES: Final = "pipelines"
@@ -58,7 +58,7 @@ def load(paths: Sequence[str], archetypes: Path | None = None) -> Loaded:
 
     Raises `UserError` for a path that cannot be read, and `InvalidPipelineError` for archetypes that are none.
     """
-    from headgate.pipelines.loading import Loaded, together
+    from headgate.pipelines.authoring.loader import Loaded, together
 
     found = [_load(path, archetypes) for path in paths]
     pipelines = tuple(each for loaded in found for each in loaded.pipelines)
@@ -86,7 +86,7 @@ def strange_upstreams(loaded: Loaded, known_ids: Iterable[str]) -> list[Problem]
     """Return warnings for upstreams that are neither defined here nor known otherwise, with the places of who waits."""
     from msgspec.structs import replace
 
-    from headgate.pipelines.loading import unknown_upstreams
+    from headgate.pipelines.authoring.loader import unknown_upstreams
 
     places = {each.pipeline.id: each for each in loaded.pipelines}
     found = unknown_upstreams([each.pipeline for each in loaded.pipelines], known_ids)
@@ -116,8 +116,8 @@ def _refuse(paths: Sequence[str], errors: Sequence[Problem]) -> None:
 
 
 def _load(given: str, archetypes: Path | None) -> Loaded:
-    from headgate.pipelines.loading import FILE_BYTES_MAX, Loaded, load_folder, load_text
-    from headgate.pipelines.problems import Problem
+    from headgate.pipelines.authoring.loader import FILE_BYTES_MAX, Loaded, load_folder, load_text
+    from headgate.pipelines.definition.problems import Problem
 
     path = Path(given)
     if path.is_dir():
@@ -147,13 +147,13 @@ def _named(loaded: Loaded, folder: Path) -> Loaded:
 
 def _known(folder: Path, archetypes: Path | None) -> Known:
     from headgate.cli.trigger_checks import check_trigger
-    from headgate.pipelines.loading import Known
+    from headgate.pipelines.authoring.loader import Known
 
     return Known(archetypes=_archetypes(folder, archetypes), check_trigger=check_trigger)
 
 
 def _archetypes(folder: Path, given: Path | None) -> dict[str, Archetype] | None:
-    from headgate.pipelines.archetypes import load_archetypes
+    from headgate.pipelines.authoring.archetypes import load_archetypes
 
     if given is not None and not given.is_dir():
         raise UserError(f"--archetypes {given}: there is no such folder; name the one that has your archetypes")

@@ -8,7 +8,7 @@ from headgate.cli.api import Api, at
 from headgate.cli.pipeline_views import pages
 
 if TYPE_CHECKING:
-    from headgate.pipelines.loading import LoadedPipeline
+    from headgate.pipelines.authoring.loader import LoadedPipeline
 
 YAML: Final = "application/yaml"
 

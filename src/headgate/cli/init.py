@@ -18,7 +18,7 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Write a new project: settings, a pipeline, an archetype and the app with its job. Nothing there is touched."""
-    from headgate.pipelines.scaffold import project_name, write_project
+    from headgate.pipelines.authoring.scaffold import project_name, write_project
 
     called = project_name(folder) if name is None else name
     files = write_project(folder, called)

@@ -186,7 +186,7 @@ def schema(
     import msgspec
 
     from headgate.errors import UserError
-    from headgate.pipelines.json_schema import Kind, json_schema
+    from headgate.pipelines.authoring.json_schema import Kind, json_schema
 
     if kind not in list(Kind):
         raise UserError(f"schema {kind!r}: there is none; use one of {', '.join(Kind)}")

@@ -42,7 +42,7 @@ class Walls:
 
 
 def _zone_of(api: Api, pipeline_id: str) -> ZoneInfo:
-    from headgate.pipelines.wall_clock import zone_of
+    from headgate.pipelines.schedule.local_time import zone_of
 
     try:
         definition = api.get(at("pipelines", pipeline_id))["definition"]

@@ -12,8 +12,8 @@ from headgate.cli.pipeline_views import show_lines
 from headgate.cli.session import Json, echo_json
 
 if TYPE_CHECKING:
-    from headgate.pipelines.definition import Pipeline
-    from headgate.pipelines.loading import LoadedPipeline
+    from headgate.pipelines.authoring.loader import LoadedPipeline
+    from headgate.pipelines.definition.model import Pipeline
 
 
 @asks
@@ -42,7 +42,7 @@ def plan(api: Api, paths: Paths, archetypes: ArchetypeFolder = None, as_json: Js
 
 def _planned(api: Api, loaded: LoadedPipeline, known: dict[str, Any] | None) -> dict[str, Any]:
     from headgate.cli.definition_sending import send
-    from headgate.pipelines.definition_json import digest
+    from headgate.pipelines.definition.serialization import digest
 
     pipeline = loaded.pipeline
     planned = {"pipeline_id": pipeline.id, "source": loaded.source, "is_new": known is None, "lines": []}
@@ -55,7 +55,7 @@ def _planned(api: Api, loaded: LoadedPipeline, known: dict[str, Any] | None) -> 
 
 def _said(source: str, problem: dict[str, Any]) -> str:
     from headgate import shapes
-    from headgate.pipelines.problems import Problem
+    from headgate.pipelines.definition.problems import Problem
 
     return shapes.convert({**problem, "source": source}, Problem).text()
 
@@ -92,7 +92,7 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what changed between two versions of a pipeline: + is new, - is gone, ~ is other than before."""
-    from headgate.pipelines.differences import differences
+    from headgate.pipelines.definition.serialization import differences
 
     newer = api.get(at("pipelines", pipeline), version=after)
     older_version = before if before is not None else newer["version"] - 1
@@ -111,6 +111,6 @@ def diff(
 def _definition(view: dict[str, Any]) -> Pipeline:
     import msgspec
 
-    from headgate.pipelines.definition_json import decode
+    from headgate.pipelines.definition.serialization import decode
 
     return decode(msgspec.json.encode(view["definition"]))

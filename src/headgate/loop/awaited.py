@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from headgate.durable.bus.events import Event
 from headgate.health.model.urns import unversioned
-from headgate.pipelines.sources import dataset_source
+from headgate.pipelines.schedule.dependencies import dataset_source
 from headgate.store.catalogue.tables import DEPENDENCY, PIPELINES
 from headgate.store.model.requests import Query
 from headgate.store.port import Store

@@ -9,8 +9,8 @@ from headgate.errors import UserError
 from headgate.health.gate.decisions import Code, OnUnknown, Question, Reason, Ruling, worst
 from headgate.health.gate.gate import GateAnswer, Gatekeeper
 from headgate.loop.outcome_signals import SIGNAL_TYPES
-from headgate.pipelines.facts import DatasetFact
-from headgate.pipelines.vocabulary import Verdict
+from headgate.pipelines.enums import Verdict
+from headgate.pipelines.rules.facts import DatasetFact
 
 _PRINCIPAL: Final = "pipelines"
 # A warning is for people: whoever wants to be held back by it says so with an override.

@@ -21,10 +21,10 @@ from headgate.health.lineage.specs import TTL_SECONDS_MAX, LineageSpec
 from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
 from headgate.notify.notices import Notice, event_type
-from headgate.pipelines.definition import Pipeline
-from headgate.pipelines.dependencies import datasets_of
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.pipeline_rows import StoredPipeline
+from headgate.pipelines.catalog.rows import StoredPipeline
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.schedule.dependencies import datasets_of
 from headgate.pipelines.service import PipelineService
 
 TYPES: Final = (event_type(EventName.PIPELINE_DEFINED), event_type(EventName.PIPELINE_DELETED))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headgate.durable.bus.events import Event
 from headgate.loop.awaited import dataset_of, sources_of
+from headgate.pipelines.readiness.waiters import WaitKind
 from headgate.pipelines.service import PipelineService
-from headgate.pipelines.waiting import WaitKind
 
 
 class HealthNews:

@@ -22,12 +22,12 @@ from headgate.health.model.signals import Metrics, Producer, Signal, SignalUpdat
 from headgate.health.model.timestamps import instant
 from headgate.loop.words import Word
 from headgate.notify.notices import Notice
-from headgate.pipelines.definition import Pipeline
-from headgate.pipelines.due_slots import schedule_id_of
-from headgate.pipelines.event_names import EventName as E
-from headgate.pipelines.periods import Span, periods_of
-from headgate.pipelines.quarantine import QuarantineCheck, QuarantineState
-from headgate.pipelines.run_rows import Slot
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.events.names import EventName as E
+from headgate.pipelines.readiness.quarantine import QuarantineCheck, QuarantineState
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.schedule.periods import Span, periods_of
+from headgate.pipelines.schedule.timetables import schedule_id_of
 
 RUN: Final = "PIPELINE_RUN"
 DATA: Final = "PIPELINE_DATA"

@@ -33,10 +33,10 @@ from headgate.loop.outcome_signals import (
 )
 from headgate.loop.words import Word, Words, may_follow, prevailing, remembered
 from headgate.notify.notices import Notice, event_type
-from headgate.pipelines.definition import Pipeline
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.quarantine import QuarantineRecords
-from headgate.pipelines.run_rows import Slot
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.readiness.quarantine import QuarantineRecords
+from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.service import PipelineService
 
 # The types of events that are heard of.

@@ -126,9 +126,7 @@ def parse_config(given: Mapping[str, Any]) -> NotifyConfig:
     except msgspec.ValidationError as exc:
         raise SettingsError(f"notify: {_placed(exc)}") from exc
     if not config.channels:
-        raise SettingsError(
-            "notify.channels.factory: there is none, so nobody would ever be told; leave it out, or name one"
-        )
+        raise SettingsError("notify.channels: no channel is configured; leave the section out, or name a channel")
     for place, names in _named(config):
         _check_known(place, names, config.channels)
     times = [step.after_seconds for step in config.escalation]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headgate.durable.bus.events import Event
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.pipeline_events import PipelineEvent, PipelineEvents
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.events.outbox import PipelineEvent, PipelineEvents
 
 # Sent by who watches: the event of CloudWatch as it is, or {"alarm": NAME, "state": STATE}.
 TYPE: Final = "infra.alarm"

@@ -16,13 +16,13 @@ from headgate.durable.bus.bus import Bus
 from headgate.durable.bus.events import Event
 from headgate.durable.sdk.app import App
 from headgate.errors import NotFoundError, UserError
-from headgate.pipelines.definition import Pipeline, Schedule
-from headgate.pipelines.due_slots import schedule_id_of
-from headgate.pipelines.periods import own_period, periods_of
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.sources import event_source
-from headgate.pipelines.starting import Starter
-from headgate.pipelines.vocabulary import Cause
+from headgate.pipelines.definition.model import Pipeline, Schedule
+from headgate.pipelines.enums import Cause
+from headgate.pipelines.lifecycle.starter import Starter
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.schedule.dependencies import event_source
+from headgate.pipelines.schedule.periods import own_period, periods_of
+from headgate.pipelines.schedule.timetables import schedule_id_of
 
 SUBSCRIPTION: Final = "headgate.pipelines.events"
 # A type that nothing is emitted as, for as long as no definition names any.

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError
-from headgate.pipelines.definition import Json
-from headgate.pipelines.rule_operators import moment_ms
-from headgate.pipelines.sensor_periods import (
+from headgate.pipelines.definition.model import Json
+from headgate.pipelines.rules.operators import moment_ms
+from headgate.pipelines.schedule.sensor_periods import (
     DELIMITER,
     forms_of,
     may_speak_of,

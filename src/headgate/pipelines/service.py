@@ -15,44 +15,44 @@ from headgate.durable.sdk.app import App
 from headgate.durable.sdk.definitions import Activity
 from headgate.errors import AlreadyStartedError, InvalidPayloadError, UserError
 from headgate.ids import IdMaker
-from headgate.pipelines.archetypes import Archetype
-from headgate.pipelines.calendars import Calendars
-from headgate.pipelines.calls import Answer
-from headgate.pipelines.cascading import Downstream
-from headgate.pipelines.clockwork import Clockwork
-from headgate.pipelines.controls import Controls
-from headgate.pipelines.definition import Json
-from headgate.pipelines.directives import Directives
-from headgate.pipelines.endings import RunEndings
-from headgate.pipelines.evaluations import Evaluations
-from headgate.pipelines.event_names import EventName
+from headgate.pipelines.authoring.archetypes import Archetype
+from headgate.pipelines.catalog.cache import KnownPipelines
+from headgate.pipelines.catalog.store import Change as DefinitionChange
+from headgate.pipelines.catalog.store import PipelineStore
+from headgate.pipelines.change_router import Router
+from headgate.pipelines.context import Parts
+from headgate.pipelines.definition.model import Json
 from headgate.pipelines.event_schedules import EventSchedules
-from headgate.pipelines.facts import FactReader, Gate
-from headgate.pipelines.job_log import JobLog
-from headgate.pipelines.job_news import JobNews
-from headgate.pipelines.known_pipelines import KnownPipelines
-from headgate.pipelines.late_data import LateData
-from headgate.pipelines.locks import Locks
-from headgate.pipelines.looking import Looking
-from headgate.pipelines.lookout import Lookout
-from headgate.pipelines.markers import Markers
-from headgate.pipelines.orchestrating import Orchestrator
-from headgate.pipelines.parts import Parts
-from headgate.pipelines.pipeline_events import PipelineEvent, PipelineEvents
-from headgate.pipelines.pipeline_store import Change as DefinitionChange
-from headgate.pipelines.pipeline_store import PipelineStore
-from headgate.pipelines.readiness_actions import ReadinessActions
-from headgate.pipelines.related_periods import RelatedPeriods
-from headgate.pipelines.reruns import Reruns
-from headgate.pipelines.routing import Router
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.runs import Runs
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.events.outbox import PipelineEvent, PipelineEvents
+from headgate.pipelines.lifecycle.completion import RunEndings
+from headgate.pipelines.lifecycle.downstream import Downstream
+from headgate.pipelines.lifecycle.job_control import Triggering
+from headgate.pipelines.lifecycle.job_events import JobNews
+from headgate.pipelines.lifecycle.messages import Answer
+from headgate.pipelines.lifecycle.orchestrator import Orchestrator
+from headgate.pipelines.lifecycle.readiness_actions import ReadinessActions
+from headgate.pipelines.lifecycle.scheduler import Clockwork
+from headgate.pipelines.lifecycle.starter import FUNCTIONS, MACHINE, Starter, lifecycle_definition
+from headgate.pipelines.readiness.evaluation_log import Evaluations
+from headgate.pipelines.readiness.evaluator import Looking
+from headgate.pipelines.readiness.poller import Lookout
+from headgate.pipelines.readiness.waiters import Waiters
+from headgate.pipelines.rules.facts import FactReader, Gate
+from headgate.pipelines.runs.controls import Controls
+from headgate.pipelines.runs.directives import Directives
+from headgate.pipelines.runs.job_log import JobLog
+from headgate.pipelines.runs.late_data import LateData
+from headgate.pipelines.runs.locks import Locks
+from headgate.pipelines.runs.markers import Markers
+from headgate.pipelines.runs.reruns import Reruns
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.runs.store import Runs
+from headgate.pipelines.schedule.calendars import Calendars
+from headgate.pipelines.schedule.related_periods import RelatedPeriods
 from headgate.pipelines.sensors import Sensors
-from headgate.pipelines.starting import FUNCTIONS, MACHINE, Starter, lifecycle_definition
 from headgate.pipelines.stuck_executions import StuckExecutions
-from headgate.pipelines.traits import Traits
-from headgate.pipelines.triggering import Triggering
-from headgate.pipelines.waiting import Waiters
+from headgate.pipelines.traits.traits import Traits
 from headgate.store.model.requests import Change, Write
 from headgate.store.port import Store
 from headgate.triggers.contract import Trigger, TriggerFailedError

@@ -16,8 +16,8 @@ from headgate.durable.model.history import Status
 from headgate.durable.sdk.app import App
 from headgate.errors import ConflictError
 from headgate.notify.notices import Notice
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.pipeline_events import PipelineEvent, PipelineEvents
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.events.outbox import PipelineEvent, PipelineEvents
 from headgate.store.catalogue.tables import CONTROL, EXECUTIONS
 from headgate.store.model.conditions import equals
 from headgate.store.model.requests import Delete, Put, Query, Range, Sort

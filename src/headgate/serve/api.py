@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from litestar.types import ControllerRouterHandler
 
 from headgate.fanout.service import FanoutService
-from headgate.pipelines.calendar_store import CalendarStore
-from headgate.pipelines.definition_checks import TraitCheck
+from headgate.pipelines.authoring.validation import TraitCheck
+from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.service import PipelineService
 from headgate.serve.activities import activity_routes
 from headgate.serve.asl import machine_routes

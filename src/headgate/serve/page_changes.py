@@ -14,7 +14,7 @@ from headgate.durable.bus.event_log import StoredEvent
 from headgate.errors import HeadgateError
 from headgate.health.model import events as announcements
 from headgate.health.service import HealthService
-from headgate.pipelines import pipeline_events
+from headgate.pipelines.events import outbox as pipeline_events
 from headgate.serve import streams
 from headgate.serve.followed_log import Followed
 from headgate.serve.pool import WorkPool

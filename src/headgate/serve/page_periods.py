@@ -10,8 +10,8 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.health.model.timestamps import instant
-from headgate.pipelines.run_rows import RunLog, Slot
-from headgate.pipelines.vocabulary import JobEvent, RunStatus
+from headgate.pipelines.enums import JobEvent, RunStatus
+from headgate.pipelines.runs.rows import RunLog, Slot
 from headgate.serve.page_words import span, stamp
 
 HEIGHT: Final = 24

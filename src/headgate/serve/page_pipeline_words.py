@@ -7,10 +7,10 @@ from typing import Final
 
 from msgspec import UNSET, Struct, json
 
-from headgate.pipelines.definition import Exclusions, Pipeline, Rule, Schedule, Sla, TriggerSpec, Upstream
-from headgate.pipelines.due_slots import schedule_id_of
-from headgate.pipelines.rule_compiling import needs_of
-from headgate.pipelines.vocabulary import CatchUp, Severity
+from headgate.pipelines.definition.model import Exclusions, Pipeline, Rule, Schedule, Sla, TriggerSpec, Upstream
+from headgate.pipelines.enums import CatchUp, Severity
+from headgate.pipelines.rules.compiler import needs_of
+from headgate.pipelines.schedule.timetables import schedule_id_of
 from headgate.serve.page_words import span
 
 _NAMED_MAX: Final = 4

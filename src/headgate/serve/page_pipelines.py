@@ -12,12 +12,12 @@ from headgate import shapes
 from headgate.durable.model.duration import from_json_type
 from headgate.errors import NotFoundError
 from headgate.health.model.timestamps import instant
-from headgate.pipelines.definition import Pipeline
-from headgate.pipelines.dependencies import upstreams_of
-from headgate.pipelines.pipeline_store import BadPipeline
-from headgate.pipelines.run_rows import Slot
+from headgate.pipelines.catalog.store import BadPipeline
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.enums import ControlState, ExpectationVerdict, RunStatus
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.schedule.dependencies import upstreams_of
 from headgate.pipelines.service import PipelineService
-from headgate.pipelines.vocabulary import ControlState, ExpectationVerdict, RunStatus
 from headgate.serve.page_pipeline_words import Fact, definition_facts, sensor_keys
 from headgate.serve.page_questions import Asking, Section
 from headgate.serve.page_standings import Defined, PipelineRow, Standings, State

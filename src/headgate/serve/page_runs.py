@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from headgate.asl.executions import execution_id_of
 from headgate.health.model.timestamps import instant, milliseconds
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.starting import MACHINE
-from headgate.pipelines.vocabulary import RunStatus
+from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.lifecycle.starter import MACHINE
+from headgate.pipelines.runs.rows import Slot
 from headgate.serve.page_pipelines import schedule_option, served
 from headgate.serve.page_questions import Asking, Section, segment, twin
 from headgate.serve.page_words import command, span

@@ -12,19 +12,19 @@ from msgspec import Struct
 
 from headgate.errors import HeadgateError
 from headgate.health.model.timestamps import instant
-from headgate.pipelines.calendars import Calendars
-from headgate.pipelines.controls import Control, control_key, control_of
-from headgate.pipelines.definition import Period, Pipeline
-from headgate.pipelines.due_slots import DueSlot, Timetable, timetables
-from headgate.pipelines.dueness import Due, due_of
-from headgate.pipelines.evaluations import Purpose, StoredEvaluation, evaluation_of
-from headgate.pipelines.explaining import Circumstances, Explanation, Standing, why
-from headgate.pipelines.locks import Lock, evaluation_key, lock_row_key
+from headgate.pipelines.definition.model import Period, Pipeline
+from headgate.pipelines.enums import Cause, ControlState, ExpectationVerdict, RunStatus
+from headgate.pipelines.readiness.evaluation_log import Purpose, StoredEvaluation, evaluation_of
+from headgate.pipelines.readiness.explain import Circumstances, Explanation, Standing, why
 from headgate.pipelines.row_codec import struct_of
-from headgate.pipelines.run_rows import RunLog, Slot, run_log_of
+from headgate.pipelines.runs.controls import Control, control_key, control_of
+from headgate.pipelines.runs.locks import Lock, evaluation_key, lock_row_key
+from headgate.pipelines.runs.rows import RunLog, Slot, run_log_of
+from headgate.pipelines.schedule.calendars import Calendars
+from headgate.pipelines.schedule.due_checks import Due, due_of
+from headgate.pipelines.schedule.sla import SlaMoments, completion_moments, judge
+from headgate.pipelines.schedule.timetables import DueSlot, Timetable, timetables
 from headgate.pipelines.service import PipelineService
-from headgate.pipelines.sla import SlaMoments, completion_moments, judge
-from headgate.pipelines.vocabulary import Cause, ControlState, ExpectationVerdict, RunStatus
 from headgate.serve.page_periods import PeriodStrip, cells
 from headgate.serve.page_troubles import Troubles
 from headgate.serve.page_words import span

@@ -12,13 +12,13 @@ from msgspec import Struct
 from headgate.durable.bus.event_log import EventLog, first_id
 from headgate.errors import CorruptionError
 from headgate.notify.notices import event_type
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.pipeline_events import SOURCE
-from headgate.pipelines.pipeline_rows import StoredPipeline, config_key, stored_of
-from headgate.pipelines.run_rows import RunLog, Slot, run_log_key, run_log_of
+from headgate.pipelines.catalog.rows import StoredPipeline, config_key, stored_of
+from headgate.pipelines.enums import ControlState, ExpectationVerdict
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.events.outbox import SOURCE
+from headgate.pipelines.runs.rows import RunLog, Slot, run_log_key, run_log_of
 from headgate.pipelines.service import PipelineService
-from headgate.pipelines.verdicts import Verdicts
-from headgate.pipelines.vocabulary import ControlState, ExpectationVerdict
+from headgate.pipelines.watchdog.verdicts import Verdicts
 from headgate.store.catalogue.tables import PIPELINES
 
 # For how long something that was missed is trouble still; longer than the longest weekend.

@@ -8,9 +8,9 @@ from urllib.parse import quote
 from msgspec import Meta, Struct
 
 from headgate.errors import ConflictError
-from headgate.pipelines.calendar_store import CalendarStore, StoredCalendar
-from headgate.pipelines.definition import Exclusions
-from headgate.pipelines.pipeline_store import PipelineStore
+from headgate.pipelines.catalog.calendar_store import CalendarStore, StoredCalendar
+from headgate.pipelines.catalog.store import PipelineStore
+from headgate.pipelines.definition.model import Exclusions
 from headgate.serve.operations import PREFIX, Answer, Call, NoQuery, Operation
 from headgate.serve.pipeline_rules import DEFINE, READ
 from headgate.serve.preconditions import etag, matching

@@ -11,12 +11,12 @@ from urllib.parse import quote
 from msgspec import Meta, Struct
 
 from headgate.errors import InvalidPayloadError
-from headgate.pipelines.backfill_plans import CONCURRENCY_MAX, Backfill, DateOrder, plan
-from headgate.pipelines.backfill_requests import BackfillRequest, done_dates, range_of, spec_of
-from headgate.pipelines.backfills import Backfills
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.named_slots import slot_named, timetable_named
-from headgate.pipelines.run_rows import RunLog, Slot
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.operations.backfill_plans import CONCURRENCY_MAX, Backfill, DateOrder, plan
+from headgate.pipelines.operations.backfill_requests import BackfillRequest, done_dates, range_of, spec_of
+from headgate.pipelines.operations.backfills import Backfills
+from headgate.pipelines.runs.rows import RunLog, Slot
+from headgate.pipelines.schedule.due_checks import slot_named, timetable_named
 from headgate.pipelines.service import PipelineService
 from headgate.serve.operations import PREFIX, Answer, Call, NoQuery, Operation
 from headgate.serve.pipeline_rules import CONTROL, READ

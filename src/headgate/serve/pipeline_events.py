@@ -14,12 +14,12 @@ from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError
 from headgate.notify.enums import Severity
 from headgate.notify.notices import TYPE_PREFIX, Notice, event_type
-from headgate.pipelines.event_names import ALIASES, EventName
-from headgate.pipelines.pipeline_events import StoredPipelineEvent
-from headgate.pipelines.problems import nearest
+from headgate.pipelines.definition.problems import nearest
+from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
+from headgate.pipelines.events.names import ALIASES, EventName
+from headgate.pipelines.events.outbox import StoredPipelineEvent
 from headgate.pipelines.service import PipelineService
-from headgate.pipelines.verdicts import StoredVerdict, Verdicts
-from headgate.pipelines.vocabulary import ExpectationKind, ExpectationVerdict
+from headgate.pipelines.watchdog.verdicts import StoredVerdict, Verdicts
 from headgate.serve.execution_views import Limit
 from headgate.serve.operations import Answer, Call, Operation
 from headgate.serve.pipeline_rules import READ

@@ -5,15 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 
 from headgate.errors import NotFoundError
-from headgate.pipelines.definition import Pipeline
-from headgate.pipelines.dueness import due_of
-from headgate.pipelines.evaluations import CachedReadiness, Purpose
-from headgate.pipelines.explaining import Explainer, Line, Standing
-from headgate.pipelines.named_slots import slot_named, timetable_named
-from headgate.pipelines.readiness import ReadinessResult
-from headgate.pipelines.run_rows import Slot
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.readiness.evaluation_log import CachedReadiness, Purpose
+from headgate.pipelines.readiness.explain import Explainer, Line, Standing
+from headgate.pipelines.readiness.simulation import Outcome, Simulation, Trials
+from headgate.pipelines.rules.readiness import ReadinessResult
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.schedule.due_checks import due_of, slot_named, timetable_named
 from headgate.pipelines.service import PipelineService
-from headgate.pipelines.trials import Outcome, Simulation, Trials
 from headgate.serve.execution_views import Limit
 from headgate.serve.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.pipeline_rules import PUSH, READ

@@ -9,14 +9,14 @@ from msgspec import Meta, Struct
 
 from headgate.asl.executions import execution_id_of
 from headgate.errors import InvalidPayloadError, NotFoundError
-from headgate.pipelines.manual import ManualActions
-from headgate.pipelines.named_slots import slot_named, timetable_named
-from headgate.pipelines.rerun_rows import reason_of
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.sensor_periods import period_text
+from headgate.pipelines.enums import FailureCategory, RerunReason
+from headgate.pipelines.lifecycle.starter import MACHINE
+from headgate.pipelines.operations.manual import ManualActions
+from headgate.pipelines.runs.rerun_rows import reason_of
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.schedule.due_checks import slot_named, timetable_named
+from headgate.pipelines.schedule.sensor_periods import period_text
 from headgate.pipelines.service import PipelineService
-from headgate.pipelines.starting import MACHINE
-from headgate.pipelines.vocabulary import FailureCategory, RerunReason
 from headgate.serve.execution_views import Limit
 from headgate.serve.operations import PREFIX, Answer, Call, NoQuery, Operation
 from headgate.serve.pipeline_rules import CONTROL, PUSH, READ

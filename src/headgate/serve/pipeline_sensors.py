@@ -9,8 +9,8 @@ from urllib.parse import quote
 from msgspec import Meta, Struct
 
 from headgate.errors import NotFoundError
-from headgate.pipelines.markers import Marker
-from headgate.pipelines.named_slots import slot_named
+from headgate.pipelines.runs.markers import Marker
+from headgate.pipelines.schedule.due_checks import slot_named
 from headgate.pipelines.sensors import Sensor
 from headgate.pipelines.service import PipelineService
 from headgate.serve.execution_views import Limit

@@ -8,13 +8,13 @@ from msgspec import Meta, Struct
 
 from headgate.durable.model.duration import seconds
 from headgate.errors import NotFoundError
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.named_slots import date_named
-from headgate.pipelines.run_rows import Slot
+from headgate.pipelines.enums import FailureCategory, TraitStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.schedule.due_checks import date_named
 from headgate.pipelines.service import PipelineService
-from headgate.pipelines.trait_rows import TraitResult, checked_type
-from headgate.pipelines.traits import TraitPush
-from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
+from headgate.pipelines.traits.rows import TraitResult, checked_type
+from headgate.pipelines.traits.traits import TraitPush
 from headgate.serve.execution_views import Duration
 from headgate.serve.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.pipeline_rules import PUSH, READ

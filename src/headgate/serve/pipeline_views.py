@@ -7,15 +7,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta, Struct
 
 from headgate.durable.model.records import instant
-from headgate.pipelines.backfill_plans import Backfill, BackfillState
-from headgate.pipelines.controls import Control
-from headgate.pipelines.evaluations import Purpose, StoredEvaluation
-from headgate.pipelines.job_log import JobLogPage
-from headgate.pipelines.readiness import Blocker, ReadinessResult
-from headgate.pipelines.rerun_rows import Rerun, RerunStatus
-from headgate.pipelines.rules import RuleResult
-from headgate.pipelines.run_rows import Directive, Order, Run, RunLog
-from headgate.pipelines.vocabulary import (
+from headgate.pipelines.enums import (
     Cause,
     ControlState,
     FailureCategory,
@@ -26,6 +18,14 @@ from headgate.pipelines.vocabulary import (
     TraitStatus,
     Verdict,
 )
+from headgate.pipelines.operations.backfill_plans import Backfill, BackfillState
+from headgate.pipelines.readiness.evaluation_log import Purpose, StoredEvaluation
+from headgate.pipelines.rules.readiness import Blocker, ReadinessResult
+from headgate.pipelines.rules.rules import RuleResult
+from headgate.pipelines.runs.controls import Control
+from headgate.pipelines.runs.job_log import JobLogPage
+from headgate.pipelines.runs.rerun_rows import Rerun, RerunStatus
+from headgate.pipelines.runs.rows import Directive, Order, Run, RunLog
 from headgate.serve.execution_views import Limit
 
 V = TypeVar("V", bound=Struct)

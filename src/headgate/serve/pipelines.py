@@ -11,18 +11,18 @@ from msgspec import Meta, Struct
 
 from headgate.durable.bus.bus import Bus
 from headgate.errors import DefinitionError, InvalidPayloadError
-from headgate.pipelines import problems
-from headgate.pipelines.calendar_store import CalendarStore
-from headgate.pipelines.definition import Period
-from headgate.pipelines.definition_checks import TraitCheck
-from headgate.pipelines.definition_json import plain
-from headgate.pipelines.due_slots import schedule_id_of
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.loading import FILE_BYTES_MAX, Loaded, LoadedPipeline
-from headgate.pipelines.pipeline_rows import StoredPipeline
-from headgate.pipelines.pipeline_store import BadPipeline, Change
-from headgate.pipelines.proposals import Proposals
-from headgate.pipelines.run_rows import Slot
+from headgate.pipelines.authoring.loader import FILE_BYTES_MAX, Loaded, LoadedPipeline
+from headgate.pipelines.authoring.validation import TraitCheck
+from headgate.pipelines.catalog.calendar_store import CalendarStore
+from headgate.pipelines.catalog.proposals import Proposals
+from headgate.pipelines.catalog.rows import StoredPipeline
+from headgate.pipelines.catalog.store import BadPipeline, Change
+from headgate.pipelines.definition import problems
+from headgate.pipelines.definition.model import Period
+from headgate.pipelines.definition.serialization import plain
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.schedule.timetables import schedule_id_of
 from headgate.pipelines.service import PipelineService
 from headgate.serve.answered import AnsweredBefore
 from headgate.serve.operations import JSON, PREFIX, Answer, Call, NoQuery, Operation, Part, Result, operation_routes

@@ -21,8 +21,8 @@ from headgate.health.regions.agent import KEEP_SECONDS
 from headgate.health.service import HealthService
 from headgate.health_wiring import OpenRegion, open_authenticator, open_health, open_keys, open_region
 from headgate.pipeline_wiring import OpenPipelines, apply_folder, audited, open_engine, open_pipelines
-from headgate.pipelines.heartbeats import Who
-from headgate.pipelines.loops import PipelineLoops
+from headgate.pipelines.background_threads import PipelineLoops
+from headgate.pipelines.watchdog.heartbeats import Who
 from headgate.serve import garbage
 from headgate.serve.alerts import alert_routes
 from headgate.serve.api import api_routes

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from headgate.errors import ConflictError, DefinitionError, InvalidPayloadError, NotFoundError, UserError
-from headgate.pipelines.expectations import Expectation, Judgement
-from headgate.pipelines.verdicts import Verdicts
-from headgate.pipelines.vocabulary import ExpectationKind, ExpectationVerdict
+from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
+from headgate.pipelines.watchdog.expectations import Expectation, Judgement
+from headgate.pipelines.watchdog.verdicts import Verdicts
 from headgate.triggers.contract import JobState
 from tests.unit.cli.pipeline_site import Site, site_in
 from tests.unit.notify.rig import a_notice

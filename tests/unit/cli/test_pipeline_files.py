@@ -12,7 +12,7 @@ from headgate.cli.definition_files import load
 from headgate.cli.pipeline_views import later
 from headgate.cli.trigger_checks import check_trigger
 from headgate.errors import AlreadyExistsError, DefinitionError, HeadgateError, UserError
-from headgate.pipelines.definition_checks import TRIGGER_TYPES
+from headgate.pipelines.authoring.validation import TRIGGER_TYPES
 from tests.unit.cli.program import invoke
 
 GOOD = """\

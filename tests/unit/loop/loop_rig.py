@@ -15,7 +15,7 @@ from headgate.loop.dataset_gate import DatasetGate
 from headgate.loop.definition_lineage import DefinitionLineage
 from headgate.loop.outcomes import Outcomes
 from headgate.pipeline_wiring import close_loop
-from headgate.pipelines.definition import Pipeline, Readiness, RetryPolicy, Rule
+from headgate.pipelines.definition.model import Pipeline, Readiness, RetryPolicy, Rule
 from headgate.pipelines.service import PipelineService
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.cache.read_through import Cache

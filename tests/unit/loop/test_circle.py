@@ -13,10 +13,10 @@ from headgate.durable.bus.events import Event
 from headgate.errors import StoreBusyError
 from headgate.health.model.enums import IncidentStatus, SignalState
 from headgate.loop.outcome_signals import DATA, RUN
-from headgate.pipelines.definition import Period, PostRun, Quarantine, Rule
-from headgate.pipelines.event_names import EventName as E
-from headgate.pipelines.quarantine import QuarantineRecords
-from headgate.pipelines.vocabulary import RerunReason, RunStatus
+from headgate.pipelines.definition.model import Period, PostRun, Quarantine, Rule
+from headgate.pipelines.enums import RerunReason, RunStatus
+from headgate.pipelines.events.names import EventName as E
+from headgate.pipelines.readiness.quarantine import QuarantineRecords
 from tests.pipeline_rig import DATE, slot_of
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
 from tests.unit.loop.loop_rig import ORDERS, LoopRig, reader, writer

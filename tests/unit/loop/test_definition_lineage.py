@@ -12,9 +12,9 @@ from headgate.durable.bus.event_log import first_id
 from headgate.durable.bus.events import Event
 from headgate.loop.definition_lineage import TYPES, DefinitionLineage
 from headgate.notify.notices import Notice
-from headgate.pipelines.definition import Pipeline
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.pipeline_store import Change
+from headgate.pipelines.catalog.store import Change
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.events.names import EventName
 from headgate.store.model.requests import Write
 from tests.pipeline_rig import slot_of
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore

@@ -12,9 +12,9 @@ from typing import Any
 
 from headgate.clock import Clock, SystemClock, VirtualClock
 from headgate.durable.model.duration import Seconds
-from headgate.pipelines.definition import Trait
-from headgate.pipelines.evaluator_protocol import Question
-from headgate.pipelines.evaluators import TraitOrder
+from headgate.pipelines.definition.model import Trait
+from headgate.pipelines.traits.evaluators import TraitOrder
+from headgate.pipelines.traits.protocol import Question
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from headgate.clock import VirtualClock
 from headgate.durable.bus.egress_policy import Destinations
-from headgate.pipelines.loading import Known, load_text
-from headgate.pipelines.problems import Problem, errors_of
+from headgate.pipelines.authoring.loader import Known, load_text
+from headgate.pipelines.definition.problems import Problem, errors_of
 from headgate.triggers.aws.clients import AwsClients
 from headgate.triggers.registry import trigger_kinds
 from headgate.triggers.secret_sources import SecretSources

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, Self
 
-from headgate.pipelines.calls import Answer
-from headgate.pipelines.definition import Pipeline, Schedule
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.locks import evaluation_key
-from headgate.pipelines.pursuit_check import Lifecycle, open_in
-from headgate.pipelines.run_rows import Run, Slot
-from headgate.pipelines.runs import RunStart
-from headgate.pipelines.sla_timers import SlaMonitor
-from headgate.pipelines.verdicts import StoredVerdict, Verdicts
-from headgate.pipelines.vocabulary import Cause, ExpectationKind, ExpectationVerdict, RunStatus
-from headgate.pipelines.watchdog import Check, TickReport, Watchdog, build_watchdog
-from headgate.pipelines.watches import Watches, WatchKind
+from headgate.pipelines.definition.model import Pipeline, Schedule
+from headgate.pipelines.enums import Cause, ExpectationKind, ExpectationVerdict, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.lifecycle.messages import Answer
+from headgate.pipelines.runs.locks import evaluation_key
+from headgate.pipelines.runs.rows import Run, Slot
+from headgate.pipelines.runs.store import RunStart
+from headgate.pipelines.watchdog.followups import Watches, WatchKind
+from headgate.pipelines.watchdog.liveness_check import Lifecycle, open_in
+from headgate.pipelines.watchdog.sla_monitor import SlaMonitor
+from headgate.pipelines.watchdog.verdicts import StoredVerdict, Verdicts
+from headgate.pipelines.watchdog.watchdog import Check, TickReport, Watchdog, build_watchdog
 from tests.pipeline_rig import DATE, Rig, pipeline
 
 CRON: Final = Schedule(name="morning", cron="0 9 * * *")

@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 
 from headgate.clock import VirtualClock
 from headgate.ids import IdMaker
-from headgate.pipelines.backfills import Backfills
-from headgate.pipelines.controls import Controls
-from headgate.pipelines.directives import Directives
-from headgate.pipelines.job_log import JobLog
-from headgate.pipelines.late_data import LateData
-from headgate.pipelines.locks import Lock, Locks, evaluation_key
-from headgate.pipelines.markers import Markers
-from headgate.pipelines.reruns import Reruns
-from headgate.pipelines.run_rows import Run, RunLog, Slot
-from headgate.pipelines.runs import Runs, RunStart
-from headgate.pipelines.vocabulary import Cause, RunStatus
+from headgate.pipelines.enums import Cause, RunStatus
+from headgate.pipelines.operations.backfills import Backfills
+from headgate.pipelines.runs.controls import Controls
+from headgate.pipelines.runs.directives import Directives
+from headgate.pipelines.runs.job_log import JobLog
+from headgate.pipelines.runs.late_data import LateData
+from headgate.pipelines.runs.locks import Lock, Locks, evaluation_key
+from headgate.pipelines.runs.markers import Markers
+from headgate.pipelines.runs.reruns import Reruns
+from headgate.pipelines.runs.rows import Run, RunLog, Slot
+from headgate.pipelines.runs.store import Runs, RunStart
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Put, Query
 from headgate.store.model.schema import Key

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from headgate.pipelines.definition import Budgets, Exclusions, Json, Schedule, SensorTrigger
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.locks import lifetime_seconds
-from headgate.pipelines.rerun_rows import RerunStatus
-from headgate.pipelines.vocabulary import Cause, FailureCategory, RerunReason, RunStatus
+from headgate.pipelines.definition.model import Budgets, Exclusions, Json, Schedule, SensorTrigger
+from headgate.pipelines.enums import Cause, FailureCategory, RerunReason, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.runs.locks import lifetime_seconds
+from headgate.pipelines.runs.rerun_rows import RerunStatus
 from tests.pipeline_rig import DATE, Rig, pipeline, slot_of
 
 SLOT = slot_of()

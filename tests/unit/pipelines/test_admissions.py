@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from headgate.durable.model.duration import Seconds
-from headgate.pipelines.admissions import Applicant, admit
-from headgate.pipelines.definition import RetryPolicy
-from headgate.pipelines.retries import backoff_seconds, decide_retry
-from headgate.pipelines.run_rows import RunLog
-from headgate.pipelines.vocabulary import Cause, FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.definition.model import RetryPolicy
+from headgate.pipelines.enums import Cause, FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.runs.admissions import Applicant, admit
+from headgate.pipelines.runs.retries import backoff_seconds, decide_retry
+from headgate.pipelines.runs.rows import RunLog
 from tests.unit.pipelines.run_rig import SLOT
 
 TRANSIENT, PERMANENT, TIMEOUT, CRASH = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from headgate.durable.bus.events import Event
 from headgate.notify.enums import INFRASTRUCTURE
 from headgate.pipelines.alarms import Alarms
-from headgate.pipelines.definition import Json
-from headgate.pipelines.event_names import EventName
+from headgate.pipelines.definition.model import Json
+from headgate.pipelines.events.names import EventName
 from tests.pipeline_rig import Rig
 
 CLOUDWATCH: Json = {

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from headgate.durable.sdk.app import App
 from headgate.notify.enums import INFRASTRUCTURE
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.vocabulary import RunStatus
+from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.events.names import EventName
 from tests.acceptance.pipeline_world import World
 
 PIPELINE = "id: silver\narchetype: own-load\nschedules: [{cron: 0 6 * * *}]\ntrigger: {type: workflow, config: %s}\n"

@@ -8,7 +8,7 @@ import pytest
 
 from headgate.durable.model.duration import Seconds
 from headgate.errors import DefinitionError
-from headgate.pipelines.archetypes import (
+from headgate.pipelines.authoring.archetypes import (
     Archetype,
     TraitTemplate,
     load_archetypes,
@@ -16,9 +16,9 @@ from headgate.pipelines.archetypes import (
     resolve,
     shipped_archetypes,
 )
-from headgate.pipelines.definition import Pipeline, Readiness, Trait
-from headgate.pipelines.loading import Known, load_pipeline
-from headgate.pipelines.problems import InvalidPipelineError
+from headgate.pipelines.authoring.loader import Known, load_pipeline
+from headgate.pipelines.definition.model import Pipeline, Readiness, Trait
+from headgate.pipelines.definition.problems import InvalidPipelineError
 from tests.unit.pipelines.loading_rig import SOURCE, errors
 
 LOAD = Archetype(

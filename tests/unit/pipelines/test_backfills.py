@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from headgate.errors import ConflictError, IllegalTransitionError, InvalidPayloadError, NotFoundError
-from headgate.pipelines.backfill_plans import (
+from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.operations.backfill_plans import (
     DATES_MAX,
     Backfill,
     BackfillSpec,
@@ -21,7 +22,6 @@ from headgate.pipelines.backfill_plans import (
     plan,
     settled,
 )
-from headgate.pipelines.vocabulary import RunStatus
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import absent, exists
 from headgate.store.model.requests import Check, Put, Write

@@ -10,8 +10,8 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import DefinitionError, InvalidIdError, NotFoundError, VersionConflictError
-from headgate.pipelines.calendar_store import FRESH_SECONDS, CalendarStore
-from headgate.pipelines.definition import Exclusions
+from headgate.pipelines.catalog.calendar_store import FRESH_SECONDS, CalendarStore
+from headgate.pipelines.definition.model import Exclusions
 from headgate.store.catalogue.tables import DEFINITIONS
 from headgate.store.port import Store
 from tests.stores import open_sqlite

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import DefinitionError
-from headgate.pipelines.calendars import (
+from headgate.pipelines.definition.model import Exclusions, Inclusions
+from headgate.pipelines.schedule.calendars import (
     business_days,
     check_calendar,
     is_business_day,
@@ -16,7 +17,6 @@ from headgate.pipelines.calendars import (
     why_dormant,
     why_excluded,
 )
-from headgate.pipelines.definition import Exclusions, Inclusions
 
 ALL = Inclusions()
 NONE = Exclusions()

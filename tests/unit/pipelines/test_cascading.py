@@ -8,10 +8,19 @@ from typing import Any
 import pytest
 
 from headgate.durable.model.duration import Seconds
-from headgate.pipelines.definition import Cascade, Period, Pipeline, Readiness, Rule, Schedule, SensorTrigger, Upstream
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.vocabulary import Cause, RerunReason, RunStatus
+from headgate.pipelines.definition.model import (
+    Cascade,
+    Period,
+    Pipeline,
+    Readiness,
+    Rule,
+    Schedule,
+    SensorTrigger,
+    Upstream,
+)
+from headgate.pipelines.enums import Cause, RerunReason, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.runs.rows import Slot
 from tests.pipeline_rig import DATE, LANDED, Rig, pipeline, slot_of
 
 GOLD = Slot("gold", "stream", DATE)

@@ -15,10 +15,10 @@ from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.notify.deliverer import CHANNEL_FAILED, CHANNEL_RECOVERED
 from headgate.notify.enums import DefaultRoute, Severity
 from headgate.notify.notices import NEWS, TYPE_PREFIX, event_type
-from headgate.pipelines.catalogue import CATALOGUE, alerting, find, resolved_keys
-from headgate.pipelines.event_names import ALIASES, EventName
-from headgate.pipelines.event_types import SUBJECTS, EventType, Scope
-from headgate.pipelines.pipeline_events import PipelineEvent, PipelineEvents, notice_for
+from headgate.pipelines.events.catalogue import CATALOGUE, alerting, find, resolved_keys
+from headgate.pipelines.events.event_types import SUBJECTS, EventType, Scope
+from headgate.pipelines.events.names import ALIASES, EventName
+from headgate.pipelines.events.outbox import PipelineEvent, PipelineEvents, notice_for
 from tests.unit.notify.rig import World
 
 ROOT = Path(__file__).parents[3]

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.errors import HeadgateError, OutcomeUnknownError, StoreBusyError
-from headgate.pipelines.clockwork import Clockwork, Defined
-from headgate.pipelines.definition import Exclusions, Inclusions, Period, Pipeline, Schedule
-from headgate.pipelines.due_slots import timetables
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.vocabulary import CatchUp, Cause, RunStatus
+from headgate.pipelines.definition.model import Exclusions, Inclusions, Period, Pipeline, Schedule
+from headgate.pipelines.enums import CatchUp, Cause, RunStatus
+from headgate.pipelines.lifecycle.scheduler import Clockwork, Defined
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.schedule.timetables import timetables
 from tests.health_faults import Failing
 from tests.pipeline_rig import Rig, pipeline
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headgate.errors import ConflictError, InvalidPayloadError
-from headgate.pipelines.controls import Control, after_run, refusal
-from headgate.pipelines.vocabulary import Cause, ControlState, RunStatus
+from headgate.pipelines.enums import Cause, ControlState, RunStatus
+from headgate.pipelines.runs.controls import Control, after_run, refusal
 from tests.unit.pipelines.run_rig import EVENT, Rig, at_once, opened_rig
 
 ACTIVE, PAUSED, TRIPPED = ControlState.ACTIVE, ControlState.PAUSED, ControlState.TRIPPED

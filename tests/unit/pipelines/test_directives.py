@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from headgate.errors import ConflictError, IllegalTransitionError, InvalidPayloadError
-from headgate.pipelines.admissions import Applicant, admit
-from headgate.pipelines.definition import RetryPolicy
-from headgate.pipelines.directives import Directives
-from headgate.pipelines.run_rows import Order, RunLog
-from headgate.pipelines.vocabulary import Cause, RunStatus
+from headgate.pipelines.definition.model import RetryPolicy
+from headgate.pipelines.enums import Cause, RunStatus
+from headgate.pipelines.runs.admissions import Applicant, admit
+from headgate.pipelines.runs.directives import Directives
+from headgate.pipelines.runs.rows import Order, RunLog
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import exists
 from headgate.store.model.requests import Check

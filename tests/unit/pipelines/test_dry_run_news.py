@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.pipelines.definition import Budgets, PostRun, RetryPolicy, Rule
-from headgate.pipelines.event_names import EventName as E
-from headgate.pipelines.vocabulary import RerunReason
+from headgate.pipelines.definition.model import Budgets, PostRun, RetryPolicy, Rule
+from headgate.pipelines.enums import RerunReason
+from headgate.pipelines.events.names import EventName as E
 from headgate.store.catalogue.tables import PIPELINES
 from tests.pipeline_rig import DATE, Rig, pipeline, slot_of
 

@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 
 from headgate.durable.model.duration import Seconds
 from headgate.errors import InvalidScheduleError
-from headgate.pipelines.definition import Exclusions, Inclusions, Period, Pipeline, Schedule, SensorTrigger, Upstream
-from headgate.pipelines.due_slots import (
+from headgate.pipelines.definition.model import (
+    Exclusions,
+    Inclusions,
+    Period,
+    Pipeline,
+    Schedule,
+    SensorTrigger,
+    Upstream,
+)
+from headgate.pipelines.enums import CatchUp
+from headgate.pipelines.schedule.timetables import (
     Beginning,
     DueSlot,
     Timetable,
@@ -20,7 +29,6 @@ from headgate.pipelines.due_slots import (
     schedule_id_of,
     timetables,
 )
-from headgate.pipelines.vocabulary import CatchUp
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Havana", "America/Santiago"]
 SCHEDULES = [

@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, StoreBusyError
 from headgate.ids import IdMaker
-from headgate.pipelines.definition import History, Period, Pipeline, Readiness, Rule, Schedule, Trait, Upstream
-from headgate.pipelines.evaluations import Evaluations, Outlook, Purpose, StoredEvaluation
-from headgate.pipelines.facts import DatasetFact, FactReader, Facts, TraitFact
-from headgate.pipelines.readiness import readiness_of
-from headgate.pipelines.related_periods import RelatedPeriods
-from headgate.pipelines.rules import compile_readiness, compile_rules, evaluate
-from headgate.pipelines.run_rows import RunLog, Slot, run_log_put
+from headgate.pipelines.definition.model import History, Period, Pipeline, Readiness, Rule, Schedule, Trait, Upstream
+from headgate.pipelines.enums import RunStatus, TraitStatus, Verdict
+from headgate.pipelines.readiness.evaluation_log import Evaluations, Outlook, Purpose, StoredEvaluation
+from headgate.pipelines.rules.facts import DatasetFact, FactReader, Facts, TraitFact
+from headgate.pipelines.rules.readiness import readiness_of
+from headgate.pipelines.rules.rules import compile_readiness, compile_rules, evaluate
+from headgate.pipelines.runs.rows import RunLog, Slot, run_log_put
+from headgate.pipelines.schedule.related_periods import RelatedPeriods
 from headgate.pipelines.sensors import Sensors
-from headgate.pipelines.vocabulary import RunStatus, TraitStatus, Verdict
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import exists
 from headgate.store.model.requests import Put

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.pipelines.evaluator_breaker import BREAKERS_MAX, EvaluatorBreakers
-from headgate.pipelines.evaluator_protocol import Answer, failure, not_met, passed, timed_out
-from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
+from headgate.pipelines.enums import FailureCategory, TraitStatus
+from headgate.pipelines.traits.breaker import BREAKERS_MAX, EvaluatorBreakers
+from headgate.pipelines.traits.protocol import Answer, failure, not_met, passed, timed_out
 from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerState
 from tests.unit.pipelines.evaluator_rig import virtual_clock
 

@@ -11,12 +11,12 @@ import pytest
 from headgate.clock import VirtualClock
 from headgate.errors import DefinitionError
 from headgate.ids import IdMaker
-from headgate.pipelines.evaluator_builtin import BuiltinEvaluator
-from headgate.pipelines.evaluator_protocol import Answer, passed
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.runs import Runs, RunStart
+from headgate.pipelines.enums import Cause, FailureCategory, RunStatus, TraitStatus
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.runs.store import Runs, RunStart
 from headgate.pipelines.sensors import Sensors, sensor_key
-from headgate.pipelines.vocabulary import Cause, FailureCategory, RunStatus, TraitStatus
+from headgate.pipelines.traits.builtin import BuiltinEvaluator
+from headgate.pipelines.traits.protocol import Answer, passed
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.sqlite.store import SqliteStore
 from headgate.triggers.contract import TriggerFailedError

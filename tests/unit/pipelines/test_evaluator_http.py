@@ -10,9 +10,9 @@ import pytest
 
 from headgate.clock import Clock, SystemClock
 from headgate.durable.bus.egress_policy import Destinations
-from headgate.pipelines.evaluator_http import HttpEvaluator
-from headgate.pipelines.evaluator_protocol import Answer
-from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
+from headgate.pipelines.enums import FailureCategory, TraitStatus
+from headgate.pipelines.traits.http import HttpEvaluator
+from headgate.pipelines.traits.protocol import Answer
 from tests.unit.pipelines.evaluator_rig import NotedClock, Server, answering, question, reply, serving
 
 HERE = Destinations(hosts=("127.0.0.1",), plain_http=True)

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from headgate.errors import CorruptionError, DefinitionError, StoreBusyError
-from headgate.pipelines.evaluator_isolation import Isolation
-from headgate.pipelines.evaluator_protocol import Answer, passed
-from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
+from headgate.pipelines.enums import FailureCategory, TraitStatus
+from headgate.pipelines.traits.isolation import Isolation
+from headgate.pipelines.traits.protocol import Answer, passed
 from headgate.triggers.contract import FailureCategory as TriggerCategory
 from headgate.triggers.contract import TriggerFailedError
 

@@ -16,9 +16,9 @@ import boto3
 import pytest
 
 from headgate.errors import DefinitionError
-from headgate.pipelines.evaluator_probes import probes
-from headgate.pipelines.evaluator_protocol import Answer, of_failure
-from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
+from headgate.pipelines.enums import FailureCategory, TraitStatus
+from headgate.pipelines.traits.probes import probes
+from headgate.pipelines.traits.protocol import Answer, of_failure
 from headgate.triggers.aws.clients import AwsClients
 from headgate.triggers.contract import TriggerFailedError
 from tests.unit.pipelines.evaluator_rig import NOW, Server, question, reply, serving

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.pipelines.evaluator_process import ProcessEvaluator
-from headgate.pipelines.evaluator_protocol import ANSWER_BYTES_MAX, Answer
-from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
+from headgate.pipelines.enums import FailureCategory, TraitStatus
+from headgate.pipelines.traits.protocol import ANSWER_BYTES_MAX, Answer
+from headgate.pipelines.traits.subprocess import ProcessEvaluator
 from tests.unit.pipelines.evaluator_rig import question
 
 PASS = '{"status": "PASS"}'

@@ -19,20 +19,20 @@ from headgate.durable.bus.egress_policy import Destinations
 from headgate.durable.model.duration import Seconds
 from headgate.errors import DefinitionError, StoreBusyError
 from headgate.ids import IdMaker
-from headgate.pipelines.definition import Trait
-from headgate.pipelines.evaluator_breaker import EvaluatorBreakers
-from headgate.pipelines.evaluator_builtin import BuiltinEvaluator
-from headgate.pipelines.evaluator_http import HttpEvaluator
-from headgate.pipelines.evaluator_isolation import Isolation
-from headgate.pipelines.evaluator_process import ProcessEvaluator
-from headgate.pipelines.evaluator_protocol import Answer, Question, passed
-from headgate.pipelines.evaluators import Evaluators, TraitOrder
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.runs import Runs
+from headgate.pipelines.definition.model import Trait
+from headgate.pipelines.enums import FailureCategory, TraitStatus
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.runs.store import Runs
 from headgate.pipelines.sensors import Sensors
-from headgate.pipelines.trait_rows import VALUE_BYTES_MAX, TraitResult
-from headgate.pipelines.traits import TraitPush, Traits
-from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
+from headgate.pipelines.traits.breaker import EvaluatorBreakers
+from headgate.pipelines.traits.builtin import BuiltinEvaluator
+from headgate.pipelines.traits.evaluators import Evaluators, TraitOrder
+from headgate.pipelines.traits.http import HttpEvaluator
+from headgate.pipelines.traits.isolation import Isolation
+from headgate.pipelines.traits.protocol import Answer, Question, passed
+from headgate.pipelines.traits.rows import VALUE_BYTES_MAX, TraitResult
+from headgate.pipelines.traits.subprocess import ProcessEvaluator
+from headgate.pipelines.traits.traits import TraitPush, Traits
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Put, Write
 from headgate.store.sqlite.store import SqliteStore

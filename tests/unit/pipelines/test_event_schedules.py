@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pytest
 
 from headgate.durable.bus.events import Event
-from headgate.pipelines.definition import Json, Pipeline, Schedule
+from headgate.pipelines.definition.model import Json, Pipeline, Schedule
+from headgate.pipelines.enums import Cause
 from headgate.pipelines.event_schedules import NOTHING, SUBSCRIPTION
-from headgate.pipelines.vocabulary import Cause
 from tests.pipeline_rig import DATE, Rig, pipeline, slot_of
 from tests.unit.pipelines.loading_rig import errors
 

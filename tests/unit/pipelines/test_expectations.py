@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headgate.durable.model.duration import Seconds
-from headgate.pipelines.calendars import Calendars
-from headgate.pipelines.definition import (
+from headgate.pipelines.definition.model import (
     Exclusions,
     Inclusions,
     Period,
@@ -20,8 +19,12 @@ from headgate.pipelines.definition import (
     SensorTrigger,
     Sla,
 )
-from headgate.pipelines.due_slots import Timetable, timetables
-from headgate.pipelines.expectations import (
+from headgate.pipelines.enums import Cause, ExpectationKind, ExpectationVerdict, RunStatus
+from headgate.pipelines.runs.rows import Attempt, Directive, Order, RunLog
+from headgate.pipelines.schedule.calendars import Calendars
+from headgate.pipelines.schedule.sla import completion_moments
+from headgate.pipelines.schedule.timetables import Timetable, timetables
+from headgate.pipelines.watchdog.expectations import (
     Anchors,
     Asked,
     Expectation,
@@ -33,9 +36,6 @@ from headgate.pipelines.expectations import (
     judge,
     next_at,
 )
-from headgate.pipelines.run_rows import Attempt, Directive, Order, RunLog
-from headgate.pipelines.sla import completion_moments
-from headgate.pipelines.vocabulary import Cause, ExpectationKind, ExpectationVerdict, RunStatus
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 CRON = Schedule(cron="0 6 * * *")

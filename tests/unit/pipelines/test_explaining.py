@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
 from headgate.ids import IdMaker
-from headgate.pipelines.controls import Control, Controls
-from headgate.pipelines.definition import (
+from headgate.pipelines.definition.model import (
     Exclusions,
     Inclusions,
     Period,
@@ -26,24 +25,17 @@ from headgate.pipelines.definition import (
     Trait,
     Upstream,
 )
-from headgate.pipelines.dueness import Due, due_of
-from headgate.pipelines.evaluations import Evaluations, Outlook, Purpose, StoredEvaluation
-from headgate.pipelines.explaining import Circumstances, Explainer, Standing, as_text, why
-from headgate.pipelines.facts import Facts, TraitFact
-from headgate.pipelines.locks import Lock, Locks, evaluation_key
-from headgate.pipelines.readiness import readiness_of
-from headgate.pipelines.rules import compile_readiness, evaluate
-from headgate.pipelines.run_rows import Attempt, Directive, Order, RunLog, Slot, run_log_put
+from headgate.pipelines.enums import Cause, ControlState, FailureCategory, JobEvent, RunStatus, Severity, TraitStatus
+from headgate.pipelines.readiness.evaluation_log import Evaluations, Outlook, Purpose, StoredEvaluation
+from headgate.pipelines.readiness.explain import Circumstances, Explainer, Standing, as_text, why
+from headgate.pipelines.rules.facts import Facts, TraitFact
+from headgate.pipelines.rules.readiness import readiness_of
+from headgate.pipelines.rules.rules import compile_readiness, evaluate
+from headgate.pipelines.runs.controls import Control, Controls
+from headgate.pipelines.runs.locks import Lock, Locks, evaluation_key
+from headgate.pipelines.runs.rows import Attempt, Directive, Order, RunLog, Slot, run_log_put
+from headgate.pipelines.schedule.due_checks import Due, due_of
 from headgate.pipelines.sensors import Sensor
-from headgate.pipelines.vocabulary import (
-    Cause,
-    ControlState,
-    FailureCategory,
-    JobEvent,
-    RunStatus,
-    Severity,
-    TraitStatus,
-)
 from headgate.store.port import Store
 from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from headgate.notify.enums import INFRASTRUCTURE
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.heartbeats import Change, Heartbeat, Heartbeats, Who, decide
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.watchdog.heartbeats import Change, Heartbeat, Heartbeats, Who, decide
 from headgate.store.model.schema import Key, Table
 from headgate.store.model.values import Item
 from headgate.store.port import Store

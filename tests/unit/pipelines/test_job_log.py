@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.pipelines.run_rows import JobLogEntry, Slot
-from headgate.pipelines.vocabulary import JobEvent
+from headgate.pipelines.enums import JobEvent
+from headgate.pipelines.runs.rows import JobLogEntry, Slot
 from tests.unit.pipelines.run_rig import EVENT, SLOT, Rig, opened_rig
 
 

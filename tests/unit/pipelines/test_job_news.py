@@ -17,11 +17,11 @@ from headgate.durable.model.history import Status
 from headgate.durable.replay import sandbox as guard
 from headgate.durable.sdk.app import App
 from headgate.fanout.service import FanoutService
-from headgate.pipelines.definition import Pipeline, RetryPolicy, TriggerSpec
-from headgate.pipelines.job_news import SUBSCRIPTION
-from headgate.pipelines.run_rows import Run, Slot
-from headgate.pipelines.vocabulary import RunStatus
-from headgate.pipelines.waiting import WaitKind
+from headgate.pipelines.definition.model import Pipeline, RetryPolicy, TriggerSpec
+from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.lifecycle.job_events import SUBSCRIPTION
+from headgate.pipelines.readiness.waiters import WaitKind
+from headgate.pipelines.runs.rows import Run, Slot
 from headgate.triggers.contract import Polled, Started, TriggerOrder
 from headgate.triggers.registry import TriggerKinds
 from tests.pipeline_rig import DATE, START, Jobs, Rig, pipeline, slot_of

@@ -10,16 +10,15 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from headgate.pipelines import definition
-from headgate.pipelines.archetypes import shipped_archetypes
-from headgate.pipelines.definition import Pipeline
-from headgate.pipelines.definition_json import plain
-from headgate.pipelines.json_schema import Kind, json_schema
-from headgate.pipelines.limits import BOUNDS
-from headgate.pipelines.loading import load_pipeline
-from headgate.pipelines.scaffold import project_files
-from headgate.pipelines.schema_texts import DESCRIPTIONS
-from headgate.pipelines.yaml_marks import documents
+from headgate.pipelines.authoring.archetypes import shipped_archetypes
+from headgate.pipelines.authoring.json_schema import DESCRIPTIONS, Kind, json_schema
+from headgate.pipelines.authoring.loader import load_pipeline
+from headgate.pipelines.authoring.scaffold import project_files
+from headgate.pipelines.definition import model as definition
+from headgate.pipelines.definition.bounds import BOUNDS
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.definition.serialization import plain
+from headgate.pipelines.definition.source_map import documents
 from tests.unit.pipelines.loading_rig import MEDALLION, RIGHT, SOURCE, errors
 from tests.unit.pipelines.test_seed_formats import NEWER, OLDER
 

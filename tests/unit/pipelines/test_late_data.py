@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from headgate.errors import ConflictError
-from headgate.pipelines.late_data import KEPT_SECONDS, Arrival, LateArrival, arrival_writes, judge_arrival
-from headgate.pipelines.run_rows import RunLog
-from headgate.pipelines.vocabulary import JobEvent, RerunReason, RunStatus
+from headgate.pipelines.enums import JobEvent, RerunReason, RunStatus
+from headgate.pipelines.runs.late_data import KEPT_SECONDS, Arrival, LateArrival, arrival_writes, judge_arrival
+from headgate.pipelines.runs.rows import RunLog
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import exists
 from headgate.store.model.requests import Check

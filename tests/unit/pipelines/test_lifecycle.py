@@ -10,7 +10,7 @@ import pytest
 
 from headgate.asl.executions import ExecutionStatus
 from headgate.durable.model.duration import Seconds
-from headgate.pipelines.definition import (
+from headgate.pipelines.definition.model import (
     Budgets,
     Monitoring,
     PostRun,
@@ -22,11 +22,11 @@ from headgate.pipelines.definition import (
     Trait,
     TriggerSpec,
 )
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.manual import ManualActions
-from headgate.pipelines.rerun_rows import RerunStatus
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.vocabulary import Cause, FailureCategory, JobEvent, RerunReason, RunStatus
+from headgate.pipelines.enums import Cause, FailureCategory, JobEvent, RerunReason, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.operations.manual import ManualActions
+from headgate.pipelines.runs.rerun_rows import RerunStatus
+from headgate.pipelines.runs.rows import Slot
 from headgate.triggers.contract import TriggerFailedError
 from tests.pipeline_rig import COMMAND, DATE, LANDED, ORDERS_THERE, Rig, pipeline, slot_of, waiting_pipeline
 

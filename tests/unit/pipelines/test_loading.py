@@ -14,12 +14,12 @@ import pytest
 
 from headgate.durable.model.duration import Seconds
 from headgate.errors import DefinitionError
-from headgate.pipelines.definition import Exclusions, Pipeline, Readiness, Rule, Upstream
-from headgate.pipelines.definition_json import decode, digest, encode
-from headgate.pipelines.dependencies import circles
-from headgate.pipelines.loading import Known, load_folder, load_pipeline, load_text, unknown_upstreams
-from headgate.pipelines.problems import InvalidPipelineError, errors_of
-from headgate.pipelines.yaml_marks import documents
+from headgate.pipelines.authoring.loader import Known, load_folder, load_pipeline, load_text, unknown_upstreams
+from headgate.pipelines.definition.model import Exclusions, Pipeline, Readiness, Rule, Upstream
+from headgate.pipelines.definition.problems import InvalidPipelineError, errors_of
+from headgate.pipelines.definition.serialization import decode, digest, encode
+from headgate.pipelines.definition.source_map import documents
+from headgate.pipelines.schedule.dependencies import circles
 from tests.unit.pipelines.loading_rig import MEDALLION, RIGHT, SOURCE, errors, problems_of, real_triggers
 from tests.unit.pipelines.test_seed_formats import NEWER, OLDER
 

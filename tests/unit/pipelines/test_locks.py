@@ -9,8 +9,8 @@ import pytest
 
 from headgate.durable.model.duration import Seconds
 from headgate.errors import ConflictError, StaleClaimError
-from headgate.pipelines.definition import Monitoring, Pipeline, PostRun, Readiness, RetryPolicy, TriggerSpec
-from headgate.pipelines.locks import MARGIN_SECONDS, Lock, evaluation_key, held, lifetime_seconds
+from headgate.pipelines.definition.model import Monitoring, Pipeline, PostRun, Readiness, RetryPolicy, TriggerSpec
+from headgate.pipelines.runs.locks import MARGIN_SECONDS, Lock, evaluation_key, held, lifetime_seconds
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import exists
 from headgate.store.model.requests import Check, Put

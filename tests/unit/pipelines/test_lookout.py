@@ -11,15 +11,15 @@ from msgspec.structs import replace
 
 from headgate.durable.model.duration import Seconds
 from headgate.errors import CorruptionError, HeadgateError, ItemTooLargeError, OutcomeUnknownError, StoreBusyError
-from headgate.pipelines.definition import Readiness, Rule, Trait
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.looking import OWN_LOOK_SECONDS, Decision, Look, Looking, Step, decide, why_wake
-from headgate.pipelines.lookout import BATCH, LEARN_SECONDS, Lookout
-from headgate.pipelines.readiness import ReadinessResult, ReadinessVerdict
-from headgate.pipelines.run_rows import Directive, Order, Run, RunLog
+from headgate.pipelines.definition.model import Readiness, Rule, Trait
+from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.readiness.evaluator import OWN_LOOK_SECONDS, Decision, Look, Looking, Step, decide, why_wake
+from headgate.pipelines.readiness.poller import BATCH, LEARN_SECONDS, Lookout
+from headgate.pipelines.readiness.waiters import WaitKind
+from headgate.pipelines.rules.readiness import ReadinessResult, ReadinessVerdict
+from headgate.pipelines.runs.rows import Directive, Order, Run, RunLog
 from headgate.pipelines.service import PipelineService
-from headgate.pipelines.vocabulary import RunStatus
-from headgate.pipelines.waiting import WaitKind
 from headgate.store.catalogue.tables import PIPELINES, WAITER
 from tests.health_faults import Failing
 from tests.pipeline_rig import DATE, ORDERS_THERE, Rig, pipeline, slot_of, waiting_pipeline

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from headgate.durable.model.duration import Seconds
-from headgate.pipelines.definition import Readiness, Schedule
-from headgate.pipelines.loops import CONSUMER, PipelineLoops
+from headgate.pipelines.background_threads import CONSUMER, PipelineLoops
+from headgate.pipelines.definition.model import Readiness, Schedule
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import StreamStart
 from tests.pipeline_rig import DATE, ORDERS_THERE, Rig, pipeline, waiting_pipeline

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ConflictError
-from headgate.pipelines.markers import KEPT_SECONDS, Placed, marker_of
-from headgate.pipelines.run_rows import Slot
+from headgate.pipelines.runs.markers import KEPT_SECONDS, Placed, marker_of
+from headgate.pipelines.runs.rows import Slot
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import exists
 from headgate.store.model.requests import ChangeKind, Check

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headgate.errors import NotFoundError
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.vocabulary import RerunReason
+from headgate.pipelines.enums import RerunReason
+from headgate.pipelines.events.names import EventName
 from tests.pipeline_rig import DATE, Rig, named, slot_of, waiting_pipeline
 
 SLOT = slot_of()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from headgate.durable.model.duration import Seconds
-from headgate.pipelines.definition import Budgets, Monitoring, PostRun, Readiness, RetryPolicy, Trait
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.vocabulary import ControlState, FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.definition.model import Budgets, Monitoring, PostRun, Readiness, RetryPolicy, Trait
+from headgate.pipelines.enums import ControlState, FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.events.names import EventName
 from tests.pipeline_rig import Rig, pipeline, slot_of
 
 SLOT = slot_of()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from headgate.durable.model.duration import Seconds
 from headgate.errors import InvalidScheduleError, UserError
-from headgate.pipelines.definition import Period, Pipeline, Schedule
-from headgate.pipelines.periods import PeriodKey, Periods, parse, periods_inside, periods_of
+from headgate.pipelines.definition.model import Period, Pipeline, Schedule
+from headgate.pipelines.schedule.periods import PeriodKey, Periods, parse, periods_inside, periods_of
 
 # Berlin: 2026-03-29 at 01:00Z from 02:00 to 03:00, 2026-10-25 at 01:00Z from 03:00 to 02:00.
 # Lord Howe moves by half an hour: 2026-10-03 at 15:30Z from 02:00 to 02:30, 2026-04-04 at 15:00Z from 02:00 to 01:30.

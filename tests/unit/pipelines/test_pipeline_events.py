@@ -15,8 +15,8 @@ import pytest
 from headgate.errors import ConflictError, InvalidPayloadError
 from headgate.ids import IdMaker
 from headgate.notify.enums import INFRASTRUCTURE, Severity
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.pipeline_events import (
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.events.outbox import (
     DETAIL_BYTES_MAX,
     TEXT_MAX,
     PipelineEvent,

@@ -21,13 +21,12 @@ from headgate.errors import (
     TransactionLimitError,
     VersionConflictError,
 )
-from headgate.pipelines.definition import Pipeline, Readiness, Rule, Schedule, Sla, Trait, TriggerSpec, Upstream
-from headgate.pipelines.definition_json import digest
-from headgate.pipelines.dependencies import Dependency
-from headgate.pipelines.differences import differences
-from headgate.pipelines.loading import load_folder, load_pipeline
-from headgate.pipelines.pipeline_rows import config_key
-from headgate.pipelines.pipeline_store import Change, PipelineStore
+from headgate.pipelines.authoring.loader import load_folder, load_pipeline
+from headgate.pipelines.catalog.rows import config_key
+from headgate.pipelines.catalog.store import Change, PipelineStore
+from headgate.pipelines.definition.model import Pipeline, Readiness, Rule, Schedule, Sla, Trait, TriggerSpec, Upstream
+from headgate.pipelines.definition.serialization import differences, digest
+from headgate.pipelines.schedule.dependencies import Dependency
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import absent
 from headgate.store.model.requests import Put, Write

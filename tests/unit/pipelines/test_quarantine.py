@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import InvalidPayloadError
-from headgate.pipelines.quarantine import (
+from headgate.pipelines.readiness.quarantine import (
     KEPT_SECONDS,
     QuarantineCheck,
     Quarantined,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.pipelines.definition import Pipeline, Readiness, Rule, Trait
-from headgate.pipelines.facts import Facts, TraitFact
-from headgate.pipelines.readiness import ReadinessResult, ReadinessVerdict, readiness_of
-from headgate.pipelines.rules import compile_readiness, evaluate
+from headgate.pipelines.definition.model import Pipeline, Readiness, Rule, Trait
+from headgate.pipelines.enums import FailureCategory, Severity, TraitStatus
+from headgate.pipelines.rules.facts import Facts, TraitFact
+from headgate.pipelines.rules.readiness import ReadinessResult, ReadinessVerdict, readiness_of
+from headgate.pipelines.rules.rules import compile_readiness, evaluate
 from headgate.pipelines.sensors import Sensor
-from headgate.pipelines.vocabulary import FailureCategory, Severity, TraitStatus
 
 NOW = datetime(2026, 3, 3, 6, 5, tzinfo=UTC)
 PROCEED, NOT_READY, ERROR = ReadinessResult.PROCEED, ReadinessResult.NOT_READY, ReadinessResult.ERROR

@@ -9,20 +9,14 @@ from typing import Any
 import pytest
 
 from headgate.errors import ConflictError, NotFoundError, StaleClaimError
-from headgate.pipelines.admissions import Applicant, admit
-from headgate.pipelines.definition import Budgets, RetryPolicy
-from headgate.pipelines.locks import evaluation_key
-from headgate.pipelines.rerun_decisions import (
-    Rule,
-    Situation,
-    decide_rerun,
-    newest_update_ms,
-    updated_at_ms,
-)
-from headgate.pipelines.rerun_rows import Budget, Rerun, RerunStatus, reason_of, slot_of_request
-from headgate.pipelines.reruns import Judgement
-from headgate.pipelines.run_rows import Run, RunLog
-from headgate.pipelines.vocabulary import Cause, FailureCategory, JobEvent, RerunReason, RunStatus
+from headgate.pipelines.definition.model import Budgets, RetryPolicy
+from headgate.pipelines.enums import Cause, FailureCategory, JobEvent, RerunReason, RunStatus
+from headgate.pipelines.runs.admissions import Applicant, admit
+from headgate.pipelines.runs.locks import evaluation_key
+from headgate.pipelines.runs.rerun_decisions import Rule, Situation, decide_rerun, newest_update_ms, updated_at_ms
+from headgate.pipelines.runs.rerun_rows import Budget, Rerun, RerunStatus, reason_of, slot_of_request
+from headgate.pipelines.runs.reruns import Judgement
+from headgate.pipelines.runs.rows import Run, RunLog
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import exists
 from headgate.store.model.requests import ChangeKind, Check, Write

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.pipelines.definition import (
+from headgate.pipelines.definition.model import (
     Budgets,
     Exclusions,
     Inclusions,
@@ -21,10 +21,10 @@ from headgate.pipelines.definition import (
     Trait,
     Upstream,
 )
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.rerun_rows import RerunStatus, request_key
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.vocabulary import Cause, RerunReason, RunStatus
+from headgate.pipelines.enums import Cause, RerunReason, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.runs.rerun_rows import RerunStatus, request_key
+from headgate.pipelines.runs.rows import Slot
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Change, ChangeKind
 from tests.pipeline_rig import DATE, LANDED, Rig, pipeline, slot_of, waiting_pipeline

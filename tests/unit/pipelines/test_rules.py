@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from headgate.durable.model.duration import Seconds
 from headgate.errors import DefinitionError
-from headgate.pipelines.definition import History, NOf, PostRun, Readiness, Rule, SensorTrigger, Upstream
-from headgate.pipelines.drift import baseline_of, drift_of
-from headgate.pipelines.facts import DatasetFact, Facts, TraitFact, UpstreamFact
-from headgate.pipelines.rule_operators import CHECKS, is_equal, moment_ms, number
-from headgate.pipelines.rules import (
+from headgate.pipelines.definition.model import History, NOf, PostRun, Readiness, Rule, SensorTrigger, Upstream
+from headgate.pipelines.enums import OnUnknown, RunStatus, Severity, TraitStatus, Verdict
+from headgate.pipelines.lifecycle.drift import baseline_of, drift_of
+from headgate.pipelines.rules.facts import DatasetFact, Facts, TraitFact, UpstreamFact
+from headgate.pipelines.rules.operators import CHECKS, is_equal, moment_ms, number
+from headgate.pipelines.rules.rules import (
     Evaluation,
     compile_post_run,
     compile_readiness,
@@ -24,7 +25,6 @@ from headgate.pipelines.rules import (
     evaluate,
 )
 from headgate.pipelines.sensors import Sensor, sensor_of
-from headgate.pipelines.vocabulary import OnUnknown, RunStatus, Severity, TraitStatus, Verdict
 
 NOW = datetime(2026, 3, 3, 6, 5, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)

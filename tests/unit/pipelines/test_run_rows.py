@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from headgate.errors import CorruptionError, InvalidItemError
-from headgate.pipelines.run_rows import (
+from headgate.pipelines.enums import Cause, FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.runs.rows import (
     Attempt,
     Directive,
     JobLogEntry,
@@ -23,7 +24,6 @@ from headgate.pipelines.run_rows import (
     run_of,
     run_writes,
 )
-from headgate.pipelines.vocabulary import Cause, FailureCategory, JobEvent, RunStatus
 from headgate.store.model.conditions import absent, version_is
 
 NOW_MS = 1_750_000_000_000

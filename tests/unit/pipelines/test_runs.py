@@ -17,12 +17,12 @@ from headgate.errors import (
     StaleClaimError,
     VersionConflictError,
 )
-from headgate.pipelines.admissions import Applicant, admit
-from headgate.pipelines.definition import RetryPolicy
-from headgate.pipelines.run_log import followed
-from headgate.pipelines.run_rows import HISTORY_MAX, Run, RunLog, Slot, run_of
-from headgate.pipelines.runs import RunStart
-from headgate.pipelines.vocabulary import TRANSITIONS, Cause, FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.definition.model import RetryPolicy
+from headgate.pipelines.enums import TRANSITIONS, Cause, FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.runs.admissions import Applicant, admit
+from headgate.pipelines.runs.rows import HISTORY_MAX, Run, RunLog, Slot, run_of
+from headgate.pipelines.runs.run_log import followed
+from headgate.pipelines.runs.store import RunStart
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import exists
 from headgate.store.model.requests import Check, Put, Write

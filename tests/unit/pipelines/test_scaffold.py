@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import AlreadyExistsError, InvalidIdError, StoreIOError
-from headgate.pipelines.archetypes import load_archetypes
-from headgate.pipelines.loading import Known, load_folder
-from headgate.pipelines.scaffold import project_files, project_name, write_project
+from headgate.pipelines.authoring.archetypes import load_archetypes
+from headgate.pipelines.authoring.loader import Known, load_folder
+from headgate.pipelines.authoring.scaffold import project_files, project_name, write_project
 from headgate.settings import Settings
 from headgate.wiring import load_app
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from headgate.durable.model.duration import Seconds
-from headgate.pipelines.definition import (
+from headgate.pipelines.authoring.formats.detect import Format, recognise
+from headgate.pipelines.authoring.loader import load_pipeline, load_text
+from headgate.pipelines.definition.model import (
     Budgets,
     Cascade,
     Exclusions,
@@ -24,11 +26,9 @@ from headgate.pipelines.definition import (
     Trait,
     TriggerSpec,
 )
-from headgate.pipelines.loading import load_pipeline, load_text
-from headgate.pipelines.problems import errors_of
-from headgate.pipelines.seed_formats import Format, recognise
-from headgate.pipelines.vocabulary import FailureCategory
-from headgate.pipelines.yaml_marks import documents
+from headgate.pipelines.definition.problems import errors_of
+from headgate.pipelines.definition.source_map import documents
+from headgate.pipelines.enums import FailureCategory
 from tests.unit.pipelines.loading_rig import SOURCE, errors, real_triggers
 
 OLDER = """\

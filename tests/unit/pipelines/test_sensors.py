@@ -11,7 +11,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, InvalidPayloadError
-from headgate.pipelines.sensor_periods import forms_of, is_key_of, may_speak_of, period_of_fields, split_key
+from headgate.pipelines.schedule.sensor_periods import forms_of, is_key_of, may_speak_of, period_of_fields, split_key
 from headgate.pipelines.sensors import Sensor, Sensors, data_of, sensor_key, sensor_of
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import absent

@@ -9,9 +9,9 @@ from msgspec import UNSET, UnsetType
 
 from headgate.durable.model.duration import Seconds
 from headgate.errors import InvalidScheduleError
-from headgate.pipelines.definition import Period, Pipeline, Schedule, SensorTrigger, Sla
-from headgate.pipelines.due_slots import Timetable
-from headgate.pipelines.sla import (
+from headgate.pipelines.definition.model import Period, Pipeline, Schedule, SensorTrigger, Sla
+from headgate.pipelines.enums import ExpectationVerdict
+from headgate.pipelines.schedule.sla import (
     SlaMoments,
     check_sla,
     completion_moments,
@@ -22,7 +22,7 @@ from headgate.pipelines.sla import (
     schedule_deadline,
     trigger_deadline,
 )
-from headgate.pipelines.vocabulary import ExpectationVerdict
+from headgate.pipelines.schedule.timetables import Timetable
 
 CRON = Schedule(cron="0 6 * * *")
 SENSOR = Schedule(sensor=SensorTrigger(key="s"))

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from headgate.durable.model.duration import Seconds
 from headgate.errors import InvalidPayloadError, TransientError
-from headgate.pipelines.definition import Period, Pipeline, RetryPolicy, Schedule, SensorTrigger, Sla
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.vocabulary import ExpectationKind, ExpectationVerdict, FailureCategory, RunStatus
+from headgate.pipelines.definition.model import Period, Pipeline, RetryPolicy, Schedule, SensorTrigger, Sla
+from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict, FailureCategory, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.runs.rows import Slot
 from tests.pipeline_rig import COMMAND, LANDED, named, pipeline, slot_of
 from tests.unit.pipelines.parts_rig import CRON, SLOT, WatchRig, gold
 

@@ -10,11 +10,11 @@ import pytest
 
 from headgate.durable.model.duration import Seconds
 from headgate.errors import NotFoundError
-from headgate.pipelines.definition import Sla
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.starting import execution_name, lifecycle_definition
-from headgate.pipelines.vocabulary import Cause
+from headgate.pipelines.definition.model import Sla
+from headgate.pipelines.enums import Cause
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.lifecycle.starter import execution_name, lifecycle_definition
+from headgate.pipelines.runs.rows import Slot
 from tests.pipeline_rig import Rig, pipeline, slot_of
 
 SLOT = slot_of()

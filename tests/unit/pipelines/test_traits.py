@@ -12,12 +12,12 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, CorruptionError, InvalidPayloadError
-from headgate.pipelines.definition import Pipeline, PostRun, Readiness, Rule, Trait
-from headgate.pipelines.facts import TraitFact
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.trait_rows import HISTORY_MAX, RETENTION_SECONDS, VALUE_BYTES_MAX, TraitResult
-from headgate.pipelines.traits import TraitPush, Traits
-from headgate.pipelines.vocabulary import FailureCategory, TraitStatus
+from headgate.pipelines.definition.model import Pipeline, PostRun, Readiness, Rule, Trait
+from headgate.pipelines.enums import FailureCategory, TraitStatus
+from headgate.pipelines.rules.facts import TraitFact
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.traits.rows import HISTORY_MAX, RETENTION_SECONDS, VALUE_BYTES_MAX, TraitResult
+from headgate.pipelines.traits.traits import TraitPush, Traits
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import exists
 from headgate.store.model.requests import Check, Put, Query, Range, Sort, Write

@@ -16,14 +16,14 @@ from headgate.errors import (
     StaleClaimError,
     StoreBusyError,
 )
-from headgate.pipelines.calls import Call, read_call
-from headgate.pipelines.definition import TriggerSpec
-from headgate.pipelines.endings import RunEndings
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.run_rows import Run
-from headgate.pipelines.runs import Runs
-from headgate.pipelines.triggering import CHECK_SECONDS_MAX, Triggering, order_of
-from headgate.pipelines.vocabulary import FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.definition.model import TriggerSpec
+from headgate.pipelines.enums import FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.lifecycle.completion import RunEndings
+from headgate.pipelines.lifecycle.job_control import CHECK_SECONDS_MAX, Triggering, order_of
+from headgate.pipelines.lifecycle.messages import Call, read_call
+from headgate.pipelines.runs.rows import Run
+from headgate.pipelines.runs.store import Runs
 from headgate.store.port import Store
 from headgate.triggers.contract import TriggerFailedError, TriggerOrder
 from tests.health_faults import answer_lost, failing

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.expectations import Expectation, Judgement
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.vocabulary import ExpectationKind, ExpectationVerdict
-from headgate.pipelines.watches import Watch, WatchKind
+from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.watchdog.expectations import Expectation, Judgement
+from headgate.pipelines.watchdog.followups import Watch, WatchKind
 from tests.unit.pipelines.parts_rig import SLOT, WatchRig, gold
 
 MET = ExpectationVerdict.MET

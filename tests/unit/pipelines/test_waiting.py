@@ -9,10 +9,10 @@ import pytest
 
 from headgate.durable.model.duration import Seconds
 from headgate.errors import NotFoundError, SignatureError, StaleClaimError, StoreBusyError
-from headgate.pipelines.definition import Readiness
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.vocabulary import RunStatus
-from headgate.pipelines.waiting import Waiters, WaitKind
+from headgate.pipelines.definition.model import Readiness
+from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.readiness.waiters import Waiters, WaitKind
+from headgate.pipelines.runs.rows import Slot
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.pipeline_rig import DATE, ORDERS_THERE, Rig, slot_of, waiting_pipeline
 from tests.stores import open_sqlite

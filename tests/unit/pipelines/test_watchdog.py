@@ -11,16 +11,16 @@ import pytest
 from headgate.durable.model.duration import Seconds
 from headgate.errors import TransientError
 from headgate.notify.enums import INFRASTRUCTURE
-from headgate.pipelines.definition import Exclusions, Inclusions, Period, Schedule, Sla
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.heartbeats import Heartbeats
-from headgate.pipelines.pipeline_rows import config_key
-from headgate.pipelines.pursuit_check import Lifecycle
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.vocabulary import ExpectationKind, ExpectationVerdict, RunStatus
-from headgate.pipelines.watchdog import Check, Watchdog
-from headgate.pipelines.watchdog_budget import Budget, Tally
-from headgate.pipelines.watchdog_cursors import Agenda, Cursors, ScheduleRef
+from headgate.pipelines.catalog.rows import config_key
+from headgate.pipelines.definition.model import Exclusions, Inclusions, Period, Schedule, Sla
+from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.watchdog.cursors import Agenda, Cursors, ScheduleRef
+from headgate.pipelines.watchdog.heartbeats import Heartbeats
+from headgate.pipelines.watchdog.liveness_check import Lifecycle
+from headgate.pipelines.watchdog.roster import Budget, Tally
+from headgate.pipelines.watchdog.watchdog import Check, Watchdog
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Update
 from tests.pipeline_rig import pipeline

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.durable.model.duration import Seconds
-from headgate.pipelines.definition import (
+from headgate.pipelines.definition.model import (
     Exclusions,
     Monitoring,
     Period,
@@ -23,14 +23,14 @@ from headgate.pipelines.definition import (
     Sla,
     Trait,
 )
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.locks import Lock, evaluation_key
-from headgate.pipelines.pursuit_check import Finding, Pursuit, decide_pursuit
-from headgate.pipelines.run_rows import Directive, Order, Run, RunLog, Slot
-from headgate.pipelines.vocabulary import Cause, ExpectationKind, FailureCategory, JobEvent, RunStatus
-from headgate.pipelines.watchdog import Watchdog, build_watchdog
-from headgate.pipelines.watchdog_checks import ArrivalFacts, Failure, Step, decide_arrival, decide_failure
-from headgate.pipelines.watches import Watch, WatchKind
+from headgate.pipelines.enums import Cause, ExpectationKind, FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.runs.locks import Lock, evaluation_key
+from headgate.pipelines.runs.rows import Directive, Order, Run, RunLog, Slot
+from headgate.pipelines.watchdog.followups import Watch, WatchKind
+from headgate.pipelines.watchdog.liveness_check import Finding, Pursuit, decide_pursuit
+from headgate.pipelines.watchdog.run_checks import ArrivalFacts, Failure, Step, decide_arrival, decide_failure
+from headgate.pipelines.watchdog.watchdog import Watchdog, build_watchdog
 from headgate.store.catalogue.tables import PIPELINES
 from tests.pipeline_rig import COMMAND, DATE, pipeline, slot_of, waiting_pipeline
 from tests.unit.pipelines.parts_rig import SLOT, WatchRig, gold

@@ -17,7 +17,7 @@ from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.health.audit.log import Audit
-from headgate.pipelines.calendar_store import CalendarStore
+from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.service import PipelineService
 from headgate.serve.health import Health, Phase
 from headgate.serve.http import build_http

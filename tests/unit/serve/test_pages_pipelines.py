@@ -18,24 +18,17 @@ import pytest
 from headgate.auth.roles import Role
 from headgate.durable.bus.events import Event
 from headgate.durable.model.duration import from_json_type
-from headgate.pipelines.definition import Pipeline
-from headgate.pipelines.endings import RunEndings
-from headgate.pipelines.evaluations import Outlook
-from headgate.pipelines.event_names import EventName
-from headgate.pipelines.expectations import Expectation, Judgement
-from headgate.pipelines.run_rows import Run, RunLog, Slot, run_log_put
-from headgate.pipelines.runs import RunStart
-from headgate.pipelines.sla import SlaMoments
-from headgate.pipelines.trials import Trials
-from headgate.pipelines.verdicts import Verdicts
-from headgate.pipelines.vocabulary import (
-    Cause,
-    ExpectationKind,
-    ExpectationVerdict,
-    FailureCategory,
-    JobEvent,
-    RunStatus,
-)
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.enums import Cause, ExpectationKind, ExpectationVerdict, FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.lifecycle.completion import RunEndings
+from headgate.pipelines.readiness.evaluation_log import Outlook
+from headgate.pipelines.readiness.simulation import Trials
+from headgate.pipelines.runs.rows import Run, RunLog, Slot, run_log_put
+from headgate.pipelines.runs.store import RunStart
+from headgate.pipelines.schedule.sla import SlaMoments
+from headgate.pipelines.watchdog.expectations import Expectation, Judgement
+from headgate.pipelines.watchdog.verdicts import Verdicts
 from headgate.serve.page_periods import HEIGHT, Mark, PeriodStrip, cells
 from headgate.serve.page_pipeline_words import definition_facts, sensor_keys
 from headgate.serve.page_runs import WIDTH, phases

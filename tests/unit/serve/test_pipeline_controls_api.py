@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headgate.auth.roles import Role
-from headgate.pipelines.expectations import Expectation, Judgement
-from headgate.pipelines.verdicts import Verdicts
-from headgate.pipelines.vocabulary import ExpectationKind, ExpectationVerdict
+from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
+from headgate.pipelines.watchdog.expectations import Expectation, Judgement
+from headgate.pipelines.watchdog.verdicts import Verdicts
 from tests.unit.serve.durable_api import problem
 from tests.unit.serve.pipeline_rig import SILVER, TODAY, PipelineApi, done, pipeline_api
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.auth.roles import Role
-from headgate.pipelines.archetypes import read_archetypes
+from headgate.pipelines.authoring.archetypes import read_archetypes
 from headgate.store.catalogue.tables import PIPELINES
 from tests.unit.serve.durable_api import problem
 from tests.unit.serve.pipeline_rig import SILVER, PipelineApi, done, pipeline_api

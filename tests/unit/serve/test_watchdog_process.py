@@ -15,10 +15,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from headgate.clock import SystemClock
-from headgate.pipelines.heartbeats import Who, heartbeat_key
-from headgate.pipelines.run_rows import Slot
-from headgate.pipelines.watchdog import TickReport
-from headgate.pipelines.watches import Watch, Watches, WatchKind
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.watchdog.followups import Watch, Watches, WatchKind
+from headgate.pipelines.watchdog.heartbeats import Who, heartbeat_key
+from headgate.pipelines.watchdog.watchdog import TickReport
 from headgate.serve.watchdog_process import DEGRADED_SECONDS, WatchdogChild, rest_seconds, run
 from headgate.settings import Settings
 from headgate.store.catalogue.tables import PIPELINES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.pipelines import vocabulary
+from headgate.pipelines import enums as vocabulary
 from headgate.triggers.contract import FailureCategory, JobState, shown
 from headgate.triggers.failure_patterns import category_of
 

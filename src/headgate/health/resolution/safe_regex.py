@@ -19,6 +19,9 @@ TEXT_LENGTH_MAX: Final = 512
 WAYS_MAX: Final = TEXT_LENGTH_MAX**2
 _COUNTED: Final = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}")
 _CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|[^\]\\\[])*\]")
+_ESCAPED: Final = re.compile(r"\\.")
+# Python warns that the meaning of these may change.
+_SET_OPERATION: Final = re.compile(r"--|&&|~~|\|\|")
 _ESCAPES: Final = frozenset("dDwWsSbB.\\/|()[]{}*+?^$-_ :;,#@!%&=<>'\"~`nrt")
 
 
@@ -87,6 +90,8 @@ class _Reader:
             found = _CLASS.match(self._pattern, self._at)
             if found is None:
                 raise _Refused(f"the [ at character {self._at + 1} is not closed, or has another in it")
+            if _SET_OPERATION.search(_ESCAPED.sub(" ", found[0])):
+                raise _Refused("-- && ~~ and || in [] are reserved for set operations; escape one of the two with \\")
             self._at = found.end()
             return 1, True
         if character in "*+?{":

@@ -1,0 +1,1 @@
+"""Authoring: say here what this part is for."""

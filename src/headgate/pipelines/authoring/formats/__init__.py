@@ -1,0 +1,1 @@
+"""Formats: say here what this part is for."""

@@ -1,0 +1,1 @@
+"""Catalog: say here what this part is for."""

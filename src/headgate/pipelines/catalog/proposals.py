@@ -1,0 +1,124 @@
+"""Proposals: definitions that someone sends from elsewhere, checked against what is kept here before they are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from headgate.errors import CorruptionError
+from headgate.pipelines.authoring.archetypes import Archetype
+from headgate.pipelines.authoring.loader import Known, Loaded, LoadedPipeline, load_text, unknown_upstreams
+from headgate.pipelines.authoring.validation import TraitCheck
+from headgate.pipelines.catalog.store import PipelineStore
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.definition.problems import Problem
+from headgate.pipelines.schedule.calendars import Calendars
+from headgate.pipelines.schedule.dependencies import circles, upstreams_of
+from headgate.pipelines.traits.subprocess import PREFIX as COMMAND_EVALUATOR
+from headgate.triggers.local.command import CommandKind
+from headgate.triggers.registry import TriggerKinds
+
+# How many pipelines are looked at for a circle.
+_REACH_MAX: Final = 10_000
+_FROM_A_FILE: Final = "put the definition into the project folder of the server"
+
+
+class Proposals:
+    """Reads definitions as they are sent. Nothing is kept by it."""
+
+    def __init__(
+        self,
+        definitions: PipelineStore,
+        calendars: Callable[[], Calendars],
+        kinds: TriggerKinds | None = None,
+        check_trait: TraitCheck | None = None,
+        *,
+        archetypes: Callable[[], Mapping[str, Archetype] | None] = lambda: None,
+    ) -> None:
+        """Take `kinds` and `check_trait`, which know triggers and evaluators; without, these are not looked into.
+
+        `archetypes` gives those of the project; None: only those that come with Headgate.
+        """
+        self._archetypes = archetypes
+        self._definitions = definitions
+        self._calendars = calendars
+        self._kinds = kinds
+        self._check_trait = check_trait
+
+    def read(self, text: str, source: str) -> Loaded:
+        """Return the definitions of a text and what is wrong with it, also together with the pipelines that are kept.
+
+        An upstream that is not known is a warning: it may be put later. A circle through one that is kept is an error,
+        and the definition is left out.
+        """
+        check = None if self._kinds is None else self._kinds.check
+        known = Known(
+            archetypes=self._archetypes(),
+            calendars=self._calendars(),
+            check_trigger=check,
+            check_trait=self._check_trait,
+        )
+        loaded = load_text(text, source, known)
+        reached = self._reached(loaded.pipelines)
+        circling = self._circling(loaded.pipelines, reached.values())
+        kept = tuple(each for each in loaded.pipelines if each.pipeline.id not in circling)
+        strange = unknown_upstreams([each.pipeline for each in loaded.pipelines], reached)
+        told = tuple(replace(problem, source=source) for problem in strange)
+        return Loaded(pipelines=kept, problems=(*loaded.problems, *circling.values(), *told))
+
+    def local_problems(self, loaded: LoadedPipeline) -> list[Problem]:
+        """Return why a definition may come from the server's own files only: it names a program to run there."""
+        pipeline, found = loaded.pipeline, []
+        if pipeline.trigger is not None and self._is_local(pipeline.trigger.type):
+            fact = f"a trigger of type {pipeline.trigger.type} runs a program on the server, and is not taken from here"
+            found.append(_local(loaded, "trigger.type", fact))
+        for name, trait in pipeline.readiness.traits.items():
+            if trait.evaluator.startswith(COMMAND_EVALUATOR):
+                fact = "an evaluator of commands runs a program on the server, and is not taken from here"
+                found.append(_local(loaded, f"readiness.traits.{name}.evaluator", fact))
+        return found
+
+    def _is_local(self, type: str) -> bool:
+        return type == CommandKind.name if self._kinds is None else self._kinds.is_local(type)
+
+    def _reached(self, loaded: Sequence[LoadedPipeline]) -> dict[str, Pipeline]:
+        """Return the pipelines that are kept and that these depend on, however far up."""
+        own = {each.pipeline.id for each in loaded}
+        found: dict[str, Pipeline] = {}
+        pending = [each.pipeline for each in loaded]
+        seen = set(own)
+        while pending and len(found) < _REACH_MAX:
+            for wanted in sorted({each.upstream.pipeline for each in upstreams_of(pending.pop())} - seen):
+                seen.add(wanted)
+                known = self._find(wanted)
+                if known is not None:
+                    found[wanted] = known
+                    pending.append(known)
+        return found
+
+    def _find(self, pipeline_id: str) -> Pipeline | None:
+        try:
+            stored = self._definitions.find(pipeline_id)
+        except CorruptionError:
+            # It is reported where it is listed, and must not stop another.
+            return None
+        return None if stored is None else stored.pipeline
+
+    def _circling(self, loaded: Sequence[LoadedPipeline], reached: Iterable[Pipeline]) -> dict[str, Problem]:
+        """Return the problem of each definition that closes a circle with pipelines that are kept."""
+        own = {each.pipeline.id: each for each in loaded}
+        found: dict[str, Problem] = {}
+        for circle in circles([*(each.pipeline for each in loaded), *reached]):
+            for member in circle:
+                if member in own:
+                    fact = f"upstreams go in a circle: {' → '.join((*circle, circle[0]))}"
+                    allowed = "take one of them out, or wait for its period before"
+                    place = own[member]
+                    found[member] = Problem(source=place.source, line=place.line, column=1, fact=fact, allowed=allowed)
+        return found
+
+
+def _local(loaded: LoadedPipeline, field: str, fact: str) -> Problem:
+    return Problem(source=loaded.source, line=loaded.line, column=1, field=field, fact=fact, allowed=_FROM_A_FILE)

@@ -1,0 +1,196 @@
+"""Rows of definitions: the current one of each pipeline, each version there was, and who depends on whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headgate import shapes
+from headgate.errors import CorruptionError, UserError
+from headgate.pipelines.authoring.loader import load_pipeline
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.definition.serialization import decode, digest, encode
+from headgate.pipelines.schedule.dependencies import Dependency, sources_of, upstreams_of
+from headgate.store.catalogue.tables import DEFINITION_VERSION, DEFINITIONS, DEPENDENCY, PIPELINE_CONFIG, PIPELINES
+from headgate.store.model.conditions import Condition, absent
+from headgate.store.model.requests import Delete, Put, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+
+KIND: Final = "PIPELINE"
+PARTITION: Final = "PIPELINES"
+
+
+class StoredPipeline(Struct, frozen=True, kw_only=True):
+    """A version of a pipeline. `digest` is that of the definition: what a run has kept of the one it was made by."""
+
+    pipeline: Pipeline
+    version: int
+    digest: str
+    by: str
+    at: str
+    # The file or call that it came from, and the digest of its text.
+    source: str = ""
+    source_digest: str = ""
+    deleted: bool = False
+    # Why it was changed or deleted, if anybody said.
+    reason: str = ""
+
+
+class Dependent(Struct, frozen=True, kw_only=True):
+    """A pipeline that waits for, or is started by, another one, and how."""
+
+    pipeline_id: str
+    upstream_id: str
+    dependencies: tuple[Dependency, ...]
+
+    @property
+    def starts(self) -> bool:
+        """Whether a run upstream begins one of this."""
+        return any(dependency.starts for dependency in self.dependencies)
+
+
+def config_key(pipeline_id: str) -> Key:
+    """Return the key of the current definition."""
+    return PIPELINE_CONFIG.key(pipeline_id=pipeline_id)
+
+
+def version_key(pipeline_id: str, version: int) -> Key:
+    """Return the key of one version."""
+    return DEFINITION_VERSION.key(kind=KIND, name=pipeline_id, version=version)
+
+
+def change_writes(
+    stored: StoredPipeline, source_text: str, previous: StoredPipeline | None, condition: Condition
+) -> list[Write]:
+    """Return the writes that make this the current version, with its dependencies, as long as `condition` holds."""
+    pipeline_id = stored.pipeline.id
+    attributes = _attributes(stored)
+    config: Item = {**attributes, **PIPELINES.key_attributes(config_key(pipeline_id))}
+    if not stored.deleted:
+        # What is deleted is in no list.
+        config |= PIPELINE_CONFIG.index_attributes(pipeline_id=pipeline_id)
+    version: Item = {
+        **attributes,
+        **DEFINITIONS.key_attributes(version_key(pipeline_id, stored.version)),
+        "source_text": source_text,
+    }
+    return [
+        Put(PIPELINES, config, condition),
+        Put(DEFINITIONS, version, absent()),
+        *_dependency_writes(stored, previous),
+    ]
+
+
+def stored_of(item: Item) -> StoredPipeline:
+    """Return what a row says. The definition in it may be of any format, as those who write rows themselves have it.
+
+    Raises `CorruptionError`, naming the row and what is wrong with it.
+    """
+    where = f"row {item.get('PK')} / {item.get('SK')}"
+    try:
+        pipeline = _definition(item, where)
+        stored = StoredPipeline(
+            pipeline=pipeline,
+            version=int(item.get("version", 0)),
+            digest=str(item.get("digest") or digest(pipeline)),
+            by=str(item.get("by", "")),
+            at=str(item.get("at", "")),
+            source=str(item.get("source", "")),
+            source_digest=str(item.get("source_digest", "")),
+            deleted=bool(item.get("deleted", False)),
+            reason=str(item.get("reason", "")),
+        )
+    except (UserError, ValueError, TypeError) as exc:
+        raise CorruptionError(f"{where}: {exc}; put the definition again") from exc
+    if pipeline.id != id_of(item):
+        raise CorruptionError(f"{where}: its definition is that of {pipeline.id!r}; put it under its own id")
+    return stored
+
+
+def id_of(item: Item) -> str:
+    """Return the id of the pipeline that a row of a definition belongs to."""
+    return str(item.get("PK", "")).partition("#")[2]
+
+
+def dependent_of(item: Item) -> Dependent:
+    """Return what a row of a dependency says. Raises `CorruptionError`."""
+    try:
+        return shapes.convert(
+            {name: item.get(name) for name in ("pipeline_id", "upstream_id", "dependencies")}, Dependent
+        )
+    except msgspec.ValidationError as exc:
+        where = f"row {item.get('PK')} / {item.get('SK')}"
+        raise CorruptionError(f"{where}: it is no dependency, {exc}; put the pipeline downstream again") from exc
+
+
+def moment_text(moment: datetime) -> str:
+    """Return a moment as rows have it."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _definition(item: Item, where: str) -> Pipeline:
+    config = item.get("config")
+    if isinstance(config, str) and "digest" in item:
+        return decode(config)
+    # Written by someone else: as text, or as the map itself.
+    text = config if isinstance(config, str) else msgspec.json.encode(config).decode()
+    return load_pipeline(text, where)
+
+
+def _attributes(stored: StoredPipeline) -> Item:
+    pipeline = stored.pipeline
+    attributes: dict[str, Any] = {
+        "pipeline_id": pipeline.id,
+        "config": encode(pipeline),
+        "version": stored.version,
+        "digest": stored.digest,
+        "by": stored.by,
+        "at": stored.at,
+        "source": stored.source,
+        "source_digest": stored.source_digest,
+        "owner": pipeline.owner,
+        "tier": pipeline.tier,
+    }
+    if stored.deleted:
+        attributes["deleted"] = True
+    if stored.reason:
+        attributes["reason"] = stored.reason
+    return attributes
+
+
+def _dependency_writes(stored: StoredPipeline, previous: StoredPipeline | None) -> list[Write]:
+    before = {} if previous is None or previous.deleted else _dependencies(previous.pipeline)
+    after = {} if stored.deleted else _dependencies(stored.pipeline)
+    downstream = stored.pipeline.id
+    writes: list[Write] = [
+        Delete(PIPELINES, DEPENDENCY.key(upstream_id=upstream, downstream_id=downstream))
+        for upstream in before.keys() - after.keys()
+    ]
+    writes += [
+        Put(PIPELINES, _dependency_item(upstream, downstream, dependencies))
+        for upstream, dependencies in after.items()
+        if before.get(upstream) != dependencies
+    ]
+    return writes
+
+
+def _dependencies(pipeline: Pipeline) -> dict[str, list[Dependency]]:
+    # Datasets and events are found by the pipelines that need them in the same way, with nothing more to say of them.
+    found: dict[str, list[Dependency]] = {source: [] for source in sources_of(pipeline)}
+    for dependency in upstreams_of(pipeline):
+        found.setdefault(dependency.upstream.pipeline, []).append(dependency)
+    return found
+
+
+def _dependency_item(upstream: str, downstream: str, dependencies: Sequence[Dependency]) -> Item:
+    return {
+        **PIPELINES.key_attributes(DEPENDENCY.key(upstream_id=upstream, downstream_id=downstream)),
+        "pipeline_id": downstream,
+        "upstream_id": upstream,
+        "dependencies": [msgspec.to_builtins(dependency) for dependency in dependencies],
+    }

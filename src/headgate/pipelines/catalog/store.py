@@ -1,0 +1,356 @@
+"""The store of pipelines: their definitions with every version there was, and who depends on whom.
+
+The current definition is one row, which change streams and lists see; each version is another that is never changed.
+A row that cannot be read is reported and left out, and touches no other pipeline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.errors import (
+    ConflictError,
+    CorruptionError,
+    InvalidPayloadError,
+    NotFoundError,
+    TransactionLimitError,
+    VersionConflictError,
+)
+from headgate.pipelines.catalog.rows import (
+    KIND,
+    PARTITION,
+    Dependent,
+    StoredPipeline,
+    change_writes,
+    config_key,
+    dependent_of,
+    id_of,
+    moment_text,
+    stored_of,
+    version_key,
+)
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.definition.serialization import decode, differences, digest, encode
+from headgate.store.catalogue.tables import DEFINITION_VERSION, DEFINITIONS, DEPENDENCY, PIPELINES
+from headgate.store.model.conditions import (
+    VALUE_BYTES_MAX,
+    Condition,
+    absent,
+    all_of,
+    equals,
+    exists,
+    lacks,
+    version_is,
+)
+from headgate.store.model.requests import Page, Query, Range, Sort, Write
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+
+SOURCE_BYTES_MAX: Final = 262_144
+REASON_CHARS_MAX: Final = 1_024
+WRITES_MAX: Final = 100
+PAGE: Final = 100
+VERSION_MAX: Final = 999_999
+_TRIES: Final = 5
+
+
+class BadPipeline(Struct, frozen=True, kw_only=True):
+    """A row that is no definition, and why."""
+
+    pipeline_id: str
+    problem: str
+
+
+class PipelinePage(Struct, frozen=True, kw_only=True):
+    """Part of the list of pipelines. `cursor` is None on the last page."""
+
+    pipelines: tuple[StoredPipeline, ...]
+    bad: tuple[BadPipeline, ...] = ()
+    cursor: str | None = None
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """What `put` and `delete` came to. `lines` say what is different; none, if nothing is."""
+
+    stored: StoredPipeline
+    lines: tuple[str, ...] = ()
+    is_new: bool = False
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is a version that was not there before."""
+        return self.is_new or bool(self.lines)
+
+
+# Makes the writes that go with a change, such as events, in the same transaction.
+Also = Callable[[Change], Sequence[Write]]
+
+
+def _nothing(_: Change) -> Sequence[Write]:
+    return ()
+
+
+class PipelineStore:
+    """Keeps definitions. What it returns is the caller's own: changing it changes nothing that is stored."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def put(
+        self,
+        pipeline: Pipeline,
+        source_text: str,
+        by: str,
+        *,
+        source: str = "",
+        reason: str = "",
+        version: int | None = None,
+        also: Also = _nothing,
+    ) -> Change:
+        """Make this the current definition of its pipeline. The same definition again is no new version.
+
+        With `version`, only if that is the current one (0: there is none); otherwise raises `VersionConflictError`.
+        A pipeline that was deleted is there again, and its versions go on. Raises `InvalidPayloadError` for a text
+        that is too long, `TransactionLimitError` for more changes of upstreams than fit into one transaction.
+        """
+        if len(source_text.encode()) > SOURCE_BYTES_MAX:
+            raise InvalidPayloadError(
+                f"pipeline {pipeline.id}: its text is longer than {SOURCE_BYTES_MAX} bytes; split it"
+            )
+        # A copy, so that nobody who still holds the definition changes what was asked to be stored.
+        pipeline = decode(encode(pipeline))
+        wanted = StoredPipeline(
+            pipeline=pipeline,
+            version=0,
+            digest=digest(pipeline),
+            by=by,
+            at=moment_text(self._clock.now()),
+            source=source,
+            source_digest=hashlib.sha256(source_text.encode()).hexdigest(),
+            reason=reason[:REASON_CHARS_MAX],
+        )
+        return self._change(wanted, source_text, version, also)
+
+    def delete(
+        self,
+        pipeline_id: str,
+        by: str,
+        *,
+        reason: str = "",
+        version: int | None = None,
+        also: Also = _nothing,
+    ) -> Change:
+        """Take a pipeline out of every list, with its dependencies. All its versions stay, and this is one more.
+
+        Raises `NotFoundError` if there is none, `VersionConflictError` as `put` does.
+        """
+        current = self.get(pipeline_id)
+        wanted = StoredPipeline(
+            pipeline=current.pipeline,
+            version=0,
+            digest=current.digest,
+            by=by,
+            at=moment_text(self._clock.now()),
+            source=current.source,
+            source_digest=current.source_digest,
+            deleted=True,
+            reason=reason[:REASON_CHARS_MAX],
+        )
+        return self._change(wanted, "", version, also)
+
+    def get(self, pipeline_id: str, version: int | None = None) -> StoredPipeline:
+        """Return the current definition, or one version. Raises `NotFoundError`; for a bad row `CorruptionError`."""
+        found = self.find(pipeline_id, version)
+        if found is None:
+            of_version = "" if version is None else f" in version {version}"
+            raise NotFoundError(f"pipeline {pipeline_id[:80]!r}: there is none{of_version}; see `headgate pipeline ls`")
+        return found
+
+    def find(self, pipeline_id: str, version: int | None = None) -> StoredPipeline | None:
+        """Return the current definition, or one version, also of a pipeline that was deleted; None: there is none."""
+        if not pipeline_id or "#" in pipeline_id:
+            return None
+        if not version:
+            item = self._store.get(PIPELINES, config_key(pipeline_id), consistent=True)
+            current = None if item is None else stored_of(item)
+            # A row that someone else wrote has no version, which is 0, and none but the current one.
+            is_wanted = current is not None and not current.deleted and version in (None, current.version)
+            return current if is_wanted else None
+        if not 1 <= version <= VERSION_MAX:
+            return None
+        item = self._store.get(DEFINITIONS, version_key(pipeline_id, version))
+        return None if item is None else stored_of(item)
+
+    def source_text(self, pipeline_id: str, version: int) -> str:
+        """Return the text that a version was made of. Raises `NotFoundError`."""
+        item = self._store.get(DEFINITIONS, version_key(pipeline_id, version))
+        if item is None:
+            raise NotFoundError(f"pipeline {pipeline_id[:80]!r}: there is no version {version}")
+        return str(item.get("source_text", ""))
+
+    def ls(self, *, limit: int = PAGE, cursor: str | None = None) -> PipelinePage:
+        """Return a page of the pipelines there are, by id, and the rows of it that are no definitions."""
+        query = Query(table=PIPELINES, partition=PARTITION, index="GSI1", limit=limit, cursor=cursor)
+        return _page(self._store.query(query))
+
+    def all(self) -> PipelinePage:
+        """Return all pipelines there are, however many pages they take."""
+        query = Query(table=PIPELINES, partition=PARTITION, index="GSI1", limit=PAGE)
+        pages = [_page(page) for page in self._query_all(query)]
+        return PipelinePage(
+            pipelines=tuple(stored for page in pages for stored in page.pipelines),
+            bad=tuple(bad for page in pages for bad in page.bad),
+        )
+
+    def versions(
+        self, pipeline_id: str, *, limit: int = PAGE, cursor: str | None = None, consistent: bool = False
+    ) -> PipelinePage:
+        """Return the versions of a pipeline, the latest first."""
+        partition = DEFINITION_VERSION.key(kind=KIND, name=pipeline_id, version=1).partition
+        query = Query(
+            table=DEFINITIONS,
+            partition=partition,
+            sort=Sort(Range.BEGINS_WITH, "v"),
+            limit=limit,
+            cursor=cursor,
+            descending=True,
+            consistent=consistent,
+        )
+        return _page(self._store.query(query))
+
+    def diff(self, pipeline_id: str, old: int, new: int | None = None) -> list[str]:
+        """Return what changed between two versions, or since one, as lines. Raises `NotFoundError`."""
+        return differences(self.get(pipeline_id, old).pipeline, self.get(pipeline_id, new).pipeline)
+
+    def plan(self, pipeline: Pipeline) -> list[str]:
+        """Return what `put` would change, as lines; a pipeline that is not there yet is new in all its fields."""
+        current = self.find(pipeline.id)
+        before = Pipeline(id=pipeline.id) if current is None else current.pipeline
+        head = [f"+ pipeline {pipeline.id}"] if current is None else []
+        return [*head, *differences(before, pipeline)]
+
+    def downstream_of(self, pipeline_id: str) -> list[Dependent]:
+        """Return who waits for this pipeline or is started by it. Rows that cannot be read are left out."""
+        found: list[Dependent] = []
+        partition = DEPENDENCY.key(upstream_id=pipeline_id, downstream_id="_").partition
+        for page in self._query_all(Query(table=PIPELINES, partition=partition, consistent=True, limit=PAGE)):
+            for item in page.items:
+                try:
+                    found.append(dependent_of(item))
+                except CorruptionError:
+                    # It is written again with the pipeline downstream; the others must be told meanwhile.
+                    continue
+        return found
+
+    def _change(self, wanted: StoredPipeline, source_text: str, version: int | None, also: Also) -> Change:
+        pipeline_id = wanted.pipeline.id
+        for _ in range(_TRIES):
+            row = self._row(pipeline_id)
+            if version is not None and version != row.live_version:
+                raise VersionConflictError(
+                    f"pipeline {pipeline_id}: it is at version {row.live_version}, not {version}; "
+                    "look at what changed, then try again"
+                )
+            change = _change_of(wanted, row)
+            if not change.is_changed:
+                return change
+            writes = [*change_writes(change.stored, source_text, row.stored, row.condition), *also(change)]
+            if len(writes) > WRITES_MAX:
+                raise TransactionLimitError(
+                    f"pipeline {pipeline_id}: {len(writes)} rows would change at once, at most {WRITES_MAX} can; "
+                    "change its upstreams in two steps"
+                )
+            try:
+                self._store.transact(writes)
+            except ConflictError:
+                continue
+            return change
+        raise VersionConflictError(f"pipeline {pipeline_id}: others keep changing it; read it, then try again")
+
+    def _row(self, pipeline_id: str) -> _Row:
+        """Return what there is to build on, also if the row is gone or cannot be read."""
+        item = self._store.get(PIPELINES, config_key(pipeline_id), consistent=True)
+        stored = None
+        if item is not None:
+            try:
+                stored = stored_of(item)
+            except CorruptionError:
+                # A bad row is there to be replaced.
+                stored = None
+        if stored is not None and stored.version:
+            return _Row(stored, stored.version, version_is(stored.version))
+        condition = absent() if item is None else _as_found(item)
+        # Versions are never taken back, so that the next one is after the last of them.
+        last = self.versions(pipeline_id, limit=1, consistent=True).pipelines[:1]
+        latest = last[0] if last else None
+        version = latest.version if latest is not None else 0
+        return _Row(stored or latest, version, condition, is_live=stored is not None)
+
+    def _query_all(self, query: Query) -> Iterator[Page]:
+        while True:
+            page = self._store.query(query)
+            yield page
+            if page.cursor is None:
+                return
+            query = replace(query, cursor=page.cursor)
+
+
+class _Row(Struct, frozen=True):
+    """The current row of a pipeline: what it says, the last version, and what must hold for it to be replaced."""
+
+    stored: StoredPipeline | None
+    version: int
+    condition: Condition
+    is_live: bool = True
+
+    @property
+    def live_version(self) -> int:
+        """The version that is in force; 0: none is."""
+        is_gone = self.stored is None or self.stored.deleted or not self.is_live
+        return 0 if is_gone else self.version
+
+
+def _change_of(wanted: StoredPipeline, row: _Row) -> Change:
+    """Return what storing this comes to. What is in force already is returned as it is."""
+    before = row.stored if row.is_live and row.stored is not None and not row.stored.deleted else None
+    if wanted.deleted:
+        lines = [f"- pipeline {wanted.pipeline.id}"]
+    elif before is None:
+        lines = [f"+ pipeline {wanted.pipeline.id}"]
+    else:
+        lines = differences(before.pipeline, wanted.pipeline)
+        if not lines and before.source_digest != wanted.source_digest:
+            lines = ["~ its text alone: comments, order or layout"]
+    if before is not None and not lines:
+        return Change(stored=before)
+    stored = replace(wanted, version=row.version + 1)
+    return Change(stored=stored, lines=tuple(lines), is_new=before is None and not wanted.deleted)
+
+
+def _as_found(item: Item) -> Condition:
+    """Return what holds of a row of someone else's as long as nobody replaces it."""
+    version = item.get("version")
+    if isinstance(version, int):
+        return version_is(version)
+    config = item.get("config")
+    if isinstance(config, str) and len(config.encode()) <= VALUE_BYTES_MAX:
+        return equals("config", config)
+    return all_of(exists(), lacks("version"))
+
+
+def _page(page: Page) -> PipelinePage:
+    pipelines: list[StoredPipeline] = []
+    bad: list[BadPipeline] = []
+    for item in page.items:
+        try:
+            pipelines.append(stored_of(item))
+        except CorruptionError as exc:
+            bad.append(BadPipeline(pipeline_id=id_of(item), problem=str(exc)))
+    return PipelinePage(pipelines=tuple(pipelines), bad=tuple(bad), cursor=page.cursor)

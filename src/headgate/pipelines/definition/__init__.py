@@ -1,0 +1,1 @@
+"""Definition: say here what this part is for."""

@@ -1,0 +1,316 @@
+"""The definition of a pipeline, as its YAML says it: when it is due, what it waits for, starts, and is to achieve.
+
+Times are seconds, given as numbers or as texts such as "5m". `loading` reads a file into these and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Final, TypeAlias
+
+from msgspec import UNSET, Struct, UnsetType
+from msgspec import field as _field
+
+from headgate.durable.model.duration import Seconds
+from headgate.pipelines.enums import CatchUp, FailureCategory, OnUnknown, Severity
+
+WINDOW_SECONDS: Final = 3_600.0
+INTERVAL_SECONDS: Final = 300.0
+JOB_CHECK_SECONDS: Final = 30.0
+POLL_WINDOW_SECONDS: Final = 3_600.0
+MONITORING_SECONDS: Final = 7_200.0
+SENSOR_TIMEOUT_SECONDS: Final = 7_200.0
+
+# A JSON value of the user's.
+Json: TypeAlias = Any
+
+
+class _Part(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A part of a definition. What it does not know it refuses."""
+
+
+class Period(enum.StrEnum):
+    """What one run is for. CUSTOM is a length of time counted from an anchor (`every`)."""
+
+    HOURLY = "hourly"
+    DAILY = "daily"
+    WEEKLY = "weekly"
+    MONTHLY = "monthly"
+    CUSTOM = "custom"
+
+
+# When.
+
+
+class Exclusions(_Part, frozen=True, kw_only=True):
+    """Days on which the pipeline is dormant. They add up."""
+
+    weekends: bool = False
+    # A country of the holidays library ("DE", "US"), with a subdivision ("DE-BY"), or a financial market ("NYSE").
+    holidays: str | None = None
+    days: tuple[str, ...] = ()
+    dates: tuple[str, ...] = ()
+    # A calendar that is kept by name.
+    calendar: str | None = None
+
+
+class Inclusions(_Part, frozen=True, kw_only=True):
+    """The only days on which the pipeline is due."""
+
+    dates: tuple[str, ...] = ()
+    # "1", "-1", "5": the first, the last, the fifth business day of a month.
+    business_days: tuple[int, ...] = ()
+
+
+class SensorTrigger(_Part, frozen=True, kw_only=True):
+    """A sensor whose arrival begins a run, if it meets a condition."""
+
+    key: str
+    check: str = "exists"
+    field: str | None = None
+    value: Json = None
+    # "HH:MM", or ":MM" of the hour after the period: from then on it is too late.
+    deadline: str | None = None
+    # How long to wait for more of the same before beginning.
+    settle: Seconds = Seconds(0)
+
+
+class Upstream(_Part, frozen=True, kw_only=True):
+    """A run of another pipeline that begins a run of this one, or is waited for."""
+
+    pipeline: str
+    schedule: str | None = None
+    # Which of its periods: the same, the one before, or all that lie in ours ("all 24 hours").
+    periods: str = "same"
+    # How many of those may be missing.
+    missing_max: int = 0
+
+
+class Schedule(_Part, frozen=True, kw_only=True):
+    """One way in which a pipeline is due. Each has its own lock, run log, SLA and verdicts."""
+
+    name: str = ""
+    cron: str | None = None
+    timezone: str | None = None
+    catch_up: CatchUp = CatchUp.LATEST
+    # "HH:MM": not before, and to be evaluated by, in the zone of the schedule.
+    after: str | None = None
+    deadline: str | None = None
+    sensor: SensorTrigger | None = None
+    upstream: tuple[Upstream, ...] = ()
+    # A type of events on the bus.
+    event: str | None = None
+    exclude: Exclusions = Exclusions()
+    include: Inclusions = Inclusions()
+
+
+# What it waits for.
+
+
+class Rule(_Part, frozen=True, kw_only=True):
+    """A comparison on a sensor, or a combination of rules.
+
+    One of `key`, `all`, `any`, `n_of`, `not`, `upstream`, `dataset` and `trait` is given.
+    """
+
+    key: str | None = None
+    check: str = "exists"
+    field: str | None = None
+    value: Json = None
+    # Compares with another sensor instead of a value: "key.field".
+    other: str | None = None
+    # Compares with the values of earlier periods: {"periods": 7, "within": 0.2} or {"periods": 7, "z_score": 3}.
+    history: History | None = None
+    all: tuple[Rule, ...] | None = None
+    any: tuple[Rule, ...] | None = None
+    n_of: NOf | None = None
+    # In documents its name is "not", which is a word of Python.
+    not_: Rule | None = _field(default=None, name="not")
+    upstream: Upstream | None = None
+    # A dataset that must be healthy enough to be read.
+    dataset: str | None = None
+    trait: str | None = None
+    name: str = ""
+    severity: Severity = Severity.BLOCK
+    on_unknown: OnUnknown = OnUnknown.WAIT
+    # It counts only once it has passed this many evaluations in a row.
+    stable_for: int = 1
+    # Timestamps further ahead of the clock than this are not believed.
+    future_max: Seconds = Seconds(300)
+
+
+class NOf(_Part, frozen=True, kw_only=True):
+    """At least so many of these."""
+
+    n: int
+    rules: tuple[Rule, ...]
+
+
+class History(_Part, frozen=True, kw_only=True):
+    """The same field of earlier periods."""
+
+    periods: int = 7
+    # As a share of their mean: 0.2 is 20 % either way.
+    within: float | None = None
+    z_score: float | None = None
+    periods_min: int = 1
+
+
+class Trait(_Part, frozen=True, kw_only=True):
+    """One named check, by an evaluator or pushed from outside."""
+
+    # "builtin:NAME", "http(s)://…", "command:…" (argv), or "push".
+    evaluator: str
+    config: dict[str, Json] = {}
+    ttl: Seconds = Seconds(300)
+    timeout: Seconds = Seconds(30)
+    required: bool = True
+
+
+class Readiness(_Part, frozen=True, kw_only=True):
+    """When a run may start."""
+
+    rules: tuple[Rule, ...] = ()
+    # ALL or ANY of the rules.
+    mode: str = "ALL"
+    traits: dict[str, Trait] = {}
+    # all-required-pass or majority-pass, and how many that is.
+    trait_rule: str = "all-required-pass"
+    threshold: int | None = None
+    window: Seconds = Seconds(WINDOW_SECONDS)
+    interval: Seconds = Seconds(INTERVAL_SECONDS)
+    # A hard stop, counted from the start of the run.
+    timeout: Seconds | None = None
+
+
+# What it starts.
+
+
+class TriggerSpec(_Part, frozen=True, kw_only=True):
+    """What starts the job. `config` is typed by the kind of trigger."""
+
+    type: str
+    config: dict[str, Json] = {}
+    # How often the job is asked how it is, and for how long.
+    check_interval: Seconds = Seconds(JOB_CHECK_SECONDS)
+    poll_window: Seconds = Seconds(POLL_WINDOW_SECONDS)
+    # Whether the job says itself that it has ended.
+    callback: bool = False
+
+
+class RetryPolicy(_Part, frozen=True, kw_only=True):
+    """What follows a job that failed."""
+
+    # Attempts in all.
+    attempts: int = 3
+    backoff: Seconds = Seconds(30)
+    multiplier: float = 2.0
+    backoff_max: Seconds = Seconds(3_600)
+    categories: tuple[FailureCategory, ...] = (FailureCategory.TRANSIENT, FailureCategory.TIMEOUT)
+    # Further attempts after a failure that trying again is not known to help against.
+    permanent_retries: int = 0
+
+
+class Budgets(_Part, frozen=True, kw_only=True):
+    """How many reruns a period may have, by reason."""
+
+    drift: int = 1
+    manual: int = 1
+    # Failures in a row, over all periods, after which the pipeline is stopped; 0: never.
+    breaker: int = 0
+
+
+# What is expected.
+
+
+class Sla(_Part, frozen=True, kw_only=True):
+    """By when things have to be done. Told, never enforced."""
+
+    # "HH:MM" of the day (day_offset later), or ":MM" of the hour after the period.
+    deadline: str | None = None
+    # The same for the evaluation alone.
+    evaluation_deadline: str | None = None
+    day_offset: int | UnsetType = UNSET
+    # Counted from the first sensor, or from the start of the run.
+    max_duration: Seconds | None = None
+    expected_duration: Seconds | None = None
+    # How long before the deadline a warning is given, if nothing says how long the job takes.
+    at_risk: Seconds | None = None
+    timezone: str | None = None
+    critical: bool = False
+
+
+class Monitoring(_Part, frozen=True, kw_only=True):
+    """Whether traits are evaluated again after the run, and for how long."""
+
+    enabled: bool = False
+    duration: Seconds = Seconds(MONITORING_SECONDS)
+    interval: Seconds = Seconds(60)
+
+
+class PostRun(_Part, frozen=True, kw_only=True):
+    """What is looked at once the job has succeeded."""
+
+    rules: tuple[Rule, ...] = ()
+    drift_field: str = "sensor_count"
+    drift_threshold: float = 0.0
+    # How long a sensor may take to say something about the run; 0: none has to.
+    sensor_timeout: Seconds = Seconds(SENSOR_TIMEOUT_SECONDS)
+    monitoring: Monitoring = Monitoring()
+
+
+class Cascade(_Part, frozen=True, kw_only=True):
+    """Who is told that a period is done."""
+
+    enabled: bool = True
+    delay_between: Seconds = Seconds(0)
+
+
+class Quarantine(_Part, frozen=True, kw_only=True):
+    """Whether records that the job put aside hold back what comes after."""
+
+    blocking: bool = False
+
+
+class Alerts(_Part, frozen=True, kw_only=True):
+    """Where the events of this pipeline go, by name of a channel, beside the default routes."""
+
+    channels: tuple[str, ...] = ()
+    mute: tuple[str, ...] = ()
+
+
+class Pipeline(_Part, frozen=True, kw_only=True):
+    """A pipeline."""
+
+    id: str
+    owner: str = ""
+    description: str = ""
+    # 1 is critical.
+    tier: int = 3
+    period: Period = Period.DAILY
+    every: Seconds | None = None
+    timezone: str = "UTC"
+    archetype: str | None = None
+    schedules: tuple[Schedule, ...] = ()
+    readiness: Readiness = Readiness()
+    trigger: TriggerSpec | None = None
+    retry: RetryPolicy = RetryPolicy()
+    budgets: Budgets = Budgets()
+    sla: Sla | None = None
+    post_run: PostRun = PostRun()
+    cascade: Cascade = Cascade()
+    quarantine: Quarantine = Quarantine()
+    alerts: Alerts = Alerts()
+    # How many of its runs may be under way at once, over all periods.
+    concurrency: int = 0
+    # Datasets that it reads and writes, for health.
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    dry_run: bool = False
+    # Evaluated and told, never held back by: what its rules would have done is recorded.
+    shadow: bool = False
+    labels: dict[str, str] = {}
+
+    def schedule(self, name: str) -> Schedule | None:
+        """Return the schedule of this name."""
+        return next((schedule for schedule in self.schedules if schedule.name == name), None)

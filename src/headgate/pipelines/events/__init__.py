@@ -1,0 +1,1 @@
+"""Events: say here what this part is for."""

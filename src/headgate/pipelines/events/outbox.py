@@ -1,0 +1,261 @@
+"""Events of pipelines: told in the transaction of the change that they are about, kept for 90 days, and listed.
+
+What is kept and what goes over the bus are written together: an event that people can read of was also told, and one
+that was told can be read of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.events import Event
+from headgate.durable.model.records import instant
+from headgate.errors import ConflictError, InvalidPayloadError
+from headgate.ids import IdMaker
+from headgate.notify.enums import INFRASTRUCTURE, Severity
+from headgate.notify.notices import Notice, event_type
+from headgate.pipelines.events.catalogue import CATALOGUE, resolved_keys
+from headgate.pipelines.events.event_types import EventType
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.row_codec import row, struct_of
+from headgate.store.catalogue.tables import CONTROL, PIPELINE_EVENT, PIPELINES
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.port import Store
+
+SOURCE: Final = "/headgate/pipelines"
+RETENTION_SECONDS: Final = 90 * 86_400
+# What someone else's error message may take of an event, and all of its detail together.
+TEXT_MAX: Final = 4_000
+DETAIL_BYTES_MAX: Final = 32_000
+# How many subscriptions are served in the transaction of the change; the rest follows.
+DELIVERIES_MAX: Final = 4
+LIMIT_MAX: Final = 1_000
+_TELLINGS: Final = "DEDUP#told#"
+_FIRST: Final = "EVENT#"
+_LAST: Final = "EVENT#~"
+
+
+class PipelineEvent(Struct, frozen=True, kw_only=True):
+    """Something that happened to a pipeline, or to the installation. The catalogue says what its detail must have.
+
+    `severity` is given where it differs from the catalogue's. `dedup_key` names the trouble where the period does not
+    tell it from others, and `resolves` such troubles that are over with it, besides those of the catalogue. With
+    `once`, an event under that key is told once and for all.
+    """
+
+    name: EventName
+    pipeline_id: str = INFRASTRUCTURE
+    schedule_id: str = ""
+    date: str = ""
+    run_id: str = ""
+    message: str = ""
+    detail: Mapping[str, Any] = {}
+    severity: Severity | None = None
+    dedup_key: str = ""
+    resolves: tuple[str, ...] = ()
+    once: str = ""
+
+
+class StoredPipelineEvent(Struct, frozen=True, kw_only=True):
+    """An event as it is kept, its detail whole."""
+
+    event_id: str
+    name: str
+    pipeline_id: str
+    at_ms: int
+    timestamp: str
+    severity: Severity
+    text: str
+    schedule_id: str = ""
+    date: str = ""
+    run_id: str = ""
+    message: str = ""
+    detail: dict[str, Any] = {}
+
+
+class EventPage(Struct, frozen=True):
+    """Some events. A page may be short, or empty, although there are more: the cursor tells."""
+
+    events: list[StoredPipelineEvent]
+    cursor: str | None = None
+
+
+class PipelineEvents:
+    """Tells and lists the events of pipelines. Safe to use from many threads."""
+
+    def __init__(self, store: Store, clock: Clock, ids: IdMaker, bus: Bus) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._bus = bus
+
+    def event_writes(self, event: PipelineEvent, now_ms: int) -> list[Write]:
+        """Return the writes that tell an event, for the transaction of the change that it is about.
+
+        There are at most eight. With `once`, the first of them is refused if it was told before, and the transaction
+        with it. Raises `InvalidPayloadError` for an event whose detail lacks what the catalogue asks for: what is not
+        told is never passed over in silence.
+        """
+        kind = CATALOGUE[event.name]
+        event_id = self._ids.ulid()
+        stored = _stored(kind, event, event_id, now_ms)
+        key = PIPELINE_EVENT.key(pipeline_id=event.pipeline_id, timestamp=_digits(now_ms), event_id=event_id)
+        item = row(key, stored, ttl=now_ms // 1000 + RETENTION_SECONDS)
+        once: list[Write] = [Put(CONTROL, _told(event, event_id, now_ms), absent())] if event.once else []
+        on_bus = Event(
+            id=event_id,
+            type=event_type(event.name),
+            source=SOURCE,
+            subject=event.pipeline_id,
+            time=datetime.fromtimestamp(now_ms / 1000, UTC),
+            # Plain values: subscriptions filter by what is in them.
+            data=msgspec.to_builtins(_notice(kind, event, stored)),
+        )
+        return [
+            *once,
+            Put(PIPELINES, item, absent()),
+            *self._bus.event_writes(on_bus, now_ms, deliveries_max=DELIVERIES_MAX),
+        ]
+
+    def tell(self, event: PipelineEvent, *, also: Sequence[Write] = ()) -> bool:
+        """Tell an event with the writes of `also`. Returns False if it was told before, which needs `once`.
+
+        Raises `ConflictError` if one of `also` is refused.
+        """
+        writes = [*self.event_writes(event, int(self._clock.seconds() * 1000)), *also]
+        try:
+            self._store.transact(writes)
+        except ConflictError as exc:
+            if event.once and exc.failures.get(0) is not None:
+                return False
+            raise
+        self._bus.told()
+        return True
+
+    def was_told(self, once: str) -> bool:
+        """Whether an event was told under this key."""
+        return self._store.get(CONTROL, _once_key(once), consistent=True) is not None
+
+    def ls(
+        self,
+        pipeline_id: str,
+        *,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        names: Sequence[str] = (),
+        limit: int = 100,
+        cursor: str | None = None,
+        descending: bool = True,
+    ) -> EventPage:
+        """Return events of a pipeline by time, the latest first; both ends of the time are included.
+
+        With `names`, the page is what remains of a page of all. Raises `InvalidPayloadError` for a limit that is none.
+        """
+        if not 1 <= limit <= LIMIT_MAX:
+            raise InvalidPayloadError(f"limit {limit} is outside 1 to {LIMIT_MAX}")
+        low = _FIRST if since_ms is None else f"{_FIRST}{_digits(since_ms)}"
+        # What follows the digits of a moment sorts before a tilde.
+        high = _LAST if until_ms is None else f"{_FIRST}{_digits(until_ms)}#~"
+        page = self._store.query(
+            Query(
+                table=PIPELINES,
+                partition=f"PIPELINE#{pipeline_id}",
+                sort=Sort(Range.BETWEEN, low, high),
+                limit=limit,
+                cursor=cursor,
+                descending=descending,
+            )
+        )
+        found = [struct_of(item, StoredPipelineEvent) for item in page.items]
+        return EventPage([each for each in found if not names or each.name in names], page.cursor)
+
+
+def bounded(detail: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a detail that fits: long texts are cut, and what is too large in all goes, the largest first, by name.
+
+    A change must not fail because of how much is said about it.
+    """
+    cut = {
+        name: f"{value[: TEXT_MAX - 1]}…" if isinstance(value, str) and len(value) > TEXT_MAX else value
+        for name, value in detail.items()
+    }
+    # As JSON has it: whatever else someone put in is a text, and what is not a number is nothing.
+    encoded = {name: msgspec.json.encode(value, enc_hook=str) for name, value in cut.items()}
+    sizes = {name: len(body) for name, body in encoded.items()}
+    gone: list[str] = []
+    while sum(sizes.values()) > DETAIL_BYTES_MAX:
+        largest = max(sizes, key=lambda name: sizes[name])
+        del sizes[largest]
+        gone.append(largest)
+    kept: dict[str, Any] = {name: msgspec.json.decode(encoded[name]) for name in sizes}
+    return {**kept, "left_out": sorted(gone)} if gone else kept
+
+
+def notice_for(event: PipelineEvent, event_id: str, now_ms: int) -> Notice:
+    """Return what an event says to whoever is to be told. Raises `InvalidPayloadError` as `event_writes` does."""
+    kind = CATALOGUE[event.name]
+    return _notice(kind, event, _stored(kind, event, event_id, now_ms))
+
+
+def _stored(kind: EventType, event: PipelineEvent, event_id: str, now_ms: int) -> StoredPipelineEvent:
+    detail = bounded(event.detail)
+    return StoredPipelineEvent(
+        event_id=event_id,
+        name=event.name.value,
+        pipeline_id=event.pipeline_id,
+        at_ms=now_ms,
+        timestamp=instant(now_ms),
+        severity=event.severity or kind.severity,
+        # Before anything was left out of the detail, which the text may speak of.
+        text=kind.line(event.pipeline_id, event.schedule_id, event.date, event.detail)[:TEXT_MAX],
+        schedule_id=event.schedule_id,
+        date=event.date,
+        run_id=event.run_id,
+        message=event.message[:TEXT_MAX],
+        detail=detail,
+    )
+
+
+def _notice(kind: EventType, event: PipelineEvent, stored: StoredPipelineEvent) -> Notice:
+    about = (event.pipeline_id, event.schedule_id, event.date)
+    return Notice(
+        event=stored.name,
+        event_id=stored.event_id,
+        severity=stored.severity,
+        route=kind.route,
+        alerts=kind.alerts,
+        is_news=kind.alerts or bool(kind.resolves) or bool(event.resolves),
+        text=stored.text,
+        dedup_key=event.dedup_key or kind.key(*about),
+        at_ms=stored.at_ms,
+        pipeline_id=stored.pipeline_id,
+        schedule_id=stored.schedule_id,
+        date=stored.date,
+        run_id=stored.run_id,
+        message=stored.message,
+        hint=kind.hint,
+        resolves=(*resolved_keys(kind, *about), *event.resolves),
+        detail=stored.detail,
+    )
+
+
+def _told(event: PipelineEvent, event_id: str, now_ms: int) -> dict[str, Any]:
+    ttl = now_ms // 1000 + RETENTION_SECONDS
+    return {**CONTROL.key_attributes(_once_key(event.once)), "event_id": event_id, "ttl": ttl}
+
+
+def _once_key(once: str) -> Key:
+    return Key(f"{_TELLINGS}{once}", "DEDUP")
+
+
+def _digits(at_ms: int) -> str:
+    return f"{at_ms:013d}"

@@ -1,0 +1,262 @@
+"""Event types of runs: readiness, jobs, reruns, what is looked at afterwards, and dry runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headgate.notify.enums import Severity
+from headgate.pipelines.events.event_types import EventType, Scope, note, page, tell, warn
+from headgate.pipelines.events.names import EventName as E
+
+# What is over for a period once it is done.
+_OVER: Final = (
+    E.VALIDATION_EXHAUSTED, E.VALIDATION_TIMEOUT, E.EVALUATOR_FAILED, E.JOB_FAILED, E.JOB_TIMEOUT,
+    E.JOB_POLL_EXHAUSTED, E.TRIGGER_EXHAUSTED, E.RETRY_EXHAUSTED, E.PIPELINE_FAILED, E.INFRA_FAILURE,
+    E.SLA_WARNING, E.EVALUATION_SLA_WARNING, E.RELATIVE_SLA_WARNING, E.SLA_BREACH, E.EVALUATION_SLA_BREACH,
+    E.RELATIVE_SLA_BREACH, E.SCHEDULE_MISSED, E.IRREGULAR_SCHEDULE_MISSED, E.SENSOR_DEADLINE_EXPIRED, E.RUN_STUCK,
+    E.SFN_TIMEOUT, E.DATASET_HOLD,
+)  # fmt: skip
+
+_READINESS: Final = (
+    note(E.TRAIT_EVALUATED, "{pipeline}: trait {trait} is {status}", "trait", "status"),
+    note(E.TRAIT_PUSHED, "{pipeline}: trait {trait} was pushed as {status}", "trait", "status", scope=Scope.PIPELINE),
+    note(E.READINESS_CHECKED, "{pipeline} {date}: readiness is {status}", "status"),
+    note(E.VALIDATION_PASSED, "{pipeline} {schedule} {date}: everything it waits for is there"),
+    page(
+        E.VALIDATION_EXHAUSTED,
+        "{pipeline} {schedule} {date}: its window closed before it was ready",
+        "'headgate why PIPELINE' says what was missing; ask for a rerun when it is there",
+    ),
+    page(
+        E.VALIDATION_TIMEOUT,
+        "{pipeline} {schedule} {date}: not ready within its time-out",
+        "'headgate why PIPELINE' says what was missing; ask for a rerun when it is there",
+    ),
+    page(
+        E.EVALUATOR_FAILED,
+        "{pipeline} {date}: trait {trait} could not be evaluated: {error}",
+        "look at the evaluator: what it was asked is unknown, which is not the same as not ready",
+        "trait",
+        "error",
+    ),
+    warn(
+        E.EVALUATOR_BREAKER_OPENED,
+        "{pipeline}: evaluator {evaluator} kept failing and is left alone for a while",
+        "look at the evaluator; it is tried again by itself",
+        "evaluator",
+        scope=Scope.PIPELINE,
+    ),
+    warn(
+        E.RULE_WARNED,
+        "{pipeline} {date}: rule {rule} fails, which does not hold the run back",
+        "see whether what was made of it is good enough",
+        "rule",
+    ),
+)
+
+_JOBS: Final = (
+    # An execution of the lifecycle and a job are two things: what began is said by two names.
+    note(E.EXECUTION_STARTED, "{pipeline} {schedule} {date}: execution {execution} began", "execution"),
+    note(E.RUN_STATE_CHANGED, "{pipeline} {schedule} {date}: {before} became {after}", "before", "after"),
+    note(E.JOB_TRIGGERED, "{pipeline} {schedule} {date}: the job was started ({trigger})", "trigger"),
+    tell(E.JOB_COMPLETED, "{pipeline} {schedule} {date}: the job succeeded", ""),
+    page(
+        E.JOB_FAILED,
+        "{pipeline} {schedule} {date}: the job failed ({category}): {error}",
+        "look at the job's own log; it is tried again as its policy says",
+        "category",
+        "error",
+    ),
+    page(
+        E.JOB_TIMEOUT,
+        "{pipeline} {schedule} {date}: the job ran into its time-out",
+        "see why it takes longer than usual, or allow it more time",
+    ),
+    page(
+        E.JOB_POLL_EXHAUSTED,
+        "{pipeline} {schedule} {date}: the job was not seen to end within its poll window",
+        "see whether it still runs; allow it a longer poll window, or cancel it",
+    ),
+    note(E.CALLBACK_RECEIVED, "{pipeline} {schedule} {date}: the job said that it is {status}", "status"),
+    note(
+        E.TRIGGER_FAILED,
+        "{pipeline} {schedule} {date}: the job could not be started, attempt {attempt}: {error}",
+        "attempt",
+        "error",
+        severity=Severity.WARNING,
+    ),
+    page(
+        E.TRIGGER_EXHAUSTED,
+        "{pipeline} {schedule} {date}: the job could not be started in {attempts} attempts: {error}",
+        "check what starts it: permissions, quotas, whether the service is up; then ask for a rerun",
+        "attempts",
+        "error",
+    ),
+    note(
+        E.RETRY_SCHEDULED,
+        "{pipeline} {schedule} {date}: attempt {attempt} follows in {delay_seconds} s",
+        "attempt",
+        "delay_seconds",
+    ),
+    page(
+        E.RETRY_EXHAUSTED,
+        "{pipeline} {schedule} {date}: the job failed {attempts} times and is not tried again",
+        "mend the cause, then ask for a rerun",
+        "attempts",
+    ),
+    note(E.PIPELINE_COMPLETED, "{pipeline} {schedule} {date}: done", resolves=_OVER),
+    page(
+        E.PIPELINE_FAILED,
+        "{pipeline} {schedule} {date}: failed: {reason}",
+        "'headgate run show' has its attempts; ask for a rerun when the cause is mended",
+        "reason",
+    ),
+    tell(
+        E.PIPELINE_EXCLUDED,
+        "{pipeline} {schedule} {date}: nothing is done, its calendar excludes the day ({source})",
+        "nothing, unless the calendar is wrong",
+        "source",
+    ),
+    page(
+        E.INFRA_FAILURE,
+        "{pipeline} {schedule} {date}: the lifecycle itself failed: {error}",
+        "this is not the job; look at the server's log and 'headgate doctor'",
+        "error",
+    ),
+    page(
+        E.INFRA_ALARM,
+        "alarm {alarm} is in state {state}",
+        "follow the alarm to what it watches",
+        "alarm",
+        "state",
+        scope=Scope.INSTALLATION,
+    ),
+    page(
+        E.LOCK_NOT_RELEASED,
+        "{pipeline} {schedule} {date}: its lock could not be released: {error}",
+        "the period cannot begin again before the lock runs out; the run itself is as it ended",
+        "error",
+    ),
+    note(E.CASCADE_SENT, "{pipeline} {schedule} {date}: {downstream} was told", "downstream"),
+    warn(
+        E.CASCADE_FAILED,
+        "{pipeline} {schedule} {date}: {downstream} could not be told that it is done: {error}",
+        "start it by hand if it is due; the run that is done stays done",
+        "downstream",
+        "error",
+    ),
+)
+
+_RERUNS: Final = (
+    note(E.RERUN_REQUESTED, "{pipeline} {schedule} {date}: a rerun was asked for ({reason})", "reason"),
+    tell(E.RERUN_ACCEPTED, "{pipeline} {schedule} {date}: it is done again ({reason})", "", "reason"),
+    warn(
+        E.RERUN_REJECTED,
+        "{pipeline} {schedule} {date}: it is not done again ({reason}): {refusal}",
+        "force it with a reason if it must be",
+        "reason",
+        "refusal",
+    ),
+    note(E.RERUN_COMPLETED, "{pipeline} {schedule} {date}: the rerun has ended as {status}", "status"),
+    warn(
+        E.RERUN_CAP_REACHED,
+        "{pipeline} {schedule} {date}: its reruns for {reason} are used up ({limit})",
+        "see why the data keeps changing, or allow more",
+        "reason",
+        "limit",
+    ),
+    warn(
+        E.LATE_DATA_ARRIVAL,
+        "{pipeline} {schedule} {date}: data came after it was done ({sensor_key})",
+        "a rerun was asked for; see that it is accepted",
+        "sensor_key",
+    ),
+    note(E.BACKFILL_STARTED, "{pipeline}: backfill {backfill_id} of {periods} periods began", "backfill_id", "periods"),
+    tell(
+        E.BACKFILL_COMPLETED,
+        "{pipeline}: backfill {backfill_id} is done",
+        "",
+        "backfill_id",
+        scope=Scope.PIPELINE,
+        resolves=(E.BACKFILL_FAILED,),
+    ),
+    warn(
+        E.BACKFILL_FAILED,
+        "{pipeline}: {failed} periods of backfill {backfill_id} failed",
+        "'headgate run ls' has them; resume the backfill when the cause is mended",
+        "backfill_id",
+        "failed",
+        scope=Scope.PIPELINE,
+    ),
+)
+
+_AFTERWARDS: Final = (
+    note(E.POST_RUN_BASELINE_CAPTURED, "{pipeline} {schedule} {date}: what it was made from was noted"),
+    warn(
+        E.BASELINE_CAPTURE_FAILED,
+        "{pipeline} {schedule} {date}: what it was made from could not be noted: {error}",
+        "drift of this period will not be seen",
+        "error",
+    ),
+    note(E.POST_RUN_PASSED, "{pipeline} {schedule} {date}: what came after it is fine", resolves=(E.POST_RUN_FAILED,)),
+    warn(
+        E.POST_RUN_FAILED,
+        "{pipeline} {schedule} {date}: what came after it fails {rule}",
+        "look at what the run wrote before others read it",
+        "rule",
+    ),
+    warn(
+        E.POST_RUN_DRIFT,
+        "{pipeline} {schedule} {date}: {sensor_key} went from {previous} to {current} after it was done",
+        "a rerun was asked for; see that it is accepted",
+        "sensor_key",
+        "previous",
+        "current",
+    ),
+    tell(
+        E.POST_RUN_DRIFT_INFLIGHT,
+        "{pipeline} {schedule} {date}: {sensor_key} went from {previous} to {current} while it runs",
+        "the run may have read either; it is compared again when it is done",
+        "sensor_key",
+        "previous",
+        "current",
+    ),
+    warn(
+        E.POST_RUN_SENSOR_MISSING,
+        "{pipeline} {schedule} {date}: no sensor said anything about it afterwards",
+        "see whether the job really wrote, and whether the sensor is still alive",
+    ),
+    note(E.MONITORING_STARTED, "{pipeline} {schedule} {date}: its inputs are watched for {duration_seconds} s",
+         "duration_seconds"),
+    warn(
+        E.MONITORING_DRIFT_DETECTED,
+        "{pipeline} {schedule} {date}: trait {trait} no longer passes after it was done",
+        "a rerun was asked for; see that it is accepted",
+        "trait",
+    ),
+    note(E.MONITORING_COMPLETED, "{pipeline} {schedule} {date}: its inputs stayed as they were"),
+    warn(
+        E.DATA_QUARANTINED,
+        "{pipeline} {date}: {count} records were put aside",
+        "look at them; what comes after is held if the definition says so",
+        "count",
+    ),
+    note(E.QUARANTINE_CLEARED, "{pipeline} {date}: no record is put aside any more", resolves=(E.DATA_QUARANTINED,)),
+)  # fmt: skip
+
+_DRY_RUNS: Final = (
+    tell(E.DRY_RUN_WOULD_TRIGGER, "{pipeline} {schedule} {date}: dry run: the job would have started", ""),
+    tell(E.DRY_RUN_LATE_DATA, "{pipeline} {schedule} {date}: dry run: data came late ({late_by})", "", "late_by"),
+    tell(E.DRY_RUN_SLA_PROJECTION, "{pipeline} {schedule} {date}: dry run: its deadline would be {status}", "",
+         "status"),
+    tell(E.DRY_RUN_DRIFT, "{pipeline} {schedule} {date}: dry run: {sensor_key} changed afterwards", "", "sensor_key"),
+    tell(E.DRY_RUN_COMPLETED, "{pipeline} {schedule} {date}: dry run: over, deadline {sla_status}", "", "sla_status"),
+    tell(E.DRY_RUN_WOULD_RERUN, "{pipeline} {schedule} {date}: dry run: it would be done again ({reason})", "",
+         "reason"),
+    tell(E.DRY_RUN_RERUN_REJECTED, "{pipeline} {schedule} {date}: dry run: a rerun would be refused: {refusal}", "",
+         "refusal"),
+    tell(E.DRY_RUN_WOULD_RETRY, "{pipeline} {schedule} {date}: dry run: it would be tried again", ""),
+    tell(E.DRY_RUN_RETRY_EXHAUSTED, "{pipeline} {schedule} {date}: dry run: it would not be tried again", ""),
+)  # fmt: skip
+
+RUN_EVENT_TYPES: Final[tuple[EventType, ...]] = (*_READINESS, *_JOBS, *_RERUNS, *_AFTERWARDS, *_DRY_RUNS)

@@ -1,0 +1,226 @@
+"""Event types of deadlines, the watchdog, stuck executions, what people decide, and alerts themselves."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headgate.pipelines.events.event_types import EventType, Scope, note, page, tell, warn
+from headgate.pipelines.events.names import EventName as E
+
+_DEADLINES: Final = (
+    warn(
+        E.SLA_WARNING,
+        "{pipeline} {schedule} {date}: it may miss its deadline {deadline} ({status})",
+        "not started: look at its sensors; running: it may still be done in time",
+        "deadline",
+        "status",
+    ),
+    page(
+        E.SLA_BREACH,
+        "{pipeline} {schedule} {date}: it missed its deadline {deadline} ({status})",
+        "not started: look at its sensors and its trigger; running: tell who waits for it",
+        "deadline",
+        "status",
+        resolves=(E.SLA_WARNING,),
+    ),
+    tell(
+        E.SLA_MET,
+        "{pipeline} {schedule} {date}: done before its deadline {deadline}",
+        "",
+        "deadline",
+        resolves=(E.SLA_WARNING, E.RELATIVE_SLA_WARNING),
+    ),
+    warn(
+        E.EVALUATION_SLA_WARNING,
+        "{pipeline} {schedule} {date}: it may not be evaluated by {deadline}",
+        "'headgate why PIPELINE' says what it waits for",
+        "deadline",
+    ),
+    page(
+        E.EVALUATION_SLA_BREACH,
+        "{pipeline} {schedule} {date}: it was not ready by {deadline}",
+        "'headgate why PIPELINE' says what it waits for",
+        "deadline",
+        resolves=(E.EVALUATION_SLA_WARNING,),
+    ),
+    warn(
+        E.RELATIVE_SLA_WARNING,
+        "{pipeline} {schedule} {date}: it may take longer than allowed since its data came; until {deadline}",
+        "see how far the job is",
+        "deadline",
+    ),
+    page(
+        E.RELATIVE_SLA_BREACH,
+        "{pipeline} {schedule} {date}: it takes longer than allowed since its data came; by {deadline}",
+        "see how far the job is, and tell who waits for it",
+        "deadline",
+        resolves=(E.RELATIVE_SLA_WARNING,),
+    ),
+    page(
+        E.SCHEDULE_MISSED,
+        "{pipeline} {schedule} {date}: it was due and nothing began",
+        "see whether the server ran then; start it by hand or with a backfill",
+    ),
+    page(
+        E.IRREGULAR_SCHEDULE_MISSED,
+        "{pipeline} {schedule} {date}: it was due on this date of its own and nothing began",
+        "see whether the server ran then; start it by hand or with a backfill",
+    ),
+    page(
+        E.SENSOR_DEADLINE_EXPIRED,
+        "{pipeline} {schedule} {date}: the sensor it begins with did not come by {deadline}",
+        "see who should have sent it; ask for a rerun when it is there",
+        "deadline",
+    ),
+    note(E.EXPECTATION_JUDGED, "{pipeline} {schedule} {date}: {kind} is {verdict}", "kind", "verdict"),
+)
+
+_WATCHDOG: Final = (
+    page(
+        E.RUN_STUCK,
+        "{pipeline} {schedule} {date}: run {run_id} has been {status} since {since}",
+        "see what it waits for; cancel it if nothing comes of it",
+        "run_id",
+        "status",
+        "since",
+    ),
+    page(
+        E.SFN_TIMEOUT,
+        "{pipeline} {schedule} {date}: it holds its lock longer than an execution may last",
+        "the execution is gone or hangs; ask for a rerun",
+    ),
+    warn(
+        E.TRIGGER_RECOVERED,
+        "{pipeline} {schedule} {date}: its sensor had come and nothing began; it was begun now",
+        "see why it was not noticed when it came",
+    ),
+    warn(
+        E.WATCHDOG_RETRIGGER,
+        "{pipeline} {schedule} {date}: a failed run that may be tried again was",
+        "see why its own retry did not begin",
+    ),
+    page(
+        E.WATCHDOG_DEGRADED,
+        "checks of the watchdog failed: {checks}",
+        "what they look for goes unseen until they work; look at the watchdog's log",
+        "checks",
+        scope=Scope.INSTALLATION,
+    ),
+    page(
+        E.WATCHDOG_SILENT,
+        "the watchdog has not been heard of since {since}",
+        "nobody sees what does not happen; start it again",
+        "since",
+        scope=Scope.INSTALLATION,
+    ),
+    tell(
+        E.WATCHDOG_RECOVERED,
+        "the watchdog works again",
+        "",
+        scope=Scope.INSTALLATION,
+        resolves=(E.WATCHDOG_SILENT, E.WATCHDOG_DEGRADED),
+    ),
+    page(
+        E.SERVER_SILENT,
+        "the server has not been heard of since {since}",
+        "nothing is started or evaluated; start it again",
+        "since",
+        scope=Scope.INSTALLATION,
+    ),
+    tell(E.SERVER_RECOVERED, "the server works again", "", scope=Scope.INSTALLATION, resolves=(E.SERVER_SILENT,)),
+)
+
+_EXECUTIONS: Final = (
+    page(
+        E.EXECUTION_STUCK,
+        "execution {execution_id} of workflow {workflow} is stuck: {error}",
+        "mend its code, then let it go on with 'headgate execution redrive ID'",
+        "execution_id",
+        "workflow",
+        "error",
+        scope=Scope.INSTALLATION,
+    ),
+    note(
+        E.EXECUTION_WENT_ON,
+        "execution {execution_id} is no longer stuck, it is {status}",
+        "execution_id",
+        "status",
+        scope=Scope.INSTALLATION,
+        resolves=(E.EXECUTION_STUCK,),
+    ),
+)
+
+_DECISIONS: Final = (
+    note(
+        E.PIPELINE_DEFINED,
+        "{pipeline}: version {version} of its definition is in force",
+        "version",
+        scope=Scope.PIPELINE,
+        resolves=(E.PIPELINE_CONFIG_INVALID,),
+    ),
+    tell(
+        E.PIPELINE_DELETED,
+        "{pipeline}: taken away by {by}; its runs and versions stay",
+        "",
+        "by",
+        scope=Scope.PIPELINE,
+        resolves=(E.PIPELINE_CONFIG_INVALID, E.CIRCUIT_BREAKER_TRIPPED),
+    ),
+    page(
+        E.PIPELINE_CONFIG_INVALID,
+        "{pipeline}: its definition cannot be used: {error}",
+        "mend it; the last good one, if there is any, stays in force",
+        "error",
+        scope=Scope.PIPELINE,
+    ),
+    tell(E.PIPELINE_PAUSED, "{pipeline}: paused by {by}: {reason}", "", "by", "reason", scope=Scope.PIPELINE),
+    tell(E.PIPELINE_RESUMED, "{pipeline}: resumed by {by}", "", "by", scope=Scope.PIPELINE),
+    page(
+        E.CIRCUIT_BREAKER_TRIPPED,
+        "{pipeline}: stopped after {failures} failures in a row",
+        "mend the cause, then resume it: nothing begins before",
+        "failures",
+        scope=Scope.PIPELINE,
+    ),
+    tell(
+        E.CIRCUIT_BREAKER_RESET,
+        "{pipeline}: it begins again after its failures ({by})",
+        "",
+        "by",
+        scope=Scope.PIPELINE,
+        resolves=(E.CIRCUIT_BREAKER_TRIPPED,),
+    ),
+    tell(E.RUN_HELD, "{pipeline} {schedule} {date}: held by {by}: {reason}", "approve or skip it", "by", "reason"),
+    note(E.RUN_APPROVED, "{pipeline} {schedule} {date}: approved by {by}", "by", resolves=(E.RUN_HELD,)),
+    tell(E.RUN_SKIPPED, "{pipeline} {schedule} {date}: skipped by {by}: {reason}", "", "by", "reason"),
+    warn(
+        E.RUN_FORCED,
+        "{pipeline} {schedule} {date}: begun by {by} though it is not ready: {reason}",
+        "see whether what comes of it is good enough",
+        "by",
+        "reason",
+    ),
+    tell(E.RUN_CANCELLED, "{pipeline} {schedule} {date}: cancelled by {by}: {reason}", "", "by", "reason"),
+    warn(
+        E.DATASET_HOLD,
+        "{pipeline} {schedule} {date}: held because {dataset} is not healthy enough",
+        "it goes on by itself when the dataset recovers; 'headgate gate' says why and who can override",
+        "dataset",
+    ),
+    note(E.DATASET_RELEASED, "{pipeline} {schedule} {date}: {dataset} is healthy again, it goes on", "dataset",
+         resolves=(E.DATASET_HOLD,)),
+)  # fmt: skip
+
+_ALERTS: Final = (
+    page(
+        E.ALERT_CHANNEL_FAILED,
+        "alerts do not reach the channel {channel}: {error}",
+        "mend the channel, try it with 'headgate alert test', then redeliver its dead letters",
+        "channel",
+        "error",
+        scope=Scope.INSTALLATION,
+    ),
+    note(E.ALERT_CHANNEL_RECOVERED, "alerts reach the channel {channel} again", "channel", scope=Scope.INSTALLATION),
+)
+
+WATCH_EVENT_TYPES: Final[tuple[EventType, ...]] = (*_DEADLINES, *_WATCHDOG, *_EXECUTIONS, *_DECISIONS, *_ALERTS)

@@ -1,0 +1,1 @@
+"""Lifecycle: say here what this part is for."""

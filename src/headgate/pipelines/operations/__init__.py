@@ -1,0 +1,1 @@
+"""Operations: say here what this part is for."""

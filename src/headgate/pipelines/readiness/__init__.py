@@ -1,0 +1,1 @@
+"""Readiness: say here what this part is for."""

@@ -1,0 +1,218 @@
+"""Quarantine: records that a job put aside for a period, and whether they hold back what comes after.
+
+Jobs write rows `QUARANTINE#date#hour`, or push them here. A period without an hour is looked at with all its hours.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date as calendar_date
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.errors import HeadgateError, InvalidPayloadError
+from headgate.pipelines.rules.operators import number
+from headgate.pipelines.schedule.sensor_periods import period_text
+from headgate.store.catalogue.tables import PIPELINES, QUARANTINE
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.port import Store
+
+KEPT_SECONDS: Final = 30 * 86_400
+# The hour of what is not of one hour.
+ALL_DAY: Final = "all"
+REASONS_MAX: Final = 20
+_PREFIX: Final = "QUARANTINE#"
+_PAGE: Final = 200
+_DAY_LENGTH: Final = len("2026-03-03")
+_HOUR_LENGTH: Final = len("2026-03-03T07")
+
+_log: Final = structlog.get_logger(__name__)
+
+
+class QuarantineState(enum.StrEnum):
+    """Whether records were put aside, and whether that holds back what comes after."""
+
+    CLEAN = "clean"
+    QUARANTINED = "quarantined"
+    BLOCKED = "blocked"
+
+
+class Quarantined(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Records that were put aside for a day or an hour of it."""
+
+    date: str
+    hour: str
+    count: int
+    path: str = ""
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def period(self) -> str:
+        """The day, or the hour of it."""
+        return f"{self.date}T{self.hour[:2]}" if self.hour[:2].isdecimal() else self.date
+
+
+class QuarantineCheck(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was found for a period. With a `problem` it could not be read, and nothing is held back by that."""
+
+    pipeline_id: str
+    date: str
+    state: QuarantineState
+    count: int = 0
+    records: tuple[Quarantined, ...] = ()
+    problem: str = ""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether what comes after has to wait."""
+        return self.state is QuarantineState.BLOCKED
+
+    @property
+    def reason(self) -> str:
+        """A sentence for people."""
+        if self.problem:
+            return f"the quarantine of {self.date} could not be read, and is taken for clean: {self.problem}"
+        if self.state is QuarantineState.CLEAN:
+            return f"nothing is in quarantine for {self.date}"
+        named = sorted({reason for record in self.records for reason in record.reasons})[:3]
+        because = f": {', '.join(named)}" if named else ""
+        return f"{self.count} records are in quarantine for {self.date}{because}"
+
+
+def judge(pipeline_id: str, date: str, records: Sequence[Quarantined], *, blocking: bool) -> QuarantineCheck:
+    """Return what records that were put aside for a period come to."""
+    held = tuple(record for record in records if record.count > 0)
+    state = QuarantineState.CLEAN
+    if held:
+        state = QuarantineState.BLOCKED if blocking else QuarantineState.QUARANTINED
+    return QuarantineCheck(
+        pipeline_id=pipeline_id, date=date, state=state, count=sum(record.count for record in held), records=held
+    )
+
+
+def log_problem(check: QuarantineCheck) -> None:
+    """Tell the log of a quarantine that could not be read."""
+    _log.warning("quarantine_unreadable", pipeline_id=check.pipeline_id, date=check.date, problem=check.problem)
+
+
+class QuarantineRecords:
+    """The quarantine of one store. `tell` hears of every check that could not read, so that none stays unnoticed."""
+
+    def __init__(self, store: Store, clock: Clock, *, tell: Callable[[QuarantineCheck], None] = log_problem) -> None:
+        self._store = store
+        self._clock = clock
+        self._tell = tell
+
+    def put(
+        self,
+        pipeline_id: str,
+        date: str,
+        count: int,
+        *,
+        path: str = "",
+        reasons: Sequence[str] = (),
+        also: Sequence[Write] = (),
+    ) -> Quarantined:
+        """Say how many records are put aside for a day or an hour; 0 takes them out again.
+
+        Raises `InvalidPayloadError` for a date that is neither, and for a count that cannot be.
+        """
+        period = period_text(date)
+        if period is None or len(period) not in (_DAY_LENGTH, _HOUR_LENGTH):
+            raise InvalidPayloadError(
+                f"quarantine of {date[:40]!r}: give a day or an hour, 2026-03-03 or 2026-03-03T07"
+            )
+        if isinstance(count, bool) or count < 0:
+            raise InvalidPayloadError(f"quarantine of {period}: count is {count!r}; give how many records, from 0")
+        day, _, hour = period.partition("T")
+        record = Quarantined(
+            date=day, hour=hour or ALL_DAY, count=count, path=path, reasons=tuple(reasons)[:REASONS_MAX]
+        )
+        item = {
+            **PIPELINES.key_attributes(QUARANTINE.key(pipeline_id=pipeline_id, date=day, hour=record.hour)),
+            "date": day,
+            "hour": record.hour,
+            "count": count,
+            "quarantinePath": path,
+            "reasons": list(record.reasons),
+            "ttl": int(self._clock.seconds()) + KEPT_SECONDS,
+        }
+        self._store.transact([Put(PIPELINES, item), *also])
+        return record
+
+    def check(self, pipeline_id: str, date: str, *, blocking: bool) -> QuarantineCheck:
+        """Return whether records of a period were put aside, and whether that holds back what comes after.
+
+        What cannot be read holds nothing back, and is told. Never raises.
+        """
+        try:
+            records = list(self._read(pipeline_id, date))
+        except HeadgateError as exc:
+            unread = QuarantineCheck(
+                pipeline_id=pipeline_id, date=date, state=QuarantineState.CLEAN, problem=str(exc) or type(exc).__name__
+            )
+            self._told(unread)
+            return unread
+        return judge(pipeline_id, date, records, blocking=blocking)
+
+    def _told(self, unread: QuarantineCheck) -> None:
+        try:
+            self._tell(unread)
+        except HeadgateError:
+            # Who is told may need the same store.
+            log_problem(unread)
+
+    def _read(self, pipeline_id: str, date: str) -> Iterator[Quarantined]:
+        partition = QUARANTINE.key(pipeline_id=pipeline_id, date="-", hour="-").partition
+        for prefix in prefixes(date):
+            cursor = None
+            while True:
+                sort = Sort(Range.BEGINS_WITH, prefix)
+                page = self._store.query(
+                    Query(table=PIPELINES, partition=partition, sort=sort, limit=_PAGE, cursor=cursor, consistent=True)
+                )
+                yield from (quarantined_of(item) for item in page.items)
+                cursor = page.cursor
+                if cursor is None:
+                    break
+
+
+def prefixes(date: str) -> tuple[str, ...]:
+    """Return with what the keys begin of everything that was put aside for a period, dashed or compact.
+
+    Raises `InvalidPayloadError` for what is no period.
+    """
+    period = period_text(date)
+    if period is None:
+        raise InvalidPayloadError(
+            f"date {date[:40]!r} is no period; write 2026-03-03, 2026-03-03T07, 2026-W10 or 2026-03"
+        )
+    day, _, time = period.partition("T")
+    if "W" in day:
+        monday = calendar_date.fromisoformat(f"{day}-1")
+        starts = [f"{monday + timedelta(days=number)}#" for number in range(7)]
+    elif len(day) < _DAY_LENGTH:
+        starts = [f"{day}-"]
+    else:
+        # A run within an hour looks at that hour: nothing finer is kept. What is of the whole day is of it too.
+        starts = [f"{day}#{time[:2]}", f"{day}#{ALL_DAY}"] if time else [f"{day}#"]
+    return tuple(_PREFIX + form for start in starts for form in (start, start.replace("-", "")))
+
+
+def quarantined_of(item: Mapping[str, Any]) -> Quarantined:
+    """Return what a row stands for, whoever wrote it. One that does not say how many is about one at least."""
+    day, _, hour = str(item["SK"]).removeprefix(_PREFIX).partition("#")
+    counted = number(item.get("count"))
+    reasons = item.get("reasons") or ()
+    return Quarantined(
+        date=period_text(day) or day,
+        hour=hour,
+        count=1 if counted is None else max(0, int(counted)),
+        path=str(item.get("quarantinePath", "")),
+        reasons=tuple(str(each) for each in reasons)[:REASONS_MAX] if isinstance(reasons, list | set | tuple) else (),
+    )

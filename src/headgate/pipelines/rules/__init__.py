@@ -1,0 +1,1 @@
+"""Rules: say here what this part is for."""

@@ -1,0 +1,380 @@
+"""Rules made ready: each becomes a node that finds its verdict from facts, with everything fixed worked out before."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headgate.errors import DefinitionError
+from headgate.pipelines.definition.model import Json, Rule, Upstream
+from headgate.pipelines.enums import OnUnknown, RunStatus, Severity, TraitStatus, Verdict
+from headgate.pipelines.rules.facts import Facts, Needs
+from headgate.pipelines.rules.history import check_history, compare_with_history
+from headgate.pipelines.rules.operators import (
+    CHECKS,
+    FAIL,
+    MISSING,
+    ORDERINGS,
+    PASS,
+    UNKNOWN,
+    Finding,
+    Operator,
+    age,
+    compare,
+    compile_operator,
+    field_of,
+)
+
+# What a row of the store can nest, two levels for each of ours, with room for the row itself.
+DEPTH_MAX: Final = 12
+RULES_MAX: Final = 1_000
+_COMPARABLE: Final = ORDERINGS | {"equals", "not_equals"}
+_AGES: Final = ("age_lt", "age_gt")
+_SHOWN_DATES: Final = 3
+
+
+class RuleKind(enum.StrEnum):
+    """What a rule looks at, or how it combines others."""
+
+    SENSOR = "sensor"
+    ALL = "all"
+    ANY = "any"
+    N_OF = "n_of"
+    NOT = "not"
+    UPSTREAM = "upstream"
+    DATASET = "dataset"
+    TRAIT = "trait"
+
+
+Find = Callable[[Facts, float], Finding]
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """A rule that is ready. A leaf has `find`, a combination has `children`."""
+
+    path: str
+    name: str
+    kind: RuleKind
+    severity: Severity
+    on_unknown: OnUnknown
+    stable_for: int
+    # The sensor, pipeline, dataset or trait that it looks at.
+    subject: str = ""
+    find: Find | None = None
+    children: tuple[Node, ...] = ()
+    needed: int = 0
+
+
+def compile_node(rule: Rule, path: str) -> Node:
+    """Make one rule ready, with those below it. Raises `DefinitionError`, naming it by its path."""
+    try:
+        return _node(rule, path)
+    except DefinitionError as exc:
+        if str(exc).startswith("rule "):
+            raise
+        raise DefinitionError(f"rule {path}{f' ({rule.name})' if rule.name else ''}: {exc}") from exc
+
+
+def needs_of(rules: Sequence[Rule]) -> Needs:
+    """Return what rules look at."""
+    leaves = [leaf for rule in rules for leaf in _walk(rule)]
+    if len(leaves) > RULES_MAX:
+        raise DefinitionError(f"rules: {len(leaves)} are given; at most {RULES_MAX} can be")
+    sensors = {leaf.key for leaf in leaves if leaf.key is not None}
+    sensors |= {_other(leaf.other)[0] for leaf in leaves if leaf.other is not None}
+    history: dict[str, int] = {}
+    for leaf in leaves:
+        if leaf.history is not None and leaf.key is not None:
+            history[leaf.key] = max(history.get(leaf.key, 0), leaf.history.periods)
+    return Needs(
+        sensors=frozenset(sensors),
+        history=history,
+        upstreams=tuple(dict.fromkeys(leaf.upstream for leaf in leaves if leaf.upstream is not None)),
+        datasets=tuple(dict.fromkeys(leaf.dataset for leaf in leaves if leaf.dataset is not None)),
+        traits=frozenset(leaf.trait for leaf in leaves if leaf.trait is not None),
+    )
+
+
+def _walk(rule: Rule) -> Iterator[Rule]:
+    yield rule
+    for child in _below(rule):
+        yield from _walk(child)
+
+
+def _below(rule: Rule) -> tuple[Rule, ...]:
+    if rule.n_of is not None:
+        return rule.n_of.rules
+    if rule.not_ is not None:
+        return (rule.not_,)
+    return rule.all if rule.all is not None else rule.any if rule.any is not None else ()
+
+
+def _node(rule: Rule, path: str) -> Node:
+    kind = _kind(rule)
+    if path.count(".") >= DEPTH_MAX:
+        raise DefinitionError(f"it is nested deeper than {DEPTH_MAX} levels")
+    if rule.stable_for < 1 or rule.future_max < 0:
+        raise DefinitionError("stable_for is from 1, future_max from 0")
+    below = _below(rule)
+    _check_combination(rule, kind, below)
+    return Node(
+        path=path,
+        name=rule.name or _name(rule, kind),
+        kind=kind,
+        severity=rule.severity,
+        on_unknown=rule.on_unknown,
+        stable_for=rule.stable_for,
+        subject=rule.key or (rule.upstream.pipeline if rule.upstream else "") or rule.dataset or rule.trait or "",
+        find=_leaf(rule, kind),
+        children=tuple(compile_node(child, f"{path}.{index}") for index, child in enumerate(below)),
+        needed=rule.n_of.n if rule.n_of is not None else 0,
+    )
+
+
+def _kind(rule: Rule) -> RuleKind:
+    given = {
+        RuleKind.SENSOR: rule.key,
+        RuleKind.ALL: rule.all,
+        RuleKind.ANY: rule.any,
+        RuleKind.N_OF: rule.n_of,
+        RuleKind.NOT: rule.not_,
+        RuleKind.UPSTREAM: rule.upstream,
+        RuleKind.DATASET: rule.dataset,
+        RuleKind.TRAIT: rule.trait,
+    }
+    kinds = [kind for kind, value in given.items() if value is not None]
+    if len(kinds) != 1:
+        names = "key, all, any, n_of, not, upstream, dataset, trait"
+        raise DefinitionError(f"give exactly one of {names}; it has {', '.join(kinds) or 'none'}")
+    return kinds[0]
+
+
+def _check_combination(rule: Rule, kind: RuleKind, below: Sequence[Rule]) -> None:
+    if kind is RuleKind.N_OF:
+        # One that only warns is not counted, so that it cannot be one of the n either.
+        counted = sum(child.severity is Severity.BLOCK for child in below)
+        needed = rule.n_of.n if rule.n_of is not None else 0
+        if not 1 <= needed <= counted:
+            raise DefinitionError(f"n_of: n is {needed}; give 1 to {counted}, as many as there are rules that count")
+    if kind is RuleKind.NOT and below[0].severity is Severity.WARN:
+        raise DefinitionError("not: severity belongs on the `not`, and not on what it turns round")
+
+
+def _name(rule: Rule, kind: RuleKind) -> str:
+    match kind:
+        case RuleKind.SENSOR:
+            return str(rule.key) if rule.field is None else f"{rule.key}.{rule.field}"
+        case RuleKind.UPSTREAM if rule.upstream is not None:
+            return rule.upstream.pipeline
+        case RuleKind.N_OF if rule.n_of is not None:
+            return f"{rule.n_of.n} of {len(rule.n_of.rules)}"
+    return rule.dataset or rule.trait or kind.value
+
+
+def _leaf(rule: Rule, kind: RuleKind) -> Find | None:
+    match kind:
+        case RuleKind.SENSOR:
+            return _sensor(rule, str(rule.key))
+        case RuleKind.UPSTREAM if rule.upstream is not None:
+            return _upstream(rule.upstream)
+        case RuleKind.DATASET:
+            return _dataset(str(rule.dataset))
+        case RuleKind.TRAIT:
+            return _trait(str(rule.trait))
+    return None
+
+
+# Sensors.
+
+
+def _sensor(rule: Rule, key: str) -> Find:
+    if rule.check not in CHECKS:
+        raise DefinitionError(f"check {rule.check!r} is not known; use one of {', '.join(CHECKS)}")
+    if rule.history is not None:
+        return _history(rule, key)
+    if rule.other is not None:
+        return _against_other(rule, key)
+    if rule.check == "exists":
+        return _exists(key, rule.field)
+    if rule.field is None:
+        return _age_of_sensor(rule, key)
+    return _field(key, rule.field, compile_operator(rule.check, rule.value, future_max_seconds=rule.future_max))
+
+
+def _exists(key: str, field: str | None) -> Find:
+    is_there = f"{key} is there" if field is None else f"{key}.{field} is there"
+    no_field = f"{key} has no field {field}"
+
+    def find(facts: Facts, _: float) -> Finding:
+        sensor = facts.sensors.get(key)
+        if sensor is None:
+            return FAIL, _missing(facts, key)
+        if field is not None and field_of(sensor.data, field) is MISSING:
+            return FAIL, no_field
+        return PASS, is_there
+
+    return find
+
+
+def _field(key: str, field: str, operator: Operator) -> Find:
+    subject = f"{key}.{field} "
+    no_field = f"{key} has no field {field}"
+
+    def find(facts: Facts, now_ms: float) -> Finding:
+        sensor = facts.sensors.get(key)
+        if sensor is None:
+            return UNKNOWN, _missing(facts, key)
+        value = field_of(sensor.data, field)
+        if value is MISSING:
+            return UNKNOWN, no_field
+        verdict, reason = operator(value, now_ms)
+        return verdict, subject + reason
+
+    return find
+
+
+def _age_of_sensor(rule: Rule, key: str) -> Find:
+    if rule.check not in _AGES:
+        raise DefinitionError(f"check {rule.check} needs a field to look at")
+    operator = age(rule.check, rule.value, future_max_seconds=rule.future_max)
+
+    def find(facts: Facts, now_ms: float) -> Finding:
+        sensor = facts.sensors.get(key)
+        if sensor is None:
+            return UNKNOWN, _missing(facts, key)
+        if not sensor.updated_at_ms:
+            return UNKNOWN, f"{key} does not say when it was updated"
+        verdict, reason = operator(sensor.updated_at_ms, now_ms)
+        return verdict, f"{key} {reason}"
+
+    return find
+
+
+def _against_other(rule: Rule, key: str) -> Find:
+    field, check = rule.field, rule.check
+    if field is None or check not in _COMPARABLE or rule.value is not None:
+        raise DefinitionError(
+            f"other: give a field, no value, and a check of {', '.join(sorted(_COMPARABLE))}; check is {check}"
+        )
+    other_key, other_field = _other(str(rule.other))
+
+    def find(facts: Facts, _: float) -> Finding:
+        left, problem = _value(facts, key, field)
+        if problem:
+            return UNKNOWN, problem
+        right, problem = _value(facts, other_key, other_field)
+        if problem:
+            return UNKNOWN, problem
+        verdict, reason = compare(check, left, right)
+        return verdict, f"{key}.{field} {reason} ({other_key}.{other_field})"
+
+    return find
+
+
+def _history(rule: Rule, key: str) -> Find:
+    history, field, check = rule.history, rule.field, rule.check
+    if history is None or field is None or rule.value is not None or rule.other is not None:
+        raise DefinitionError("history: give a field, and neither value nor other")
+    check_history(history, check)
+
+    def find(facts: Facts, _: float) -> Finding:
+        value, problem = _value(facts, key, field)
+        if problem:
+            return UNKNOWN, problem
+        earlier = [field_of(data, field) for data in facts.history.get(key, ())[: history.periods]]
+        verdict, reason = compare_with_history(history, check, value, earlier)
+        return verdict, f"{key}.{field} {reason}"
+
+    return find
+
+
+def _value(facts: Facts, key: str, field: str) -> tuple[Any, str]:
+    """Return a field of a sensor, or why there is none."""
+    sensor = facts.sensors.get(key)
+    if sensor is None:
+        return MISSING, _missing(facts, key)
+    value: Json = field_of(sensor.data, field)
+    return value, f"{key} has no field {field}" if value is MISSING else ""
+
+
+def _missing(facts: Facts, key: str) -> str:
+    stray = facts.strays.get(key)
+    return f"{key} is missing" if stray is None else f"{key} is missing: what is known of it is of {stray}"
+
+
+def _other(other: str) -> tuple[str, str]:
+    key, _, field = other.rpartition(".")
+    if not key or not field:
+        raise DefinitionError(f"other is {other!r}; write the key of a sensor and a field of it: orders.count")
+    return key, field
+
+
+# Upstreams, datasets, traits.
+
+
+def _upstream(upstream: Upstream) -> Find:
+    name = upstream.pipeline if upstream.schedule is None else f"{upstream.pipeline}/{upstream.schedule}"
+    if upstream.missing_max < 0:
+        raise DefinitionError(f"upstream {name}: missing_max is from 0")
+
+    def find(facts: Facts, _: float) -> Finding:
+        fact = facts.upstreams.get(upstream)
+        if fact is None or fact.problem:
+            return UNKNOWN, f"{name} cannot be told: {fact.problem if fact is not None else 'it was not looked at'}"
+        open_dates = [date for date in fact.dates if not _is_done(fact.statuses.get(date))]
+        if not open_dates:
+            return PASS, f"{name} is done for {_dates(fact.dates)}"
+        listed = ", ".join(f"{date} ({_standing(fact.statuses.get(date))})" for date in open_dates[:_SHOWN_DATES])
+        more = f" and {len(open_dates) - _SHOWN_DATES} more" if len(open_dates) > _SHOWN_DATES else ""
+        done = f"{name} is done for {len(fact.dates) - len(open_dates)} of {len(fact.dates)}, not for {listed}{more}"
+        if len(open_dates) <= upstream.missing_max:
+            return PASS, f"{done}; {upstream.missing_max} may be missing"
+        return FAIL, done
+
+    return find
+
+
+def _is_done(status: RunStatus | None) -> bool:
+    return status is not None and status.is_done
+
+
+def _standing(status: RunStatus | None) -> str:
+    return "not started" if status is None else status.value
+
+
+def _dates(dates: Sequence[str]) -> str:
+    return dates[0] if len(dates) == 1 else f"all {len(dates)} from {dates[0]} to {dates[-1]}"
+
+
+def _dataset(dataset: str) -> Find:
+    def find(facts: Facts, _: float) -> Finding:
+        fact = facts.datasets.get(dataset)
+        if fact is None:
+            return UNKNOWN, f"{dataset}: the gate has said nothing about it"
+        return fact.verdict, f"{dataset}: {fact.reason or _SAID[fact.verdict]}"
+
+    return find
+
+
+def _trait(trait: str) -> Find:
+    def find(facts: Facts, _: float) -> Finding:
+        fact = facts.traits.get(trait)
+        if fact is None:
+            return UNKNOWN, f"trait {trait} has no result"
+        because = f": {fact.reason}" if fact.reason else ""
+        return _OF_TRAIT[fact.status], f"trait {trait} is {fact.status.value}{because}"
+
+    return find
+
+
+_SAID: Final = {PASS: "it may be read", FAIL: "it may not be read", UNKNOWN: "whether it may be read is not known"}
+# A trait that could not be found out or has expired says nothing; that it could not be is told by readiness.
+_OF_TRAIT: Final[dict[TraitStatus, Verdict]] = {
+    TraitStatus.PASS: PASS,
+    TraitStatus.FAIL: FAIL,
+    TraitStatus.ERROR: UNKNOWN,
+    TraitStatus.STALE: UNKNOWN,
+}

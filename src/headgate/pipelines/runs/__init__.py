@@ -1,0 +1,1 @@
+"""Runs: say here what this part is for."""

@@ -1,0 +1,118 @@
+"""Late data: what arrives for a period that is done, noted once for each arrival, and a reason to do it again."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headgate.errors import ConflictError
+from headgate.pipelines.definition.model import Json
+from headgate.pipelines.enums import JobEvent
+from headgate.pipelines.row_codec import moment_digits, row, struct_of
+from headgate.pipelines.runs.rows import JobLogEntry, RunLog, Slot, job_put
+from headgate.store.catalogue.tables import LATE_DATA, PIPELINES
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.port import Store
+
+KEPT_SECONDS: Final = 30 * 86_400
+
+
+class Arrival(enum.StrEnum):
+    """What the arrival of a sensor means to its period. The moment it came counts, not the moment it is looked at."""
+
+    # Nothing was begun: it may begin the period.
+    FIRST = "first"
+    # It came before the last attempt began, which has seen it: told again, it is no news.
+    KNOWN = "known"
+    # It came while a run was on its way, which may or may not have seen it.
+    DURING = "during"
+    LATE = "late"
+    AFTER_FAILURE = "after-failure"
+
+
+class LateArrival(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Data that came after its period was done."""
+
+    pipeline_id: str
+    schedule_id: str
+    date: str
+    sensor_key: str
+    sensor_version: int
+    at_ms: int
+    # The run that was done without it, and by how much it came after.
+    run_id: str = ""
+    late_by_ms: int = 0
+    data: dict[str, Json] = {}
+
+    @property
+    def slot(self) -> Slot:
+        """The period it is for."""
+        return Slot(self.pipeline_id, self.schedule_id, self.date)
+
+
+def judge_arrival(log: RunLog | None, at_ms: int) -> Arrival:
+    """Return what a sensor that came at `at_ms` means to the period."""
+    if log is None or (not log.attempts and not log.status.is_terminal):
+        return Arrival.FIRST
+    if log.begun_at_ms is not None and at_ms <= log.begun_at_ms:
+        return Arrival.KNOWN
+    if log.status.is_done:
+        is_after = log.succeeded_at_ms is None or at_ms > log.succeeded_at_ms
+        return Arrival.LATE if is_after else Arrival.DURING
+    return Arrival.AFTER_FAILURE if log.status.is_terminal else Arrival.DURING
+
+
+def arrival_writes(arrival: LateArrival) -> list[Write]:
+    """Return the writes that note an arrival, the row first. That is refused if it was noted before."""
+    entry = JobLogEntry(
+        **arrival.slot._asdict(),
+        event=JobEvent.LATE_DATA_ARRIVAL,
+        at_ms=arrival.at_ms,
+        run_id=arrival.run_id,
+        detail={"sensor_key": arrival.sensor_key, "sensor_version": arrival.sensor_version},
+    )
+    moment = moment_digits(arrival.at_ms, arrival.sensor_key, str(arrival.sensor_version))
+    key = LATE_DATA.key(
+        pipeline_id=arrival.pipeline_id, date=arrival.date, schedule_id=arrival.schedule_id, at_ms=moment
+    )
+    item = row(key, arrival, ttl=arrival.at_ms // 1000 + KEPT_SECONDS)
+    return [Put(PIPELINES, item, absent()), job_put(entry)]
+
+
+class LateData:
+    """The late data of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def note(self, arrival: LateArrival, *, also: Sequence[Write] = ()) -> bool:
+        """Note an arrival. False: it was noted before, and nothing was written.
+
+        Raises `ConflictError` if `also` is refused.
+        """
+        try:
+            self._store.transact([*arrival_writes(arrival), *also])
+        except ConflictError as exc:
+            if 0 in exc.failures:
+                return False
+            raise
+        return True
+
+    def ls(self, slot: Slot, *, limit: int = 100) -> list[LateArrival]:
+        """Return what came late for a period, in the order in which it came."""
+        query = Query(
+            table=PIPELINES,
+            partition=f"PIPELINE#{slot.pipeline_id}",
+            sort=Sort(Range.BEGINS_WITH, f"LATE#{slot.date}#{slot.schedule_id}#"),
+            limit=limit,
+        )
+        return [arrival_of(item) for item in self._store.query(query).items]
+
+
+def arrival_of(item: Mapping[str, Any]) -> LateArrival:
+    """Return the arrival that a row stands for."""
+    return struct_of(item, LateArrival)

@@ -1,0 +1,194 @@
+"""Locks: who alone may work on a period, told by a token, until they let go or their time is over.
+
+A lock that has run out is free, whoever held it: the store takes it for absent. It is never brought back to life, and
+never let go by anyone but its holder, so that one who wakes from a long pause does no harm. Whatever a holder writes
+can carry the `held` check and is then refused together with a lock that was lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.errors import ConflictError, StaleClaimError
+from headgate.ids import IdMaker
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.row_codec import row, struct_of
+from headgate.pipelines.runs.rows import Slot
+from headgate.store.catalogue.tables import LOCK, PIPELINES
+from headgate.store.model.conditions import absent, all_of, equals, version_is
+from headgate.store.model.requests import Check, Delete, Put, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+
+# What an execution may take beyond what its definition says.
+MARGIN_SECONDS: Final = 1_800.0
+# The trigger is tried again after 30, 60, 120 and 240 seconds.
+TRIGGER_RETRY_SECONDS: Final = 450.0
+_RACES_MAX: Final = 5
+
+
+class Lock(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A hold on a key. `token` names this hold alone; `owner` is who has it, under whatever token."""
+
+    key: str
+    owner: str
+    token: str
+    version: int
+    acquired_at_ms: int
+    # Seconds since 1970. From then on the lock is free.
+    expires_at: int
+
+
+class Locks:
+    """The locks of one store. Safe to use from many threads."""
+
+    def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+
+    def acquire(self, key: str, owner: str, seconds: float, *, also: Sequence[Write] = ()) -> Lock | None:
+        """Take the lock for `seconds`, or return None if someone else has it.
+
+        Who has it already, because the answer was lost or the call came twice, gets the same hold again, and `also` is
+        not written a second time. Raises `ConflictError` if it is `also` that was refused.
+        """
+        for _ in range(_RACES_MAX):
+            now_seconds = self._clock.seconds()
+            lock = Lock(
+                key=key,
+                owner=owner,
+                token=self._ids.make("lock"),
+                version=1,
+                acquired_at_ms=int(now_seconds * 1000),
+                expires_at=math.ceil(now_seconds + seconds),
+            )
+            try:
+                self._store.transact([Put(PIPELINES, _item(lock), absent()), *also])
+            except ConflictError as exc:
+                held = exc.failures.get(0)
+                if held is None:
+                    raise
+                found = struct_of(held, Lock)
+                if found.owner != owner:
+                    return None
+                try:
+                    return self.renew(found, seconds)
+                except StaleClaimError:
+                    # It ran out, or was let go, between the two: as if it had never been there.
+                    continue
+            return lock
+        return None
+
+    def renew(self, lock: Lock, seconds: float) -> Lock:
+        """Keep the lock for at least `seconds` from now. Raises `StaleClaimError` if it is lost, or has run out."""
+        current = lock
+        for _ in range(_RACES_MAX):
+            expires_at = max(current.expires_at, math.ceil(self._clock.seconds() + seconds))
+            renewed = replace(current, version=current.version + 1, expires_at=expires_at)
+            try:
+                mine = all_of(equals("token", lock.token), version_is(current.version))
+                self._store.put(PIPELINES, _item(renewed), condition=mine)
+            except ConflictError as exc:
+                if exc.current is None or exc.current.get("token") != lock.token:
+                    raise lost(lock.key, lock.token, exc) from exc
+                current = struct_of(exc.current, Lock)
+            else:
+                return renewed
+        return current
+
+    def take_up(self, key: str, owner: str, token: str, seconds: float) -> bool:
+        """Hold a lock again that ran out, under the same token, if nobody has it now.
+
+        Only for one who knows that nobody has had it since: after a night without any process, say. False: it is held.
+        """
+        now_seconds = self._clock.seconds()
+        lock = Lock(
+            key=key,
+            owner=owner,
+            token=token,
+            version=1,
+            acquired_at_ms=int(now_seconds * 1000),
+            expires_at=math.ceil(now_seconds + seconds),
+        )
+        try:
+            self._store.put(PIPELINES, _item(lock), condition=absent())
+        except ConflictError:
+            return False
+        return True
+
+    def release(self, key: str, token: str, *, also: Sequence[Write] = ()) -> bool:
+        """Let go of the hold that `token` names. False: it is no longer held under it, and nothing was written.
+
+        Raises `ConflictError` if it is `also` that was refused.
+        """
+        return self._let_go(Delete(PIPELINES, lock_row_key(key), equals("token", token)), also)
+
+    def release_owned(self, key: str, owner: str, *, also: Sequence[Write] = ()) -> bool:
+        """Let go of whatever hold `owner` has, for one who lost its token. False: it has none."""
+        return self._let_go(Delete(PIPELINES, lock_row_key(key), equals("owner", owner)), also)
+
+    def find(self, key: str) -> Lock | None:
+        """Return who has the lock now."""
+        item = self._store.get(PIPELINES, lock_row_key(key), consistent=True)
+        return None if item is None else struct_of(item, Lock)
+
+    def _let_go(self, delete: Delete, also: Sequence[Write]) -> bool:
+        try:
+            self._store.transact([delete, *also])
+        except ConflictError as exc:
+            if 0 in exc.failures:
+                return False
+            raise
+        return True
+
+
+def evaluation_key(slot: Slot) -> str:
+    """Return the key of the lock on a period."""
+    return f"eval:{slot.pipeline_id}:{slot.schedule_id}:{slot.date}"
+
+
+def lock_row_key(key: str) -> Key:
+    """Return where a lock is kept."""
+    return LOCK.key(lock_key=key)
+
+
+def held(key: str, token: str) -> Check:
+    """Return what lets a transaction pass only as long as the hold that `token` names lasts."""
+    return Check(PIPELINES, lock_row_key(key), equals("token", token))
+
+
+def lost(key: str, token: str, refusal: ConflictError) -> StaleClaimError:
+    """Return the error for a hold that is over."""
+    current = refusal.current
+    holder = "nobody" if current is None else str(current.get("owner"))
+    return StaleClaimError(
+        f"lock {key}: {token} no longer holds it, {holder} does; stop, what you do may be done by another",
+        current=current,
+        write_index=refusal.write_index,
+        failures=refusal.failures,
+    )
+
+
+def lifetime_seconds(pipeline: Pipeline) -> float:
+    """Return for how long one attempt at a period may hold its lock, so that no lock ends before its execution."""
+    monitoring = pipeline.post_run.monitoring
+    readiness, trigger = pipeline.readiness, pipeline.trigger
+    # The last evaluation may begin just before the window closes, and its traits take their time.
+    evaluating = (
+        readiness.window + readiness.interval + max((each.timeout for each in readiness.traits.values()), default=0)
+    )
+    polling = 0.0 if trigger is None else trigger.poll_window + trigger.check_interval
+    watching = monitoring.duration + monitoring.interval if monitoring.enabled else 0.0
+    return evaluating + TRIGGER_RETRY_SECONDS + polling + watching + pipeline.retry.backoff_max + MARGIN_SECONDS
+
+
+def _item(lock: Lock) -> Item:
+    return row(lock_row_key(lock.key), lock, ttl=lock.expires_at)

@@ -1,0 +1,166 @@
+"""Markers: rows that ask for a period, by its own date. The change stream tells of them.
+
+A marker that is there is not put again by the same request coming twice. Putting it `again` is asking once more, which
+the stream tells of as a change; whether the period then begins anew is for its log to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.errors import ConflictError
+from headgate.pipelines.definition.model import Json
+from headgate.pipelines.row_codec import row, struct_of
+from headgate.pipelines.runs.rows import Slot
+from headgate.store.catalogue.tables import MARKER, PIPELINES
+from headgate.store.model.conditions import VERSION, Condition, absent, lacks, version_is
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+from headgate.store.port import Store
+
+KEPT_SECONDS: Final = 30 * 86_400
+PARTITION: Final = "MARKER#"
+SCHEDULE_DEFAULT: Final = "daily"
+_RACES_MAX: Final = 10
+
+
+class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A request for a period. `version` counts how often it was put; 0: others put it, and did not count."""
+
+    pipeline_id: str
+    schedule_id: str
+    date: str
+    version: int = 0
+    # What put it there ("cascade:UPSTREAM", "api"), and on whose behalf.
+    source: str = ""
+    by: str = ""
+    at_ms: int = 0
+    data: dict[str, Json] = {}
+
+    @property
+    def slot(self) -> Slot:
+        """The period it asks for."""
+        return Slot(self.pipeline_id, self.schedule_id, self.date)
+
+
+class Placed(Struct, frozen=True):
+    """A marker as it stands, and whether this call put it there."""
+
+    marker: Marker
+    is_new: bool
+
+
+class Markers:
+    """The markers of one store."""
+
+    def __init__(self, store: Store, clock: Clock, *, kept_seconds: int = KEPT_SECONDS) -> None:
+        self._store = store
+        self._clock = clock
+        self._kept_seconds = kept_seconds
+
+    def put(
+        self,
+        slot: Slot,
+        *,
+        source: str,
+        by: str = "",
+        data: Mapping[str, Json] | None = None,
+        also: Sequence[Write] = (),
+    ) -> Placed:
+        """Ask for a period, if nobody has. `also` is written only with a new marker.
+
+        Raises `ConflictError` if `also` is refused.
+        """
+        marker = self._new(slot, source, by, data)
+        try:
+            self._store.transact([self._put(marker, None), *also])
+        except ConflictError as exc:
+            if 0 not in exc.failures or exc.failures[0] is None:
+                raise
+            return Placed(marker_of(exc.failures[0]), is_new=False)
+        return Placed(marker, is_new=True)
+
+    def put_again(
+        self,
+        slot: Slot,
+        *,
+        source: str,
+        by: str = "",
+        data: Mapping[str, Json] | None = None,
+        also: Sequence[Write] = (),
+    ) -> Marker:
+        """Ask for a period, once more if someone has. Raises `ConflictError` if `also` is refused."""
+        current: Marker | None = None
+        for _ in range(_RACES_MAX):
+            marker = self._new(slot, source, by, data)
+            if current is not None:
+                marker = replace(marker, version=current.version + 1)
+            try:
+                self._store.transact([self._put(marker, current), *also])
+            except ConflictError as exc:
+                if 0 not in exc.failures:
+                    raise
+                refusing = exc.failures[0]
+                current = None if refusing is None else marker_of(refusing)
+            else:
+                return marker
+        raise ConflictError(f"marker {slot}: it keeps changing; try again")
+
+    def find(self, slot: Slot) -> Marker | None:
+        """Return the marker of a period, or None."""
+        item = self._store.get(PIPELINES, marker_key(slot), consistent=True)
+        return None if item is None else marker_of(item)
+
+    def ls(self, pipeline_id: str, *, dates: str = "", limit: int = 100) -> list[Marker]:
+        """Return the markers of a pipeline, the latest dates first: all, or those whose date begins with `dates`."""
+        query = Query(
+            table=PIPELINES,
+            partition=f"{PARTITION}{pipeline_id}",
+            sort=Sort(Range.BEGINS_WITH, dates) if dates else None,
+            limit=limit,
+            descending=True,
+        )
+        return [marker_of(item) for item in self._store.query(query).items]
+
+    def _new(self, slot: Slot, source: str, by: str, data: Mapping[str, Json] | None) -> Marker:
+        at_ms = int(self._clock.seconds() * 1000)
+        return Marker(**slot._asdict(), version=1, source=source, by=by, at_ms=at_ms, data=dict(data or {}))
+
+    def _put(self, marker: Marker, replaces: Marker | None) -> Put:
+        return Put(PIPELINES, marker_item(marker, kept_seconds=self._kept_seconds), _unchanged(replaces))
+
+
+def marker_key(slot: Slot) -> Key:
+    """Return where the marker of a period is kept."""
+    return MARKER.key(pipeline_id=slot.pipeline_id, date=slot.date, schedule_id=slot.schedule_id)
+
+
+def marker_item(marker: Marker, *, kept_seconds: int = KEPT_SECONDS) -> Item:
+    """Return a marker as it is stored."""
+    return row(marker_key(marker.slot), marker, ttl=marker.at_ms // 1000 + kept_seconds)
+
+
+def marker_of(item: Mapping[str, Any]) -> Marker:
+    """Return the marker that a row stands for, also one that others put there with nothing but its keys.
+
+    Its date is the record's own, whenever it is read: a marker of the last hour of a day is read on the next.
+    """
+    date, _, schedule_id = str(item["SK"]).partition("#")
+    named = {
+        "pipeline_id": str(item["PK"]).removeprefix(PARTITION),
+        "schedule_id": schedule_id or SCHEDULE_DEFAULT,
+        "date": date,
+    }
+    return struct_of({**item, **named}, Marker)
+
+
+def _unchanged(replaces: Marker | None) -> Condition:
+    if replaces is None:
+        return absent()
+    return version_is(replaces.version) if replaces.version else lacks(VERSION)

@@ -1,0 +1,375 @@
+"""Runs: begun, moved and read. A run, its copy and the log of its period change together, or not at all.
+
+Every change is a compare-and-swap on the version that the caller read. Who loses the race gets a `VersionConflictError`
+with the row as it stands, and decides again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    IllegalTransitionError,
+    NotFoundError,
+    OutcomeUnknownError,
+    VersionConflictError,
+)
+from headgate.ids import IdMaker
+from headgate.pipelines.enums import TRANSITIONS, Cause, FailureCategory, RunStatus
+from headgate.pipelines.runs import run_log
+from headgate.pipelines.runs.admissions import Admission
+from headgate.pipelines.runs.locks import evaluation_key, held, lost
+from headgate.pipelines.runs.rows import (
+    Run,
+    RunLog,
+    Slot,
+    Transition,
+    run_key,
+    run_log_key,
+    run_log_of,
+    run_log_put,
+    run_of,
+    run_writes,
+)
+from headgate.store.catalogue.tables import PIPELINES
+from headgate.store.model.requests import Query, Range, Sort, Write
+from headgate.store.port import Store
+
+# What goes into the same transaction: writes, or what makes them from the run and the log as they will stand.
+Also = Sequence[Write] | Callable[[Run, RunLog], Sequence[Write]]
+
+PREFIX: Final = "run"
+_RACES_MAX: Final = 10
+_RUNS: Final = "RUN#"
+_LOGS: Final = "RUNLOG#"
+# The moment that a status is remembered by.
+_MOMENTS: Final = {
+    RunStatus.TRIGGERING: "triggered_at_ms",
+    RunStatus.RUNNING: "started_at_ms",
+}
+
+
+class RunStart(Struct, frozen=True, kw_only=True):
+    """What a run is begun with."""
+
+    slot: Slot
+    cause: Cause
+    by: str = ""
+    note: str = ""
+    # Empty: a new one is made. A run that has this id already is returned as it stands.
+    run_id: str = ""
+    execution: str = ""
+    # The hold on the period's lock. With it, beginning twice is beginning once.
+    lock_token: str = ""
+    definition_version: int = 0
+    sensor_arrival_at_ms: int | None = None
+    rerun_id: str = ""
+    backfill_id: str = ""
+    is_dry_run: bool = False
+
+
+class RunPage(Struct, frozen=True):
+    """Some runs of a pipeline, the latest first."""
+
+    runs: list[Run]
+    cursor: str | None = None
+
+
+class RunLogPage(Struct, frozen=True):
+    """The logs of some periods of a pipeline, the latest period first."""
+
+    logs: list[RunLog]
+    cursor: str | None = None
+
+
+class Runs:
+    """The runs of one store. Safe to use from many threads."""
+
+    def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+
+    # Changing.
+
+    def create(
+        self, start: RunStart, *, admits: Callable[[RunLog | None], Admission] | None = None, also: Also = ()
+    ) -> Run:
+        """Begin an attempt at a period and return its run, PENDING.
+
+        The same hold on the lock, or the same run id, begins one attempt however often it asks; `also` is written with
+        the first. A run that was left open by one whose lock ran out ends with this. Raises `StaleClaimError` if the
+        lock is lost, `AlreadyExistsError` without one while a run is open or for an id of another period's run,
+        `IllegalTransitionError` if `admits` says no of the log that the run would be added to, and `ConflictError` if
+        `also` is refused.
+        """
+        run_id = start.run_id or self._ids.make(PREFIX)
+        for _ in range(_RACES_MAX):
+            log, last = self._standing(start.slot)
+            known = self._begun_before(start, run_id, last)
+            if known is not None:
+                return known
+            _check_admitted(start, log, admits)
+            now_ms = self._now_ms()
+            run = _new(start, run_id, 1 if log is None else log.attempts + 1, now_ms)
+            ended, before = _ended_by(run, last, log, now_ms)
+            after = run_log.begun(before, run, now_ms)
+            own: list[Write] = [
+                *_guard(start),
+                *run_writes(run),
+                run_log_put(_once(after, log), replaces=_version(log)),
+            ]
+            if ended is not None:
+                own += run_writes(ended, replaces=ended.version - 1)
+            try:
+                self._store.transact([*own, *_made(also, run, after)])
+            except OutcomeUnknownError:
+                continue
+            except ConflictError as exc:
+                _raise_unless_raced(exc, start, len(own))
+            else:
+                return run
+        raise ConflictError(f"{start.slot}: its log keeps changing; try again")
+
+    def move(self, run: Run, to: RunStatus, *, lock_token: str = "", also: Also = (), **changes: object) -> Run:
+        """Bring a run from the version that was read to another status, and change what else is named.
+
+        With a `lock_token`, only as long as that holds the period. Raises `IllegalTransitionError` for a status that
+        it cannot take from where it stands, `VersionConflictError` with the current row if it was changed since,
+        `StaleClaimError` if the lock is lost, and `ConflictError` if `also` is refused.
+        """
+        if to not in TRANSITIONS[run.status]:
+            allowed = ", ".join(sorted(TRANSITIONS[run.status])) or "nothing"
+            raise IllegalTransitionError(
+                f"run {run.run_id}: {run.status} cannot become {to}, only {allowed}; it is what it is",
+                current=dict(run_writes(run)[0].item),
+            )
+        now_ms = self._now_ms()
+        moved = _moved(run, to, now_ms, changes)
+        return self._commit(run, moved, now_ms, lock_token, also)
+
+    def change(self, run: Run, *, lock_token: str = "", also: Also = (), **changes: object) -> Run:
+        """Change what is named and leave the status as it is. Raises as `move` does."""
+        now_ms = self._now_ms()
+        changed = replace(run, **changes, status=run.status, version=run.version + 1, updated_at_ms=now_ms)
+        return self._commit(run, changed, now_ms, lock_token, also)
+
+    def close(self, slot: Slot, reason: str, *, by: str = "", also: Sequence[Write] = ()) -> RunLog | None:
+        """Close a period that nobody has begun: it has failed, and only someone who asks for it begins it now.
+
+        Returns None if it was begun or closed before; `also` is then not written.
+        """
+        for _ in range(_RACES_MAX):
+            log = self.log(slot)
+            if log is not None and (log.attempts or log.status.is_terminal):
+                return None
+            now_ms = self._now_ms()
+            closed = replace(
+                log or run_log.opened(slot, now_ms),
+                status=RunStatus.FAILED,
+                reason=reason,
+                by=by,
+                updated_at_ms=now_ms,
+                ended_at_ms=now_ms,
+            )
+            try:
+                self._store.transact([run_log_put(_once(closed, log), replaces=_version(log)), *also])
+            except ConflictError as exc:
+                if 0 not in exc.failures:
+                    raise
+            else:
+                return _once(closed, log)
+        raise ConflictError(f"{slot}: its log keeps changing; try again")
+
+    # Reading.
+
+    def get(self, run_id: str) -> Run:
+        """Return the run as it stands. Raises `NotFoundError`."""
+        found = self.find(run_id)
+        if found is None:
+            raise NotFoundError(f"run {run_id}: there is none; 'headgate run ls PIPELINE' lists those of a pipeline")
+        return found
+
+    def find(self, run_id: str) -> Run | None:
+        """Return the run as it stands, or None."""
+        item = self._store.get(PIPELINES, run_key(run_id), consistent=True)
+        return None if item is None else run_of(item)
+
+    def ls(self, pipeline_id: str, *, limit: int = 100, cursor: str | None = None) -> RunPage:
+        """Return runs of a pipeline, the latest first."""
+        page = self._store.query(_listing(pipeline_id, _RUNS, limit, cursor))
+        return RunPage([run_of(item) for item in page.items], page.cursor)
+
+    def log(self, slot: Slot) -> RunLog | None:
+        """Return where a period stands, or None if nothing was ever begun or said about it."""
+        item = self._store.get(PIPELINES, run_log_key(slot), consistent=True)
+        return None if item is None else run_log_of(item)
+
+    def logs(self, pipeline_id: str, *, dates: str = "", limit: int = 100, cursor: str | None = None) -> RunLogPage:
+        """Return the logs of a pipeline's periods, the latest first: all, or those whose date begins with `dates`."""
+        page = self._store.query(_listing(pipeline_id, f"{_LOGS}{dates}", limit, cursor))
+        return RunLogPage([run_log_of(item) for item in page.items], page.cursor)
+
+    # How.
+
+    def _commit(self, run: Run, changed: Run, now_ms: int, lock_token: str, also: Also) -> Run:
+        """Write a changed run with its log. The log may change meanwhile for other reasons; the run may not."""
+        guard: list[Write] = [held(evaluation_key(run.slot), lock_token)] if lock_token else []
+        for _ in range(_RACES_MAX):
+            log = self.log(run.slot)
+            if log is None:
+                raise NotFoundError(f"run {run.run_id}: its period {run.slot} has no log; restore the row, or rerun it")
+            after = run_log.followed(log, changed, now_ms)
+            own: list[Write] = [
+                *run_writes(changed, replaces=run.version),
+                run_log_put(after, replaces=log.version),
+                *guard,
+            ]
+            try:
+                self._store.transact([*own, *_made(also, changed, after)])
+            except OutcomeUnknownError:
+                raise
+            except ConflictError as exc:
+                if 0 in exc.failures:
+                    raise _changed_since(run, exc) from exc
+                if guard and 3 in exc.failures:
+                    raise lost(evaluation_key(run.slot), lock_token, _of(exc, 3)) from exc
+                if 2 not in exc.failures:
+                    raise
+            else:
+                return changed
+        raise ConflictError(f"run {run.run_id}: the log of {run.slot} keeps changing; try again")
+
+    def _standing(self, slot: Slot) -> tuple[RunLog | None, Run | None]:
+        log = self.log(slot)
+        return log, None if log is None or not log.run_id else self.find(log.run_id)
+
+    def _begun_before(self, start: RunStart, run_id: str, last: Run | None) -> Run | None:
+        """Return the run that this start has begun already, however it has fared since."""
+        if last is not None:
+            if last.run_id == run_id or (start.lock_token and last.lock_token == start.lock_token):
+                return last
+            if not start.lock_token and not last.status.is_terminal:
+                raise AlreadyExistsError(
+                    f"{start.slot}: run {last.run_id} is {last.status}; take the lock of the period, or let it end"
+                )
+        found = self.find(start.run_id) if start.run_id else None
+        if found is not None and found.slot != start.slot:
+            raise AlreadyExistsError(f"run {found.run_id}: it is of {found.slot}, not {start.slot}; use another id")
+        return found
+
+    def _now_ms(self) -> int:
+        return int(self._clock.seconds() * 1000)
+
+
+def _new(start: RunStart, run_id: str, attempt: int, now_ms: int) -> Run:
+    return Run(
+        **start.slot._asdict(),
+        run_id=run_id,
+        status=RunStatus.PENDING,
+        version=1,
+        attempt=attempt,
+        cause=start.cause,
+        created_at_ms=now_ms,
+        updated_at_ms=now_ms,
+        by=start.by,
+        note=start.note,
+        definition_version=start.definition_version,
+        execution=start.execution,
+        lock_token=start.lock_token,
+        sensor_arrival_at_ms=start.sensor_arrival_at_ms,
+        rerun_id=start.rerun_id,
+        backfill_id=start.backfill_id,
+        is_dry_run=start.is_dry_run,
+        transitions=(Transition(RunStatus.PENDING, now_ms),),
+    )
+
+
+def _check_admitted(start: RunStart, log: RunLog | None, admits: Callable[[RunLog | None], Admission] | None) -> None:
+    # Asked here and not only before: the period may be closed or skipped between a look at it and this.
+    admission = None if admits is None else admits(log)
+    if admission is not None and not admission.proceeds:
+        raise IllegalTransitionError(f"{start.slot}: no run is begun, {admission.reason}")
+
+
+def _moved(run: Run, to: RunStatus, now_ms: int, changes: dict[str, object]) -> Run:
+    moments: dict[str, object] = {_MOMENTS[to]: now_ms} if to in _MOMENTS else {}
+    if run.ended_at_ms is None and (to.is_terminal or to.is_done):
+        moments["ended_at_ms"] = now_ms
+    return replace(
+        run,
+        **{**moments, **changes},
+        status=to,
+        version=run.version + 1,
+        updated_at_ms=now_ms,
+        transitions=(*run.transitions, Transition(to, now_ms)),
+    )
+
+
+def _ended_by(run: Run, last: Run | None, log: RunLog | None, now_ms: int) -> tuple[Run | None, RunLog | None]:
+    """Return the run that the new one puts an end to, if one was left open, and the log after that."""
+    if last is None or log is None or last.status.is_terminal:
+        return None, log
+    if last.status.is_done:
+        ended = _moved(last, RunStatus.COMPLETED, now_ms, {})
+    else:
+        reason = f"left open when its lock ran out; run {run.run_id} follows it"
+        ended = _moved(last, RunStatus.FAILED, now_ms, {"category": FailureCategory.TIMEOUT, "reason": reason})
+    return ended, run_log.followed(log, ended, now_ms)
+
+
+def _once(after: RunLog, log: RunLog | None) -> RunLog:
+    """Return the log at the version that follows the stored one, whatever was done to it on the way."""
+    return replace(after, version=1 if log is None else log.version + 1)
+
+
+def _guard(start: RunStart) -> list[Write]:
+    return [held(evaluation_key(start.slot), start.lock_token)] if start.lock_token else []
+
+
+def _made(also: Also, run: Run, log: RunLog) -> Sequence[Write]:
+    return also(run, log) if callable(also) else also
+
+
+def _version(log: RunLog | None) -> int | None:
+    return None if log is None else log.version
+
+
+def _raise_unless_raced(exc: ConflictError, start: RunStart, own_count: int) -> None:
+    """Raise what trying again does not mend: a lost lock, or a refusal of what the caller added."""
+    if start.lock_token and 0 in exc.failures:
+        raise lost(evaluation_key(start.slot), start.lock_token, exc) from exc
+    if min(exc.failures) >= own_count:
+        raise exc
+
+
+def _changed_since(run: Run, exc: ConflictError) -> VersionConflictError:
+    current = exc.failures[0]
+    now = "it is gone" if current is None else f"it is {current['status']} at version {current['version']}"
+    return VersionConflictError(
+        f"run {run.run_id}: changed since version {run.version} was read, {now}; look at it and decide again",
+        current=current,
+        failures=exc.failures,
+    )
+
+
+def _of(exc: ConflictError, place: int) -> ConflictError:
+    return ConflictError(str(exc), current=exc.failures[place], write_index=place, failures=exc.failures)
+
+
+def _listing(pipeline_id: str, prefix: str, limit: int, cursor: str | None) -> Query:
+    return Query(
+        table=PIPELINES,
+        partition=f"PIPELINE#{pipeline_id}",
+        sort=Sort(Range.BEGINS_WITH, prefix),
+        limit=limit,
+        cursor=cursor,
+        descending=True,
+    )

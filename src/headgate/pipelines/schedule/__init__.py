@@ -1,0 +1,1 @@
+"""Schedule: say here what this part is for."""

@@ -1,0 +1,1 @@
+"""Traits: say here what this part is for."""

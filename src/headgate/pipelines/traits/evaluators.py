@@ -1,0 +1,196 @@
+"""Evaluators: who evaluates a trait, by the text that its definition has, and how that becomes a result that is kept.
+
+A reference is `builtin:NAME`, an address of http or https, `command:PROGRAM ARGUMENT…`, or `push` for what others say.
+Nothing that an evaluator does is raised, and none that hangs keeps another from being asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.clock import Clock
+from headgate.errors import DefinitionError
+from headgate.pipelines.definition.model import Trait
+from headgate.pipelines.enums import FailureCategory, TraitStatus
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.traits import builtin as evaluator_builtin
+from headgate.pipelines.traits import subprocess as evaluator_process
+from headgate.pipelines.traits.breaker import EvaluatorBreakers
+from headgate.pipelines.traits.builtin import BuiltinEvaluator
+from headgate.pipelines.traits.isolation import Isolation
+from headgate.pipelines.traits.protocol import Answer, Evaluator, Question, failure
+from headgate.pipelines.traits.rows import TraitResult, bounded_value
+from headgate.pipelines.traits.traits import PUSH, Also, Traits, expiry_ms
+from headgate.triggers.contract import shown
+
+_HTTP: Final = ("http://", "https://")
+_FORMS: Final = "use builtin:NAME, http://… or https://…, command:PROGRAM ARGUMENT…, or push"
+
+
+class TraitOrder(Struct, frozen=True, kw_only=True):
+    """A trait that is to be evaluated, and for which run. Without a date it is evaluated for all."""
+
+    pipeline_id: str
+    trait_type: str
+    trait: Trait
+    schedule_id: str = ""
+    date: str = ""
+    run_id: str = ""
+
+
+class Evaluators:
+    """Evaluates traits. Safe to use from many threads.
+
+    Without `process`, no programs are run. `also` gives the writes, such as events, that go with each result.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        traits: Traits,
+        *,
+        builtin: BuiltinEvaluator,
+        http: Evaluator,
+        process: Evaluator | None = None,
+        breakers: EvaluatorBreakers | None = None,
+        isolation: Isolation | None = None,
+        also: Also = lambda _result, _before: (),
+    ) -> None:
+        self._clock = clock
+        self._traits = traits
+        self._builtin = builtin
+        self._http = http
+        self._process = process
+        self._breakers = breakers if breakers is not None else EvaluatorBreakers(clock)
+        self._isolation = isolation if isolation is not None else Isolation()
+        self._also = also
+
+    def evaluate_trait(self, order: TraitOrder, now: datetime) -> TraitResult:
+        """Find out what a trait is at this moment, keep it, and return it. What is pushed is read, and not changed.
+
+        Raises what the store raises, and nothing for what an evaluator does.
+        """
+        if order.trait.evaluator == PUSH:
+            return self._pushed(order, now)
+        return self._traits.record(self.ask(order, now), also=self._also)
+
+    def evaluate_traits(self, orders: Sequence[TraitOrder], now: datetime) -> list[TraitResult]:
+        """Evaluate several traits, all at once, and return the results in their order. Raises as the one does."""
+        if not orders:
+            return []
+        with ThreadPoolExecutor(len(orders), thread_name_prefix="headgate-traits") as threads:
+            return list(threads.map(lambda order: self.evaluate_trait(order, now), orders))
+
+    def ask(self, order: TraitOrder, now: datetime) -> TraitResult:
+        """Find out what a trait is at this moment, and keep nothing. Raises only for what is pushed."""
+        if order.trait.evaluator == PUSH:
+            return self._pushed(order, now)
+        began = self._clock.monotonic()
+        answer = self._answer(order, now)
+        return _result(order, answer, now, max(0, round((self._clock.monotonic() - began) * 1000)))
+
+    def check(self, trait: Trait) -> None:
+        """Raise `DefinitionError` for a trait that can never be evaluated here, naming what is allowed."""
+        if trait.timeout <= 0:
+            raise DefinitionError(f"timeout {trait.timeout:g}: an evaluator needs time; give a duration above 0")
+        reference = trait.evaluator
+        if reference == PUSH or reference.startswith(_HTTP):
+            return
+        if reference.startswith(evaluator_builtin.PREFIX):
+            self._check_builtin(reference)
+        elif reference.startswith(evaluator_process.PREFIX):
+            self._check_command(reference)
+        else:
+            raise DefinitionError(f"evaluator {reference[:80]!r} is of no known kind; {_FORMS}")
+
+    def _check_builtin(self, reference: str) -> None:
+        if reference.removeprefix(evaluator_builtin.PREFIX) not in self._builtin.names:
+            raise DefinitionError(
+                f"evaluator {reference[:80]!r} is unknown; there are {', '.join(self._builtin.names)}"
+            )
+
+    def _check_command(self, reference: str) -> None:
+        if self._process is None:
+            raise DefinitionError(f"evaluator {reference[:80]!r}: no programs are run as evaluators here")
+
+    def _answer(self, order: TraitOrder, now: datetime) -> Answer:
+        try:
+            self.check(order.trait)
+        except DefinitionError as exc:
+            return failure(FailureCategory.PERMANENT, str(exc))
+        reference = order.trait.evaluator
+        question = _question(order, now)
+        evaluator = self._evaluator(reference)
+        name = _name(order)
+        return self._breakers.guarded(
+            name,
+            lambda: self._isolation.ask(name, question.timeout_seconds, lambda: evaluator.evaluate(question)),
+        )
+
+    def _evaluator(self, reference: str) -> Evaluator:
+        if reference.startswith(evaluator_builtin.PREFIX):
+            return self._builtin
+        if reference.startswith(_HTTP):
+            return self._http
+        assert self._process is not None, "it was checked"
+        return self._process
+
+    def _pushed(self, order: TraitOrder, now: datetime) -> TraitResult:
+        slot = Slot(order.pipeline_id, order.schedule_id, order.date)
+        found = self._traits.find(order.pipeline_id, order.trait_type, slot, now)
+        if found is None:
+            missing = Answer(status=TraitStatus.FAIL, reason="nobody has pushed it for this period")
+            return _result(order, missing, now, 0)
+        now_ms = int(now.timestamp() * 1000)
+        return replace(found, status=found.status_at(now_ms), reason=found.reason_at(now_ms))
+
+
+def _question(order: TraitOrder, now: datetime) -> Question:
+    """Return what is asked. The config of the definition stays as it is, for others read it too."""
+    run = {"date": order.date, "scheduleID": order.schedule_id}
+    return Question(
+        reference=order.trait.evaluator,
+        pipeline_id=order.pipeline_id,
+        trait_type=order.trait_type,
+        config={**{name: value for name, value in run.items() if value}, **order.trait.config},
+        now=now,
+        timeout_seconds=float(order.trait.timeout),
+        schedule_id=order.schedule_id,
+        date=order.date,
+        run_id=order.run_id,
+    )
+
+
+def _name(order: TraitOrder) -> str:
+    """Return what stands or falls together. What is built in looks at things of the pipeline, so each has its own."""
+    reference = order.trait.evaluator
+    if reference.startswith(evaluator_builtin.PREFIX):
+        return f"{reference} of {order.pipeline_id}/{order.trait_type}"
+    return reference
+
+
+def _result(order: TraitOrder, answer: Answer, now: datetime, duration_ms: int) -> TraitResult:
+    # Good from when it was answered: a slow answer with a short life would otherwise never hold.
+    evaluated_at_ms = int(now.timestamp() * 1000) + duration_ms
+    value, note = bounded_value(answer.value)
+    return TraitResult(
+        pipeline_id=order.pipeline_id,
+        trait_type=order.trait_type,
+        status=answer.status,
+        reason=shown(answer.reason) + note,
+        value=value,
+        category=answer.category,
+        evaluated_at_ms=evaluated_at_ms,
+        expires_at_ms=expiry_ms(evaluated_at_ms, float(order.trait.ttl)),
+        date=order.date,
+        schedule_id=order.schedule_id,
+        evaluator=order.trait.evaluator,
+        run_id=order.run_id,
+        duration_ms=duration_ms,
+    )

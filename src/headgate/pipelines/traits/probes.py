@@ -1,0 +1,171 @@
+"""Probes: built-in evaluators that look at things outside: a file, an object in S3, a count in a database.
+
+They only ever read. A thing that is not there is FAIL; one that cannot be looked at is an error.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from headgate.clock import Clock, SystemClock
+from headgate.errors import DefinitionError
+from headgate.pipelines.definition.model import Json
+from headgate.pipelines.enums import FailureCategory
+from headgate.pipelines.rules.operators import number, shown
+from headgate.pipelines.traits.builtin import Builtin
+from headgate.pipelines.traits.config import duration_or_none, number_or_none, text, text_or_none
+from headgate.pipelines.traits.protocol import Answer, Question, failure, not_met, passed, timed_out
+from headgate.triggers.aws.clients import AwsClients, aws_call, error_code
+
+_NOT_THERE: Final = frozenset({"404", "NoSuchKey", "NoSuchBucket", "NotFound"})
+_SQLITE: Final = ("sqlite:///", "sqlite:")
+# How many steps of SQLite's machine pass between two looks at the clock: some milliseconds.
+_STEPS: Final = 100_000
+_BUSY_SECONDS: Final = 2.0
+_READING: Final = frozenset(
+    {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+)
+_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR})
+_REAL_TIME: Final = SystemClock()
+
+
+def probes(
+    *, roots: Sequence[Path] | None = None, aws: Callable[[], AwsClients] | None = None
+) -> Mapping[str, Builtin]:
+    """Return the probes by name. Files and databases are looked at below `roots` alone; None: anywhere."""
+    allowed = None if roots is None else tuple(root.resolve() for root in roots)
+    found: dict[str, Builtin] = {
+        "file-exists": lambda question: file_exists(question, allowed),
+        "sql-count": lambda question: sql_count(question, allowed),
+    }
+    if aws is not None:
+        found["s3-object"] = lambda question: s3_object(question, aws())
+    return found
+
+
+def file_exists(question: Question, roots: Sequence[Path] | None = None) -> Answer:
+    """Whether there is a file at `path` of at least `minBytes` and at most `maxAge` old."""
+    path = _allowed(text(question.config, "path"), roots)
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return not_met(f"there is no file {path}")
+    except PermissionError as exc:
+        return failure(FailureCategory.PERMANENT, f"file {path} cannot be looked at: {exc.strerror}")
+    except OSError as exc:
+        return failure(FailureCategory.TRANSIENT, f"file {path} could not be looked at: {exc.strerror}")
+    if not stat.S_ISREG(found.st_mode):
+        return not_met(f"{path} is not a file")
+    return _held(question, f"file {path}", found.st_size, found.st_mtime)
+
+
+def s3_object(question: Question, aws: AwsClients) -> Answer:
+    """Whether there is an object `key` in `bucket` of at least `minBytes` and at most `maxAge` old."""
+    from botocore.exceptions import ClientError
+
+    bucket, key = text(question.config, "bucket"), text(question.config, "key")
+    what = f"s3://{bucket}/{key}"
+    client = aws.client("s3", region=text_or_none(question.config, "region"), read_seconds=question.timeout_seconds)
+    with aws_call(what):
+        try:
+            found: dict[str, Any] = client.head_object(Bucket=bucket, Key=key)
+        except ClientError as exc:
+            if error_code(exc) in _NOT_THERE:
+                return not_met(f"there is no object {what}")
+            raise
+    modified: datetime = found["LastModified"]
+    return _held(question, f"object {what}", int(found["ContentLength"]), modified.timestamp())
+
+
+def sql_count(question: Question, roots: Sequence[Path] | None = None, clock: Clock = _REAL_TIME) -> Answer:
+    """Whether the one number that `query` selects from a SQLite `database` is from `min` to `max`.
+
+    Without either it has to be at least 1. `:date`, `:schedule` and `:pipeline` can be used in the query, beside the
+    `parameters` of the config.
+    """
+    low, high = number_or_none(question.config, "min"), number_or_none(question.config, "max")
+    if low is None and high is None:
+        low = 1
+    query, parameters = text(question.config, "query"), _parameters(question)
+    path = _allowed(_database(text(question.config, "database")), roots)
+    ends_at = clock.monotonic() + question.timeout_seconds
+    try:
+        with closing(_opened(path, min(_BUSY_SECONDS, question.timeout_seconds))) as connection:
+            connection.set_progress_handler(lambda: int(clock.monotonic() >= ends_at), _STEPS)
+            row = connection.execute(query, parameters).fetchone()
+    except (sqlite3.Error, sqlite3.Warning) as exc:
+        return _refused(exc, path, question)
+    read = None if row is None or len(row) != 1 else number(row[0])
+    if read is None:
+        return failure(
+            FailureCategory.PERMANENT, f"the query selects {shown(row)}, and not one number; count something"
+        )
+    value = {"count": read}
+    if low is not None and read < low:
+        return not_met(f"the query counts {read:g}, less than {low:g}", value)
+    if high is not None and read > high:
+        return not_met(f"the query counts {read:g}, more than {high:g}", value)
+    return passed(f"the query counts {read:g}", value)
+
+
+def _opened(path: Path, busy_seconds: float) -> sqlite3.Connection:
+    """Open a database so that nothing but reading it is possible, whatever the query says."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=busy_seconds)
+    connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
+    return connection
+
+
+def _refused(exc: Exception, path: Path, question: Question) -> Answer:
+    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_INTERRUPT:
+        return timed_out(question.timeout_seconds)
+    category = FailureCategory.TRANSIENT if code in _BUSY else FailureCategory.PERMANENT
+    return failure(category, f"database {path}: {exc}")
+
+
+def _parameters(question: Question) -> dict[str, Json]:
+    given = question.config.get("parameters", {})
+    if not isinstance(given, Mapping) or any(isinstance(value, dict | list) for value in given.values()):
+        raise DefinitionError(f"config: parameters is {shown(given)}; give an object of names and plain values")
+    ours = {"date": question.date, "schedule": question.schedule_id, "pipeline": question.pipeline_id}
+    return {**ours, **given}
+
+
+def _database(given: str) -> str:
+    for prefix in _SQLITE:
+        if given.startswith(prefix):
+            return given.removeprefix(prefix)
+    scheme, colon, _ = given.partition("://")
+    if colon:
+        raise DefinitionError(f"config: database is of {scheme}; the path of a SQLite file is supported")
+    return given
+
+
+def _allowed(given: str, roots: Sequence[Path] | None) -> Path:
+    """Return a path with its links followed, so that none leads out of what may be looked at."""
+    try:
+        path = Path(given).resolve()
+    except (ValueError, OSError, RuntimeError) as exc:
+        raise DefinitionError(f"config: {given[:80]!r} is not a path: {exc}") from exc
+    if roots is not None and not any(path.is_relative_to(root) for root in roots):
+        raise DefinitionError(f"config: {path} is outside of the folders that traits may look at")
+    return path
+
+
+def _held(question: Question, what: str, size_bytes: int, modified_at: float) -> Answer:
+    """Hold the size and the age of something that is there against what is asked for."""
+    bytes_min = number_or_none(question.config, "minBytes")
+    age_max = duration_or_none(question.config, "maxAge")
+    age = question.now.timestamp() - modified_at
+    value = {"bytes": size_bytes, "ageSeconds": round(age, 3)}
+    if bytes_min is not None and size_bytes < bytes_min:
+        return not_met(f"{what} has {size_bytes} bytes, less than {bytes_min:g}", value)
+    if age_max is not None and age > age_max:
+        return not_met(f"{what} is {age:.0f} s old, more than {age_max:g} s", value)
+    return passed(f"{what} is there, with {size_bytes} bytes", value)

@@ -1,0 +1,203 @@
+"""Rows of traits: what a trait came to, for a run or for all, what it came to before, and how both are stored.
+
+`TRAIT#type` has the latest result and the history. Results for a period have rows of their own beside it,
+`TRAIT#type#date#schedule`, so that what is said of one period is never taken for another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.errors import CorruptionError, InvalidPayloadError
+from headgate.pipelines.definition.model import Json
+from headgate.pipelines.enums import FailureCategory, TraitStatus
+from headgate.pipelines.row_codec import row, struct_of
+from headgate.pipelines.rules.facts import TraitFact
+from headgate.pipelines.runs.rows import Slot
+from headgate.store.catalogue.tables import TRAIT_RESULT
+from headgate.store.model.schema import Key
+from headgate.store.model.values import Item
+
+HISTORY_MAX: Final = 50
+VALUE_BYTES_MAX: Final = 65_536
+# How long a result is kept after it has expired: by then nobody asks why a run waited.
+RETENTION_SECONDS: Final = 30 * 86_400
+_REASON_MAX: Final = 200
+_TYPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+
+
+class TraitResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a trait came to. `status` is what was found; `status_at` is what it is worth later."""
+
+    pipeline_id: str
+    trait_type: str
+    status: TraitStatus
+    evaluated_at_ms: int
+    # 0: it does not expire.
+    expires_at_ms: int = 0
+    reason: str = ""
+    value: Json = None
+    category: FailureCategory | None = None
+    # The period it is for; empty: for all.
+    date: str = ""
+    schedule_id: str = ""
+    # What evaluated it, or who pushed it.
+    evaluator: str = ""
+    by: str = ""
+    run_id: str = ""
+    duration_ms: int = 0
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether it is worth nothing any more."""
+        return 0 < self.expires_at_ms <= now_ms
+
+    def status_at(self, now_ms: int) -> TraitStatus:
+        """Return what it is worth at a moment: STALE once it has expired, whatever it was."""
+        return TraitStatus.STALE if self.is_expired(now_ms) else self.status
+
+    def speaks_of(self, slot: Slot) -> bool:
+        """Whether it is for this period, or for all."""
+        if not self.date:
+            return True
+        return self.date == slot.date and self.schedule_id in ("", slot.schedule_id)
+
+    def fact(self, now_ms: int) -> TraitFact:
+        """Return it as readiness looks at it."""
+        return TraitFact(
+            status=self.status_at(now_ms),
+            reason=self.reason_at(now_ms),
+            category=self.category,
+            evaluated_at_ms=self.evaluated_at_ms,
+        )
+
+    def reason_at(self, now_ms: int) -> str:
+        """Return why it is what it is worth at a moment."""
+        if not self.is_expired(now_ms):
+            return self.reason
+        was = f"{self.status.value}: {self.reason}" if self.reason else self.status.value
+        return f"it expired {(now_ms - self.expires_at_ms) // 1000} s ago; it was {was}"
+
+
+class TraitLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a trait's history: the same finding, as often as it was made in a row."""
+
+    status: TraitStatus
+    first_at_ms: int
+    last_at_ms: int
+    count: int = 1
+    reason: str = ""
+    category: FailureCategory | None = None
+    date: str = ""
+    schedule_id: str = ""
+    by: str = ""
+
+
+_history: Final = msgspec.json.Decoder(tuple[TraitLine, ...])
+
+
+def is_type(name: str) -> bool:
+    """Whether a trait can have this type."""
+    return _TYPE.fullmatch(name) is not None
+
+
+def checked_type(trait_type: str) -> str:
+    """Return the type of a trait. Raises `InvalidPayloadError` for what cannot be one."""
+    if not is_type(trait_type):
+        raise InvalidPayloadError(
+            f"trait {trait_type[:40]!r}: use 1 to 128 letters, digits, dots, dashes and underscores"
+        )
+    return trait_type
+
+
+def trait_key(pipeline_id: str, trait_type: str, date: str = "", schedule_id: str = "") -> Key:
+    """Return where the result of a trait is kept: for all, for a date, or for one schedule of that."""
+    parts = (checked_type(trait_type), date, schedule_id)
+    return TRAIT_RESULT.key(pipeline_id=pipeline_id, trait_type="#".join(part for part in parts if part))
+
+
+def keys_for(pipeline_id: str, trait_type: str, slot: Slot) -> tuple[Key, ...]:
+    """Return where to look for what holds for a period, the most particular first."""
+    places = (
+        trait_key(pipeline_id, trait_type, slot.date, slot.schedule_id),
+        trait_key(pipeline_id, trait_type, slot.date),
+        trait_key(pipeline_id, trait_type),
+    )
+    return tuple(dict.fromkeys(places))
+
+
+def trait_item(key: Key, result: TraitResult, **more: Any) -> Item:  # noqa: ANN401  # as the store takes them
+    """Return a result as it is stored. The value is kept as JSON text: it may be anything, and is never asked for."""
+    kept_from_ms = max(result.evaluated_at_ms, result.expires_at_ms)
+    is_kept_for_ever = not result.expires_at_ms and not result.date
+    ttl = None if is_kept_for_ever else kept_from_ms // 1000 + RETENTION_SECONDS
+    value = None if result.value is None else msgspec.json.encode(result.value).decode()
+    return row(key, replace(result, value=None), value_json=value, ttl=ttl, **more)
+
+
+def trait_of(item: Mapping[str, Any]) -> TraitResult:
+    """Return the result that a row stands for. Raises `CorruptionError` if it is none."""
+    found = struct_of(item, TraitResult)
+    kept = item.get("value_json")
+    return found if kept is None else replace(found, value=_decoded(item, kept, msgspec.json.decode))
+
+
+def history_of(item: Mapping[str, Any]) -> tuple[TraitLine, ...]:
+    """Return the history that a row has, the latest last. One that cannot be read is none: it decides nothing."""
+    kept = item.get("history_json")
+    try:
+        return () if kept is None else _decoded(item, kept, _history.decode)
+    except CorruptionError:
+        return ()
+
+
+def history_json(lines: Sequence[TraitLine]) -> str:
+    """Return a history as it is stored."""
+    return msgspec.json.encode(lines).decode()
+
+
+def extended(lines: Sequence[TraitLine], result: TraitResult) -> tuple[TraitLine, ...]:
+    """Return a history with one finding more. The same again is counted, so that few lines tell of much."""
+    line = TraitLine(
+        status=result.status,
+        first_at_ms=result.evaluated_at_ms,
+        last_at_ms=result.evaluated_at_ms,
+        reason=result.reason[:_REASON_MAX],
+        category=result.category,
+        date=result.date,
+        schedule_id=result.schedule_id,
+        by=result.by,
+    )
+    if lines and _finding(lines[-1]) == _finding(line):
+        last = lines[-1]
+        merged = replace(
+            line, first_at_ms=last.first_at_ms, last_at_ms=max(last.last_at_ms, line.last_at_ms), count=last.count + 1
+        )
+        return (*lines[:-1], merged)
+    return (*lines, line)[-HISTORY_MAX:]
+
+
+def bounded_value(value: Json) -> tuple[Json, str]:
+    """Return a value as far as it is kept, and what is to be said about one that is not."""
+    try:
+        length = 0 if value is None else len(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return None, " (its value is not JSON, and not kept)"
+    return (value, "") if length <= VALUE_BYTES_MAX else (None, f" (its value of {length} bytes is not kept)")
+
+
+def _finding(line: TraitLine) -> tuple[object, ...]:
+    return (line.status, line.category, line.date, line.schedule_id, line.by)
+
+
+def _decoded(item: Mapping[str, Any], text: object, decode: Any) -> Any:  # noqa: ANN401  # what the decoder gives
+    try:
+        return decode(text)
+    except (msgspec.DecodeError, TypeError, RecursionError) as exc:
+        where = (item.get("PK"), item.get("SK"))
+        raise CorruptionError(f"row {where}: what it keeps as JSON is none, {exc}; look at who else writes it") from exc

@@ -1,0 +1,1 @@
+"""Watchdog: say here what this part is for."""

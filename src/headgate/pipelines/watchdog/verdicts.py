@@ -1,0 +1,237 @@
+"""Verdicts: how each expectation came out, written once and for all with the events that tell of it.
+
+Whoever judges, and however often: the row of an expectation is put only if there is none. It and its events are one
+transaction, so that what was judged was told, and what was told was judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.durable.model.records import instant
+from headgate.errors import ConflictError
+from headgate.pipelines.context import Tells
+from headgate.pipelines.definition.model import Json
+from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.row_codec import row, struct_of
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.watchdog.expectations import Expectation, Judgement
+from headgate.store.catalogue.tables import EXPECTATION, PIPELINES
+from headgate.store.model.conditions import absent
+from headgate.store.model.requests import Put, Query, Range, Sort, Write
+from headgate.store.model.schema import Key
+from headgate.store.port import Store
+
+# Longer than any report looks back. What is older is never asked for again: the cursors have passed it.
+KEPT_SECONDS: Final = 400 * 86_400
+NOT_STARTED: Final = "not started"
+_PREFIX: Final = "EXPECT#"
+_WARNED: Final = "warned"
+
+# Who hears of it, beside the event that every verdict has.
+EVENTS: Final[Mapping[tuple[ExpectationKind, ExpectationVerdict], EventName]] = {
+    (ExpectationKind.SCHEDULE, ExpectationVerdict.MISSED): EventName.SCHEDULE_MISSED,
+    (ExpectationKind.IRREGULAR_DATE, ExpectationVerdict.MISSED): EventName.IRREGULAR_SCHEDULE_MISSED,
+    (ExpectationKind.EVALUATION_SLA, ExpectationVerdict.MISSED): EventName.EVALUATION_SLA_BREACH,
+    (ExpectationKind.COMPLETION_SLA, ExpectationVerdict.MISSED): EventName.SLA_BREACH,
+    (ExpectationKind.COMPLETION_SLA, ExpectationVerdict.MET): EventName.SLA_MET,
+    (ExpectationKind.RELATIVE_SLA, ExpectationVerdict.MISSED): EventName.RELATIVE_SLA_BREACH,
+    (ExpectationKind.RELATIVE_SLA, ExpectationVerdict.MET): EventName.SLA_MET,
+    (ExpectationKind.TRIGGER_DEADLINE, ExpectationVerdict.MISSED): EventName.SENSOR_DEADLINE_EXPIRED,
+    (ExpectationKind.POST_RUN_SENSOR, ExpectationVerdict.MISSED): EventName.POST_RUN_SENSOR_MISSING,
+}
+WARNINGS: Final[Mapping[ExpectationKind, EventName]] = {
+    ExpectationKind.EVALUATION_SLA: EventName.EVALUATION_SLA_WARNING,
+    ExpectationKind.COMPLETION_SLA: EventName.SLA_WARNING,
+    ExpectationKind.RELATIVE_SLA: EventName.RELATIVE_SLA_WARNING,
+}
+
+
+class StoredVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How an expectation was judged."""
+
+    pipeline_id: str
+    schedule_id: str
+    date: str
+    kind: ExpectationKind
+    verdict: ExpectationVerdict
+    due_at: str
+    judged_at_ms: int
+    # How long before its time it happened, or how long after (negative); None: it did not.
+    margin_seconds: float | None = None
+    warned: bool = False
+    reason: str = ""
+
+    @property
+    def slot(self) -> Slot:
+        """The period that something was expected of."""
+        return Slot(self.pipeline_id, self.schedule_id, self.date)
+
+
+class VerdictPage(Struct, frozen=True):
+    """Some verdicts. A page may be short, or empty, although there are more: the cursor tells."""
+
+    verdicts: list[StoredVerdict]
+    cursor: str | None = None
+
+
+class Verdicts:
+    """The verdicts of one store. Safe to use from many threads."""
+
+    def __init__(self, store: Store, clock: Clock, tells: Tells) -> None:
+        self._store = store
+        self._clock = clock
+        self._tells = tells
+
+    # Judging.
+
+    def judge_once(
+        self, pipeline_id: str, expectation: Expectation, judgement: Judgement, *, status: str = NOT_STARTED
+    ) -> bool:
+        """Keep the verdict on an expectation and tell of it. False: it has one, which stays as it is."""
+        try:
+            self._store.transact(self.verdict_writes(pipeline_id, expectation, judgement, status=status))
+        except ConflictError as exc:
+            if 0 in exc.failures:
+                return False
+            raise
+        return True
+
+    def verdict_writes(
+        self, pipeline_id: str, expectation: Expectation, judgement: Judgement, *, status: str = NOT_STARTED
+    ) -> list[Write]:
+        """Return the writes of a verdict, for the transaction of what follows from it.
+
+        The first is refused if there is one, and the transaction with it. What is still OPEN has no verdict.
+        """
+        assert judgement.verdict is not ExpectationVerdict.OPEN, "its time has not come"
+        slot = _slot(pipeline_id, expectation)
+        now_ms = self._now_ms()
+        stored = StoredVerdict(
+            **slot._asdict(),
+            kind=expectation.kind,
+            verdict=judgement.verdict,
+            due_at=iso(expectation.due_at),
+            judged_at_ms=now_ms,
+            margin_seconds=judgement.margin_seconds,
+            warned=judgement.warned,
+            reason=judgement.reason,
+        )
+        index = EXPECTATION.index_attributes(
+            verdict=stored.verdict.value, due_at=stored.due_at, pipeline_id=pipeline_id
+        )
+        item = row(verdict_key(slot, stored.kind), stored, ttl=now_ms // 1000 + KEPT_SECONDS, **index)
+        detail = _detail(stored, status)
+        name = EVENTS.get((stored.kind, stored.verdict))
+        return [
+            Put(PIPELINES, item, absent()),
+            *self._tells(EventName.EXPECTATION_JUDGED, slot, detail),
+            *([] if name is None else self._tells(name, slot, detail)),
+        ]
+
+    def warn_once(self, pipeline_id: str, expectation: Expectation, *, status: str = NOT_STARTED) -> bool:
+        """Warn that an expectation may not be met. False: that was told, or it is of a kind nobody is warned of."""
+        name = WARNINGS.get(expectation.kind)
+        if name is None:
+            return False
+        slot = _slot(pipeline_id, expectation)
+        now_ms = self._now_ms()
+        key = EXPECTATION.key(**slot._asdict(), kind=f"{expectation.kind.value}#{_WARNED}")
+        mark = {**PIPELINES.key_attributes(key), "warned_at_ms": now_ms, "ttl": now_ms // 1000 + KEPT_SECONDS}
+        detail = {"kind": expectation.kind.value, "deadline": iso(expectation.due_at), "status": status}
+        try:
+            self._store.transact([Put(PIPELINES, mark, absent()), *self._tells(name, slot, detail)])
+        except ConflictError as exc:
+            if 0 in exc.failures:
+                return False
+            raise
+        return True
+
+    # Reading.
+
+    def find(self, slot: Slot, kind: ExpectationKind) -> StoredVerdict | None:
+        """Return the verdict on an expectation, or None if it has none yet."""
+        item = self._store.get(PIPELINES, verdict_key(slot, kind), consistent=True)
+        return None if item is None else verdict_of(item)
+
+    def ls(
+        self, pipeline_id: str, *, schedule_id: str = "", limit: int = 100, cursor: str | None = None
+    ) -> VerdictPage:
+        """Return verdicts of a pipeline, the latest period of each schedule first."""
+        prefix = f"{_PREFIX}{schedule_id}#" if schedule_id else _PREFIX
+        return self._page(
+            Query(
+                table=PIPELINES,
+                partition=EXPECTATION.key(pipeline_id=pipeline_id, schedule_id="-", date="-", kind="-").partition,
+                sort=Sort(Range.BEGINS_WITH, prefix),
+                limit=limit,
+                cursor=cursor,
+                descending=True,
+            )
+        )
+
+    def ls_by_verdict(
+        self,
+        verdict: ExpectationVerdict,
+        *,
+        since: datetime | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> VerdictPage:
+        """Return the expectations of all pipelines that came out so, the latest first."""
+        return self._page(
+            Query(
+                table=PIPELINES,
+                index="GSI1",
+                partition=f"{_PREFIX}{verdict.value}",
+                sort=None if since is None else Sort(Range.AT_LEAST, iso(since)),
+                limit=limit,
+                cursor=cursor,
+                descending=True,
+            )
+        )
+
+    def _page(self, query: Query) -> VerdictPage:
+        page = self._store.query(query)
+        # Marks of warnings lie beside the verdicts.
+        return VerdictPage([verdict_of(item) for item in page.items if "verdict" in item], page.cursor)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.seconds() * 1000)
+
+
+def verdict_key(slot: Slot, kind: ExpectationKind) -> Key:
+    """Return where the verdict on an expectation is kept."""
+    return EXPECTATION.key(**slot._asdict(), kind=kind.value)
+
+
+def verdict_of(item: Mapping[str, Any]) -> StoredVerdict:
+    """Return the verdict that a row stands for."""
+    return struct_of(item, StoredVerdict)
+
+
+def iso(moment: datetime) -> str:
+    """Return a moment as rows and the lifecycle have it: whole, in UTC, and sortable as a text."""
+    return instant(round(moment.timestamp() * 1000))
+
+
+def _slot(pipeline_id: str, expectation: Expectation) -> Slot:
+    return Slot(pipeline_id, expectation.schedule_id, expectation.date)
+
+
+def _detail(stored: StoredVerdict, status: str) -> dict[str, Json]:
+    return {
+        "kind": stored.kind.value,
+        "verdict": stored.verdict.value,
+        "deadline": stored.due_at,
+        "status": status,
+        "reason": stored.reason,
+        "margin_seconds": stored.margin_seconds,
+        "warned": stored.warned,
+    }
