@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
+from headgate.pipelines.authoring import archetypes
 from headgate.pipelines.authoring.archetypes import shipped_archetypes
 from headgate.pipelines.authoring.json_schema import DESCRIPTIONS, Kind, json_schema
 from headgate.pipelines.authoring.loader import load_pipeline
@@ -55,7 +56,7 @@ def test_json_schema__every_example_and_scaffold__is_valid(kind: Kind, name: str
 
 
 def test_json_schema__the_archetypes_that_come__are_valid() -> None:
-    path = Path(definition.__file__).with_name("archetypes.yaml")
+    path = Path(archetypes.__file__).with_name("archetypes.yaml")
     found = documents(path.read_text(), path.name)
     assert len(found) == len(shipped_archetypes()) == 3
     for node in found:

@@ -18,7 +18,8 @@ TEXT_LENGTH_MAX: Final = 512
 # Two repetitions without end, or one and a search: a few milliseconds at the worst.
 WAYS_MAX: Final = TEXT_LENGTH_MAX**2
 _COUNTED: Final = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}")
-_CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|[^\]\\\[])*\]")
+# `]` right after the opening is a member and never the end, as in `re`.
+_CLASS: Final = re.compile(r"\[\^?+\]?+(?:\\.|[^\]\\\[])*\]")
 _ESCAPED: Final = re.compile(r"\\.")
 # Python warns that the meaning of these may change.
 _SET_OPERATION: Final = re.compile(r"--|&&|~~|\|\|")

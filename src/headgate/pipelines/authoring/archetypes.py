@@ -64,7 +64,7 @@ Archetypes = Mapping[str, Archetype]
 
 @cache
 def _shipped() -> tuple[Archetype, ...]:
-    text = files("headgate.pipelines").joinpath(_SHIPPED).read_text("utf-8")
+    text = files("headgate.pipelines.authoring").joinpath(_SHIPPED).read_text("utf-8")
     found, problems = read_archetypes(text, _SHIPPED)
     assert not problems, problems
     return tuple(found)
