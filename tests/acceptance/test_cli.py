@@ -14,7 +14,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from headgate.cli import key
+from headgate.cli.admin import key
 from headgate.clock import SystemClock
 from headgate.store.keyring import Keyring, Purpose
 from tests.acceptance.program import run, run_as_nobody

@@ -17,22 +17,28 @@ from headgate.serve import garbage
 
 # Loaded when they are asked for: to make all of them known takes longer than most of them take to run.
 _COMMANDS: Final = {
-    "up": ("headgate.cli.up", "up"),
-    "worker": ("headgate.cli.worker", "worker"),
-    "watchdog": ("headgate.cli.watchdog", "watchdog"),
-    "workers": ("headgate.cli.workflow", "workers_ls"),
-    "doctor": ("headgate.cli.doctor", "doctor"),
-    "init": ("headgate.cli.init", "init"),
-    "validate": ("headgate.cli.definition_files", "validate"),
-    "plan": ("headgate.cli.plan", "plan"),
-    "diff": ("headgate.cli.plan", "diff"),
-    "why": ("headgate.cli.why", "why"),
+    "up": ("headgate.cli.admin.up", "up"),
+    "worker": ("headgate.cli.durable.workflow", "worker"),
+    "watchdog": ("headgate.cli.admin.watchdog", "watchdog"),
+    "workers": ("headgate.cli.durable.workflow", "workers_ls"),
+    "doctor": ("headgate.cli.admin.doctor", "doctor"),
+    "init": ("headgate.cli.admin.init", "init"),
+    "validate": ("headgate.cli.pipelines.files", "validate"),
+    "plan": ("headgate.cli.pipelines.plan", "plan"),
+    "diff": ("headgate.cli.pipelines.plan", "diff"),
+    "why": ("headgate.cli.pipelines.explain", "why"),
 }
-_GROUPS: Final = (
-    "workflow", "execution", "asl", "event", "schedule", "pipeline", "run", "period", "sensor", "trait", "marker",
-    "backfill", "expect", "calendar", "alert", "fanout", "chunk", "dataset", "signal", "incident", "evidence",
-    "lineage", "gate", "audit", "api-key", "key", "table", "region",
-)  # fmt: skip
+_GROUPS: Final = {
+    **dict.fromkeys(("workflow", "execution", "event", "schedule"), "durable"),
+    "asl": "asl",
+    **dict.fromkeys(("pipeline", "run", "period", "sensor", "trait", "marker"), "pipelines"),
+    **dict.fromkeys(("backfill", "expect", "calendar", "alert"), "pipelines"),
+    **dict.fromkeys(("fanout", "chunk"), "fanout"),
+    **dict.fromkeys(("dataset", "signal", "incident", "evidence", "lineage", "gate", "audit", "api-key"), "health"),
+    **dict.fromkeys(("key", "table"), "admin"),
+    "region": "health",
+}
+"""The folder of each group of commands, in the order in which the help lists them."""
 
 app = typer.Typer(
     name="headgate",
@@ -89,7 +95,9 @@ def load(words: Sequence[str] = ()) -> typer.Typer:
             module, function = _COMMANDS[name]
             app.command(name)(getattr(importlib.import_module(module), function))
         else:
-            app.add_typer(importlib.import_module(f"headgate.cli.{name.replace('-', '_')}").app, name=name)
+            app.add_typer(
+                importlib.import_module(f"headgate.cli.{_GROUPS[name]}.{name.replace('-', '_')}").app, name=name
+            )
     return app
 
 

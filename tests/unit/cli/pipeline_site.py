@@ -15,8 +15,8 @@ import structlog
 from litestar.types import ASGIApp
 
 import headgate as hg
-from headgate.cli.plan import diff, plan
-from headgate.cli.why import why
+from headgate.cli.pipelines.explain import why
+from headgate.cli.pipelines.plan import diff, plan
 from headgate.notify.alerts import Alerts
 from headgate.notify.channels.factory import open_channels
 from headgate.notify.configuration import parse_config

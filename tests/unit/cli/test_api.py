@@ -10,7 +10,7 @@ import typer
 import typer.main
 from typer.testing import CliRunner
 
-from headgate.cli import api
+from headgate.cli import api_client as api
 from headgate.cli.session import Session
 from headgate.errors import ConflictError, FatalError, HeadgateError, SettingsError, TransientError, UserError
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headgate.asl.runtime.history import Event
-from headgate.cli.asl_files import is_file, machine_name, read_variables
-from headgate.cli.asl_progress import ITEMS_SHOWN_MAX, Progress
+from headgate.cli.asl.files import is_file, machine_name, read_variables
+from headgate.cli.asl.progress import ITEMS_SHOWN_MAX, Progress
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError, NotFoundError, UserError
 from headgate.serve.asl_events import event_view

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from headgate.cli.execution import _wait
+from headgate.cli.durable.execution import _wait
 from headgate.durable.client.blocked_on import Wait
 
 AT = "2026-11-19T02:30:12.000Z"

@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.cli import fanout, fanout_submit, fanout_views
-from headgate.cli.fanout_exits import exit_code
-from headgate.cli.fanout_watch import _Watched
-from headgate.cli.moments import asked
+from headgate.cli.fanout import fanout
+from headgate.cli.fanout import submit as fanout_submit
+from headgate.cli.fanout import views as fanout_views
+from headgate.cli.fanout.exit_codes import exit_code
+from headgate.cli.fanout.watch import _Watched
+from headgate.cli.times import asked
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError, SettingsError, UserError
 from headgate.fanout.core.attempts import Failure, Result

@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.cli import api_key, dataset, documents, gate, incident_views, moments, signal
+from headgate.cli import input_files as documents
+from headgate.cli import times as moments
+from headgate.cli.health import api_key, dataset, gate, incident_views, signal
 from headgate.clock import SystemClock
 from headgate.errors import HeadgateError, InvalidPayloadError, UserError
 from headgate.health.evidence.rows import from_outside

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.definition_files import load
-from headgate.cli.pipeline_views import later
-from headgate.cli.trigger_checks import check_trigger
+from headgate.cli.pipelines.files import load
+from headgate.cli.pipelines.trigger_checks import check_trigger
+from headgate.cli.pipelines.views import later
 from headgate.errors import AlreadyExistsError, DefinitionError, HeadgateError, UserError
 from headgate.pipelines.authoring.validation import TRIGGER_TYPES
 from tests.unit.cli.program import invoke

@@ -1,0 +1,1 @@
+"""Admin: say here what this part is for."""

@@ -1,0 +1,226 @@
+"""What the commands about incidents print for people who were just woken up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import typer
+
+from headgate.cli.fanout.views import about
+from headgate.cli.health.signal import show_signals
+from headgate.cli.output import short, show_facts, show_table
+from headgate.cli.times import ago
+
+# Of a long list, as many as fit on a screen beside the rest.
+_SHOWN: Final = 10
+_STEPS_SHOWN: Final = 20
+
+
+def show_incidents(found: Iterable[Mapping[str, Any]]) -> None:
+    """Print incidents, one a line."""
+    rows = [
+        (
+            each["status"],
+            each["severity"],
+            each["incident_id"],
+            ago(each["episode_started_at"] or each["created_at"]),
+            each["owner_team"],
+            each["assignee"],
+            each["title"],
+            _remark(each),
+        )
+        for each in found
+    ]
+    columns = ("STATUS", "SEVERITY", "INCIDENT", "SINCE", "TEAM", "ASSIGNEE", "TITLE", "")
+    show_table(columns, rows, nothing="no incidents", key=2)
+
+
+def standing(incident: Mapping[str, Any]) -> str:
+    """Return how an incident stands in a line."""
+    remark = _remark(incident)
+    is_over = incident["status"] == "RESOLVED"
+    who = f", {incident['assignee']} is at it" if incident["assignee"] and not is_over else ""
+    said = f"{incident['status']}  {incident['severity']}  {incident['incident_id']}  {incident['title']}{who}"
+    return f"{said} ({remark})" if remark else said
+
+
+def _remark(incident: Mapping[str, Any]) -> str:
+    if incident["merged_into"]:
+        return f"merged into {incident['merged_into']}"
+    if incident["status"] == "RESOLVED":
+        is_false = (incident["resolution"] or {}).get("false_positive")
+        return "false positive" if is_false else f"resolved {ago(incident['resolved_at'])}"
+    if incident["snoozed_until"]:
+        return f"snoozed until {short(incident['snoozed_until'])}"
+    return f"broke out {incident['episode']} times" if incident["episode"] > 1 else ""
+
+
+def show_incident(found: Mapping[str, Any]) -> None:
+    """Print all that an incident's own record says."""
+    typer.echo(standing(found))
+    resolution, hit = found["resolution"] or {}, found["blast_radius"] or {}
+    since = found["episode_started_at"] or found["created_at"]
+    show_facts(
+        {
+            "dataset": found["primary_dataset_urn"],
+            "tier": found["tier"],
+            "team": found["owner_team"],
+            "on call": found["oncall_user"],
+            "since": f"{short(since)} ({ago(since)})",
+            "signals": list(found["signal_types"]),
+            "failures": list(found["failure_signatures"]),
+            "producer": producer_text(found["implicated_producer"]),
+            "downstream": _downstream_text(hit),
+            "evidence": list(found["evidence_sample"]),
+            "summary": found["rca_summary"],
+            "cause": resolution.get("root_cause"),
+            "mitigation": resolution.get("mitigation"),
+            "escalated": found["escalation_level"] or None,
+            "version": found["version"],
+        }
+    )
+    typer.echo()
+    rows = [
+        (short(each["at"]), each["status"], each["phase"], each["actor"], each.get("reason", ""))
+        for each in found["steps"][-_STEPS_SHOWN:]
+    ]
+    show_table(("AT", "STATUS", "PHASE", "BY", "WHY"), rows, nothing="nothing was done yet")
+
+
+def producer_text(producer: Mapping[str, Any] | None) -> str | None:
+    """Return who is thought to have caused an incident."""
+    if producer is None:
+        return None
+    parts = [producer["producer_id"], producer.get("version", "")]
+    parts += [f"deployed {ago(producer['deployed_at'])}"] if producer.get("deployed_at") else []
+    parts += [f"({producer['confidence']} confidence)"] if producer.get("confidence") else []
+    return " ".join(part for part in parts if part)
+
+
+def _downstream_text(hit: Mapping[str, Any]) -> str | None:
+    if not hit.get("downstream_count"):
+        return None
+    more = "" if hit.get("complete", True) else "at least "
+    return f"{more}{hit['downstream_count']} readers, impact {hit.get('estimated_impact', 'UNKNOWN')}"
+
+
+def show_context(found: Mapping[str, Any]) -> None:
+    """Print the story of an incident: what is wrong first, what is not known last."""
+    incident = found["incident"]
+    typer.echo(standing(incident))
+    dataset = found["dataset"] or {}
+    since = incident["episode_started_at"] or incident["created_at"]
+    show_facts(
+        {
+            "dataset": incident["primary_dataset_urn"],
+            "owner": _owner_text(incident, dataset),
+            "since": f"{short(since)} ({ago(since)})",
+            "failures": list(incident["failure_signatures"]),
+            "producer": producer_text(incident["implicated_producer"]),
+            "summary": incident["rca_summary"],
+            "first bad": evidence_text(found["first_bad"]),
+            "last good": evidence_text(found["last_good"]),
+        }
+    )
+    typer.echo("\nSIGNALS")
+    show_signals(found["signals"])
+    _show_entities("WRITERS", found["writers"])
+    _show_entities("READERS", found["readers"])
+    typer.echo("\nBLAST RADIUS")
+    show_reach(found["blast_radius"], nothing="nothing downstream is known")
+    typer.echo("\nTIMELINE")
+    rows = [(short(each["at"]), each["kind"], each["what"]) for each in found["timeline"]]
+    show_table(("AT", "WHAT", ""), rows, nothing="nothing is known to have happened")
+    for each in found["missing"]:
+        typer.echo(f"missing: {each['part']}: {each['why']}")
+
+
+def _owner_text(incident: Mapping[str, Any], dataset: Mapping[str, Any]) -> str:
+    reached = [dataset.get("owner_email"), dataset.get("oncall_rotation"), incident["oncall_user"]]
+    parts = [incident["owner_team"], incident["tier"], *(each for each in reached if each)]
+    return ", ".join(parts)
+
+
+def evidence_text(evidence: Mapping[str, Any] | None) -> str | None:
+    """Return a piece of evidence in a line."""
+    if evidence is None:
+        return None
+    said = evidence["validation"]
+    reasons = [*said.get("reason_codes", ()), *said.get("failed_gates", ())]
+    producer = (evidence.get("producer") or {}).get("producer_id")
+    parts = [said["result"], evidence["evidence_id"], ago(evidence["created_at"]), *reasons[:2]]
+    return " ".join([*parts, *([f"by {producer}"] if producer else [])])
+
+
+def _show_entities(heading: str, entries: list[Mapping[str, Any]]) -> None:
+    typer.echo(f"\n{heading}")
+    show_entries(entries[:_SHOWN], nothing="none are known")
+    if len(entries) > _SHOWN:
+        typer.echo(f"and {len(entries) - _SHOWN} more")
+
+
+def show_entries(entries: Iterable[Mapping[str, Any]], *, nothing: str) -> None:
+    """Print who writes or reads something."""
+    rows = [
+        (each["entity_id"], each["entity_name"], each["entity_type"], each["confidence"], ago(each["updated_at"]))
+        for each in entries
+    ]
+    show_table(("ID", "NAME", "TYPE", "CONFIDENCE", "CONFIRMED"), rows, nothing=nothing)
+
+
+def show_reach(reach: Mapping[str, Any] | None, *, nothing: str) -> None:
+    """Print what is reached from a dataset: how much, and the nearest of it."""
+    if reach is None or not (reach["datasets"] or reach["entities"]):
+        typer.echo(nothing)
+        return
+    least = "" if reach["complete"] else "at least "
+    tiers = ", ".join(f"{count} of {tier}" for tier, count in reach["tier_counts"].items() if count)
+    counted = f"{reach['dataset_count']} datasets" + (f" ({tiers})" if tiers else "")
+    typer.echo(f"{reach['estimated_impact']}: {least}{counted}, {reach['downstream_count']} who use them")
+    rows = [
+        (each["dataset_urn"], each.get("tier") or "", each["distance"], each["confidence"])
+        for each in reach["datasets"][:_SHOWN]
+    ]
+    rows += [
+        (each["entity_id"], each["entity_type"], each["distance"], each["confidence"])
+        for each in reach["entities"][:_SHOWN]
+    ]
+    show_table(("REACHED", "", "STEPS", "CONFIDENCE"), rows, nothing="")
+
+
+def show_recovery(found: Mapping[str, Any]) -> None:
+    """Print how long incidents took."""
+    if not found["resolved"]:
+        typer.echo("no incident was resolved in this time")
+        return
+    show_facts(
+        {
+            "resolved": f"{'' if found['complete'] else 'at least '}{found['resolved']}",
+            "on average": about(found["mttr_seconds"]),
+            **{severity: about(seconds) for severity, seconds in sorted(found["by_severity"].items())},
+            "false positives": str(found["false_positives"]),
+        }
+    )
+
+
+def show_news(news: Mapping[str, Any]) -> None:
+    """Print in a line what happened to an incident."""
+    what = news["event_type"].removeprefix("INCIDENT_")
+    why = f" ({news['reason']})" if news.get("reason") else ""
+    line = (short(news["timestamp"]), what, news["status"], news["severity"], news["incident_id"], news["title"])
+    typer.echo("  ".join(line) + why)
+
+
+def show_escalations(found: Iterable[Mapping[str, Any]]) -> None:
+    """Print incidents of which more people are to be told."""
+    from headgate.health.model.timestamps import instant
+
+    rows = [(each["level"], each["incident_id"], ago(instant(each["due_at_ms"]))) for each in found]
+    show_table(("TOLD SO FAR", "INCIDENT", "DUE"), rows, nothing="nobody more is to be told", key=1)
+
+
+def show_quota(found: Mapping[str, Any]) -> None:
+    """Print how much of an hour's alerts a team was sent."""
+    said = "may be sent" if found["is_granted"] else "NO MORE until " + short(found["resets_at"])
+    typer.echo(f"{found['team']}: {found['alert_count']} of {found['per_hour']} alerts in this hour; {said}")

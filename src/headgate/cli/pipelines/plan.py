@@ -1,0 +1,116 @@
+"""`headgate plan` and `headgate diff`: what definitions would change on a server, and what versions changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headgate.cli.api_client import Api, asks, at
+from headgate.cli.pipelines.files import ArchetypeFolder, Paths, counted, load_right, strange_upstreams
+from headgate.cli.pipelines.views import show_lines
+from headgate.cli.session import Json, echo_json
+
+if TYPE_CHECKING:
+    from headgate.pipelines.authoring.loader import LoadedPipeline
+    from headgate.pipelines.definition.model import Pipeline
+
+
+@asks
+def plan(api: Api, paths: Paths, archetypes: ArchetypeFolder = None, as_json: Json = False) -> None:
+    """Show what 'pipeline apply' would change on the server, and change nothing. The exit code is 2 if it would fail.
+
+    Pipelines of the server that are not among the definitions are named, and would stay as they are.
+    """
+    from headgate.cli.pipelines.files import kept
+
+    loaded = load_right(paths, archetypes)
+    known = kept(api)
+    changes = [_planned(api, each, known.get(each.pipeline.id)) for each in loaded.pipelines]
+    local = {each.pipeline.id for each in loaded.pipelines}
+    strange = strange_upstreams(loaded, known)
+    others = sorted(known.keys() - local)
+    if as_json:
+        echo_json({"changes": changes, "others": others, "warnings": strange})
+    else:
+        for problem in strange:
+            typer.echo(problem.text(), err=True)
+        _show(changes, others)
+    if any(each["problems"] for each in changes):
+        raise typer.Exit(2)
+
+
+def _planned(api: Api, loaded: LoadedPipeline, known: dict[str, Any] | None) -> dict[str, Any]:
+    from headgate.cli.pipelines.files import send
+    from headgate.pipelines.definition.serialization import digest
+
+    pipeline = loaded.pipeline
+    planned = {"pipeline_id": pipeline.id, "source": loaded.source, "is_new": known is None, "lines": []}
+    if known is not None and known["digest"] == digest(pipeline):
+        return {**planned, "problems": []}
+    answer = send(api, "POST", "/pipelines/plan", loaded.text)
+    lines = [line for each in answer["changes"] for line in each["lines"]]
+    return {**planned, "lines": lines, "problems": [_said(loaded.source, each) for each in answer["problems"]]}
+
+
+def _said(source: str, problem: dict[str, Any]) -> str:
+    from headgate import shapes
+    from headgate.pipelines.definition.problems import Problem
+
+    return shapes.convert({**problem, "source": source}, Problem).text()
+
+
+def _show(changes: list[dict[str, Any]], others: list[str]) -> None:
+    counts = {"new": 0, "changed": 0, "unchanged": 0, "refused": 0}
+    for each in changes:
+        standing = _standing(each)
+        counts[standing] += 1
+        if standing != "unchanged":
+            typer.echo(f"{each['pipeline_id']}: {standing}")
+            show_lines(each["lines"])
+        for problem in each["problems"]:
+            typer.echo(problem, err=True)
+    for pipeline_id in others:
+        typer.echo(f"{pipeline_id}: on the server alone; it stays")
+    typer.echo(f"{counted(len(changes), 'pipeline')}: " + ", ".join(f"{n} {name}" for name, n in counts.items() if n))
+
+
+def _standing(change: dict[str, Any]) -> str:
+    if change["problems"]:
+        return "refused"
+    if change["is_new"]:
+        return "new"
+    return "changed" if change["lines"] else "unchanged"
+
+
+@asks
+def diff(
+    api: Api,
+    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE", help="Its id.")],
+    before: Annotated[int | None, typer.Argument(metavar="[FROM]", min=1, help="[default: the one before TO]")] = None,
+    after: Annotated[int | None, typer.Argument(metavar="[TO]", min=1, help="[default: the newest]")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what changed between two versions of a pipeline: + is new, - is gone, ~ is other than before."""
+    from headgate.pipelines.definition.serialization import differences
+
+    newer = api.get(at("pipelines", pipeline), version=after)
+    older_version = before if before is not None else newer["version"] - 1
+    if older_version < 1:
+        lines = [f"+ pipeline {pipeline}"]
+    else:
+        older = api.get(at("pipelines", pipeline), version=older_version)
+        lines = differences(_definition(older), _definition(newer))
+    if as_json:
+        echo_json({"pipeline_id": pipeline, "from": older_version, "to": newer["version"], "changes": lines})
+        return
+    typer.echo(f"{pipeline}: version {older_version} to {newer['version']}")
+    show_lines(lines or ["they are the same"])
+
+
+def _definition(view: dict[str, Any]) -> Pipeline:
+    import msgspec
+
+    from headgate.pipelines.definition.serialization import decode
+
+    return decode(msgspec.json.encode(view["definition"]))
