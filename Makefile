@@ -63,9 +63,9 @@ docs: $(STAMP)  ## write docs/reference anew from the code
 	$(BIN)/python -m tests.asl_peers
 
 proto: $(STAMP)  ## compile the messages of the RPCs anew
-	$(BIN)/python -m grpc_tools.protoc -I observability/statestore/v1=src/headgate/serve --include_imports \
-	  --descriptor_set_out=src/headgate/serve/statestore.binpb --pyi_out=$(VENV) observability/statestore/v1/statestore.proto
-	mv $(VENV)/observability/statestore/v1/statestore_pb2.pyi src/headgate/serve/statestore.pyi
+	$(BIN)/python -m grpc_tools.protoc -I observability/statestore/v1=src/headgate/serve/rpc/statestore --include_imports \
+	  --descriptor_set_out=src/headgate/serve/rpc/statestore/statestore.binpb --pyi_out=$(VENV) observability/statestore/v1/statestore.proto
+	mv $(VENV)/observability/statestore/v1/statestore_pb2.pyi src/headgate/serve/rpc/statestore/proto.pyi
 
 bench: $(STAMP)  ## speed, each figure as a ratio to a yardstick of the same run
 	$(BIN)/python -m bench

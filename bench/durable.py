@@ -17,7 +17,7 @@ from bench.measure import ROUNDS, Figure, ratio
 from bench.rows import open_at
 from headgate.clock import SystemClock
 from headgate.durable.service import Service
-from headgate.serve import garbage
+from headgate.serve import process as garbage
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.keyring import Keyring
 from headgate.store.sqlite.store import SqliteStore

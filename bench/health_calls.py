@@ -17,9 +17,9 @@ from headgate.auth.principals import LOCAL
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.health_wiring import open_health
-from headgate.serve import statestore as pb
-from headgate.serve.graphql_engine import Asked, Engine
-from headgate.serve.graphql_limits import Limits
+from headgate.serve.graphql.engine import Asked, Engine
+from headgate.serve.graphql.limits import Limits
+from headgate.serve.rpc.statestore import proto as pb
 from headgate.store.resilience.guarded_store import AnyStore
 from headgate.wiring import open_cache, open_service, open_store
 

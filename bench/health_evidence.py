@@ -18,7 +18,7 @@ from bench.health_signals import opened
 from bench.measure import Figure
 from bench.set_times import Loaded, Row, at_set_times
 from headgate.health.evidence.cache import Evidence
-from headgate.serve import statestore as pb
+from headgate.serve.rpc.statestore import proto as pb
 from headgate.settings import Address
 
 RATE = 50_000

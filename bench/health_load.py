@@ -25,7 +25,7 @@ from bench.health_server import serving
 from bench.measure import Figure
 from bench.set_times import Loaded, Row, Told, at_set_times
 from headgate.health.model.enums import SignalState
-from headgate.serve import statestore as pb
+from headgate.serve.rpc.statestore import proto as pb
 
 SCALE = 1.0
 SECONDS = 30.0

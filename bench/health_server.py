@@ -36,17 +36,16 @@ from headgate.durable.sdk.app import App
 from headgate.health.metrics import HealthMeters
 from headgate.health_wiring import open_health, open_keys
 from headgate.serve import server
-from headgate.serve.grpc_server import GrpcServer
-from headgate.serve.health import Health, Phase
-from headgate.serve.health_routes import health_routes
-from headgate.serve.http import build_http
-from headgate.serve.http_server import HttpServer
-from headgate.serve.identity import caller, known_caller
-from headgate.serve.pool import WorkPool
-from headgate.serve.rpc_dispatch import Dispatcher
-from headgate.serve.rpc_grpc import add_methods
-from headgate.serve.statestore_api import statestore_methods
-from headgate.serve.watching import Watches
+from headgate.serve.application import build_http
+from headgate.serve.http.authentication import caller, known_caller
+from headgate.serve.http.listener import HttpServer
+from headgate.serve.probes import Health, Phase
+from headgate.serve.rest.health.routes import health_routes
+from headgate.serve.rpc.dispatcher import Dispatcher
+from headgate.serve.rpc.grpc import GrpcServer, add_methods
+from headgate.serve.rpc.statestore.service import statestore_methods
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.serve.runtime.watch_hub import Watches
 from headgate.settings import Address
 from headgate.telemetry import Metrics, Tracing, configure_logs
 from headgate.wiring import open_cache, open_service, open_store

@@ -22,7 +22,7 @@ from headgate.health.service import HealthService
 from headgate.health.signals.rows import history_row, signal_of, signal_row
 from headgate.health.signals.writer import BATCH_MAX
 from headgate.health_wiring import open_health
-from headgate.serve import garbage
+from headgate.serve import process as garbage
 from headgate.store.catalogue.tables import SIGNAL_HISTORY, SIGNAL_STATE
 from headgate.store.model.schema import Key
 from headgate.store.model.values import dump

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from headgate.serve import garbage
+from headgate.serve import process as garbage
 
 MEMORY: Final = Path("/dev/shm")
 # A whole run leaves less than a third of this.

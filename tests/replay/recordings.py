@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from headgate.durable.model.history import Turn
-from headgate.serve.execution_views import turn_view
+from headgate.serve.rest.durable.models import turn_view
 
 HISTORIES = Path(__file__).parent / "histories"
 

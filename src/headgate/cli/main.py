@@ -13,7 +13,7 @@ import typer
 
 from headgate.cli.session import Json, Session, echo_json, session_of
 from headgate.errors import FatalError, HeadgateError
-from headgate.serve import garbage
+from headgate.serve import process as garbage
 
 # Loaded when they are asked for: to make all of them known takes longer than most of them take to run.
 _COMMANDS: Final = {
@@ -71,7 +71,7 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def program(
+def root(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show where in the code an error comes from.")] = False,
     _version: Annotated[
@@ -91,14 +91,18 @@ def load(words: Sequence[str] = ()) -> typer.Typer:
         if name in _LOADED:
             continue
         _LOADED.add(name)
-        if name in _COMMANDS:
-            module, function = _COMMANDS[name]
-            app.command(name)(getattr(importlib.import_module(module), function))
-        else:
-            app.add_typer(
-                importlib.import_module(f"headgate.cli.{_GROUPS[name]}.{name.replace('-', '_')}").app, name=name
-            )
+        add_command(app, name)
     return app
+
+
+def add_command(program: typer.Typer, name: str) -> None:
+    """Add a command or a group of commands to a program, importing its module."""
+    if name in _COMMANDS:
+        module, function = _COMMANDS[name]
+        program.command(name)(getattr(importlib.import_module(module), function))
+    else:
+        module = f"headgate.cli.{_GROUPS[name]}.{name.replace('-', '_')}"
+        program.add_typer(importlib.import_module(module).app, name=name)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from headgate.fanout.core.attempts import ErrorClass
 from headgate.fanout.local.child_process import READY_SECONDS_MAX, Child
 from headgate.fanout.local.child_protocol import Unusable
 from headgate.fanout.local.worker import Options
-from headgate.serve.stop import Stop
+from headgate.serve.process import Stop
 from headgate.settings import Settings
 from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store
 

@@ -23,33 +23,31 @@ from headgate.health_wiring import OpenRegion, open_authenticator, open_health, 
 from headgate.pipeline_wiring import OpenPipelines, apply_folder, audited, open_engine, open_pipelines
 from headgate.pipelines.background_threads import PipelineLoops
 from headgate.pipelines.watchdog.heartbeats import Who
-from headgate.serve import garbage
-from headgate.serve.alerts import alert_routes
-from headgate.serve.api import api_routes
-from headgate.serve.event_loop import give_way, loop_factory
-from headgate.serve.graphql_routes import graphql_routes
-from headgate.serve.grpc_server import GrpcServer
-from headgate.serve.health import Health, Phase
-from headgate.serve.health_routes import health_routes
-from headgate.serve.http import build_http
-from headgate.serve.http_server import HttpServer
-from headgate.serve.identity import caller, known_caller
-from headgate.serve.intake import Intake
-from headgate.serve.meters import CacheCollector, ServerCollector
-from headgate.serve.meters_elsewhere import Summed
-from headgate.serve.page_questions import PipelinesAsked
-from headgate.serve.pages import page_routes
-from headgate.serve.pool import WorkPool
-from headgate.serve.rpc import services
-from headgate.serve.rpc_dispatch import Dispatcher
-from headgate.serve.rpc_grpc import add_methods, add_reflection
-from headgate.serve.statestore_api import statestore_methods
-from headgate.serve.stop import Stop
+from headgate.serve import process as garbage
+from headgate.serve.application import build_http
+from headgate.serve.graphql.routes import graphql_routes
+from headgate.serve.http.authentication import caller, known_caller
+from headgate.serve.http.listener import HttpServer
+from headgate.serve.http.tls import Tls
+from headgate.serve.intake.client import Intake
+from headgate.serve.metrics import CacheCollector, ServerCollector
+from headgate.serve.pages.api_calls import PipelinesAsked
+from headgate.serve.pages.routes import page_routes
+from headgate.serve.probes import Health, Phase
+from headgate.serve.process import Stop, give_way, loop_factory
+from headgate.serve.rest.health.routes import health_routes
+from headgate.serve.rest.pipelines.alerts import alert_routes
+from headgate.serve.rest.routes import api_routes
+from headgate.serve.rest.user_routes import admits_origin, user_routes
+from headgate.serve.rpc.dispatcher import Dispatcher
+from headgate.serve.rpc.grpc import GrpcServer, add_methods, add_reflection
+from headgate.serve.rpc.methods import services
+from headgate.serve.rpc.statestore.service import statestore_methods
+from headgate.serve.runtime.merged_metrics import Summed
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.serve.runtime.watch_hub import Watches
 from headgate.serve.sweeper import STOP_SECONDS_MAX, Sweeper
-from headgate.serve.tls import Tls
-from headgate.serve.user_routes import admits_origin, user_routes
 from headgate.serve.watchdog_process import WatchdogChild
-from headgate.serve.watching import Watches
 from headgate.settings import Settings
 from headgate.store.cache.read_through import Cache
 from headgate.telemetry import Metrics, Tracing

@@ -19,7 +19,7 @@ from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.pipeline_wiring import open_engine, open_pipelines
 from headgate.pipelines.watchdog.watchdog import TickReport
-from headgate.serve.stop import Stop
+from headgate.serve.process import Stop
 from headgate.settings import Settings
 from headgate.wiring import database_path, join_fanouts, open_fanouts, open_service, open_store
 

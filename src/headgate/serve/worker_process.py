@@ -10,8 +10,8 @@ import structlog
 
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
-from headgate.serve import garbage
-from headgate.serve.stop import Stop
+from headgate.serve import process as garbage
+from headgate.serve.process import Stop
 from headgate.settings import Settings
 from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store
 

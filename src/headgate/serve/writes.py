@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from headgate.serve.returns import Returns
+from headgate.serve.runtime.thread_pool import Returns
 from headgate.store.model.requests import Write
 from headgate.store.port import Store
 

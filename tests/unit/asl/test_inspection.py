@@ -11,7 +11,7 @@ from headgate.asl.runtime.interpreter import Limits
 from headgate.asl.runtime.replay import Inspector
 from headgate.asl.runtime.task_tokens import Callback
 from headgate.errors import DeterminismError
-from headgate.serve.asl_events import event_view
+from headgate.serve.rest.asl.events import event_view
 from tests.asl_rig import Rig, beside, check_events, each, machine, task
 
 LONG = {"Type": "Wait", "Seconds": 86_400}

@@ -23,11 +23,11 @@ from headgate.notify.configuration import parse_config
 from headgate.notify.deliverer import Deliverer
 from headgate.notify.mutes import Mutes
 from headgate.notify.notifier import Notifier
-from headgate.serve.alerts import alert_routes
-from headgate.serve.health import Health, Phase
-from headgate.serve.http import build_http
-from headgate.serve.http_server import HttpServer
-from headgate.serve.pipelines import pipeline_routes
+from headgate.serve.application import build_http
+from headgate.serve.http.listener import HttpServer
+from headgate.serve.probes import Health, Phase
+from headgate.serve.rest.pipelines.alerts import alert_routes
+from headgate.serve.rest.pipelines.pipelines import pipeline_routes
 from headgate.settings import Address
 from headgate.telemetry import Metrics, Tracing
 from tests.unit.cli.program import invoke

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -25,9 +24,5 @@ def _part(word: str) -> typer.Typer:
         return main.load()
     part = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     part.callback()(lambda: None)
-    if word in main._COMMANDS:
-        module, function = main._COMMANDS[word]
-        part.command(word)(getattr(importlib.import_module(module), function))
-    else:
-        part.add_typer(importlib.import_module(f"headgate.cli.{word.replace('-', '_')}").app, name=word)
+    main.add_command(part, word)
     return part

@@ -13,7 +13,7 @@ from headgate.cli.asl.files import is_file, machine_name, read_variables
 from headgate.cli.asl.progress import ITEMS_SHOWN_MAX, Progress
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError, NotFoundError, UserError
-from headgate.serve.asl_events import event_view
+from headgate.serve.rest.asl.events import event_view
 from tests.unit.cli.program import invoke
 
 GOOD = {"StartAt": "A", "States": {"A": {"Type": "Pass", "Result": {"n": 1}, "Next": "B"}, "B": {"Type": "Succeed"}}}

@@ -25,7 +25,7 @@ from headgate.fanout.model.rows import Policy
 from headgate.fanout.model.sources import RangeSource
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
-from headgate.serve.fanout_views import fanout_view
+from headgate.serve.rest.fanout.models import fanout_view
 from headgate.settings import Settings
 from tests.stores import open_sqlite
 from tests.unit.cli.program import invoke

@@ -25,7 +25,7 @@ from headgate.health.model.signals import ANY_VERSION, Producer, SignalUpdate, S
 from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
-from headgate.serve.health_views import signal_view
+from headgate.serve.rest.health.models import signal_view
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.cache.read_through import Cache
 from headgate.store.keyring import Keyring

@@ -18,8 +18,8 @@ from headgate.errors import BreakerOpenError, ThrottledError
 from headgate.health.metrics import SIGNAL_TYPES_MAX, TEAMS_MAX, HealthMeters
 from headgate.health.model.enums import Severity, SignalState, Tier
 from headgate.health.registry.degraded_lookup import LookupStats
-from headgate.serve.pool import WorkPool
-from headgate.serve.rpc_dispatch import Dispatcher
+from headgate.serve.rpc.dispatcher import Dispatcher
+from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.store.cache.keys import Kind
 from headgate.store.cache.stats import CacheStats
 from headgate.store.catalogue.tables import SIGNAL_STATE

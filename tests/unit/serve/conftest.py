@@ -13,9 +13,9 @@ import pytest
 from litestar.types import ASGIApp, ControllerRouterHandler
 
 from headgate.clock import SystemClock
-from headgate.serve.health import Health, Phase
-from headgate.serve.http import build_http
-from headgate.serve.pool import WorkPool
+from headgate.serve.application import build_http
+from headgate.serve.probes import Health, Phase
+from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.sweeper import Sweeper
 from headgate.settings import Settings
 from headgate.telemetry import Metrics, Tracing

@@ -12,10 +12,10 @@ import httpx
 from litestar.types import ASGIApp
 
 import headgate as hg
-from headgate.serve.api import api_routes
-from headgate.serve.health import Health, Phase
-from headgate.serve.http import build_http
-from headgate.serve.pool import WorkPool
+from headgate.serve.application import build_http
+from headgate.serve.probes import Health, Phase
+from headgate.serve.rest.routes import api_routes
+from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.telemetry import Metrics, Tracing
 from headgate.wiring import AppService
 

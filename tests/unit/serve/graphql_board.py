@@ -26,12 +26,12 @@ from headgate.health.model.incidents import Changes, Incident, Notification
 from headgate.health.model.signals import Metrics, Producer, Signal, SignalUpdate, SignalValue
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
-from headgate.serve.graphql_limits import Limits
-from headgate.serve.graphql_routes import graphql_routes
-from headgate.serve.health import Health, Phase
-from headgate.serve.http import build_http
-from headgate.serve.pool import WorkPool
-from headgate.serve.watching import Watches
+from headgate.serve.application import build_http
+from headgate.serve.graphql.limits import Limits
+from headgate.serve.graphql.routes import graphql_routes
+from headgate.serve.probes import Health, Phase
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.serve.runtime.watch_hub import Watches
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.cache.read_through import Cache
 from headgate.store.keyring import Keyring

@@ -21,12 +21,12 @@ from headgate.durable.model.records import instant
 from headgate.durable.sdk.app import App
 from headgate.health_wiring import open_health, open_keys
 from headgate.pipeline_wiring import open_pipelines
-from headgate.serve.alerts import alert_routes
-from headgate.serve.api import api_routes
-from headgate.serve.health import Health, Phase
-from headgate.serve.health_routes import health_routes
-from headgate.serve.http import build_http
-from headgate.serve.pool import WorkPool
+from headgate.serve.application import build_http
+from headgate.serve.probes import Health, Phase
+from headgate.serve.rest.health.routes import health_routes
+from headgate.serve.rest.pipelines.alerts import alert_routes
+from headgate.serve.rest.routes import api_routes
+from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.settings import Settings
 from headgate.telemetry import Metrics, Tracing
 from headgate.wiring import join_fanouts, open_cache, open_fanouts, open_service, open_store

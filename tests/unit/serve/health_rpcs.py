@@ -12,11 +12,11 @@ from headgate.health.model.datasets import DatasetSpec
 from headgate.health.model.enums import Tier
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
-from headgate.serve import statestore as pb
-from headgate.serve.pool import WorkPool
-from headgate.serve.rpc import Method
-from headgate.serve.statestore_api import statestore_methods
-from headgate.serve.watching import Watches
+from headgate.serve.rpc.methods import Method
+from headgate.serve.rpc.statestore import proto as pb
+from headgate.serve.rpc.statestore.service import statestore_methods
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.serve.runtime.watch_hub import Watches
 from headgate.store.cache.read_through import Cache
 from headgate.wiring import OpenedStore
 

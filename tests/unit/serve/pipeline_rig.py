@@ -19,10 +19,10 @@ from headgate.auth.roles import Role
 from headgate.health.audit.log import Audit
 from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.service import PipelineService
-from headgate.serve.health import Health, Phase
-from headgate.serve.http import build_http
-from headgate.serve.pipelines import pipeline_routes
-from headgate.serve.pool import WorkPool
+from headgate.serve.application import build_http
+from headgate.serve.probes import Health, Phase
+from headgate.serve.rest.pipelines.pipelines import pipeline_routes
+from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.keyring import Keyring
 from headgate.telemetry import Metrics, Tracing

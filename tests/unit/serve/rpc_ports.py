@@ -19,15 +19,14 @@ from headgate.auth.principals import LOCAL, Principal
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Rule
 from headgate.clock import SystemClock
-from headgate.serve import statestore as pb
-from headgate.serve.connect import Connect
-from headgate.serve.grpc_server import GrpcServer
-from headgate.serve.guard import Guard
-from headgate.serve.http_server import HttpServer
-from headgate.serve.pool import WorkPool
-from headgate.serve.rpc import Declarations, Method, RpcCall, services
-from headgate.serve.rpc_dispatch import Dispatcher
-from headgate.serve.rpc_grpc import add_methods, add_reflection
+from headgate.serve.http.listener import HttpServer
+from headgate.serve.http.origin_guard import Guard
+from headgate.serve.rpc.connect import Connect
+from headgate.serve.rpc.dispatcher import Dispatcher
+from headgate.serve.rpc.grpc import GrpcServer, add_methods, add_reflection
+from headgate.serve.rpc.methods import Declarations, Method, RpcCall, services
+from headgate.serve.rpc.statestore import proto as pb
+from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.settings import Address
 from headgate.telemetry import Tracing
 

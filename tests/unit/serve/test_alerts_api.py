@@ -16,10 +16,10 @@ from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.health.audit.log import Audit
 from headgate.notify.enums import Severity
-from headgate.serve.alerts import alert_routes
-from headgate.serve.health import Health, Phase
-from headgate.serve.http import build_http
-from headgate.serve.pool import WorkPool
+from headgate.serve.application import build_http
+from headgate.serve.probes import Health, Phase
+from headgate.serve.rest.pipelines.alerts import alert_routes
+from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.store.keyring import Keyring
 from headgate.telemetry import Metrics, Tracing
 from tests.unit.notify.rig import World

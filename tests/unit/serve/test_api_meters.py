@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headgate.clock import VirtualClock
-from headgate.serve.access import Access
-from headgate.serve.api_meters import ApiMeters
+from headgate.serve.http.access_log import Access
+from headgate.serve.metrics import ApiMeters
 from headgate.telemetry import Tracing
 
 

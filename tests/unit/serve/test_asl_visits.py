@@ -8,8 +8,8 @@ import pytest
 
 from headgate.asl.graph.render import Status
 from headgate.asl.runtime.history import Event
-from headgate.serve.asl_events import event_view, said
-from headgate.serve.asl_visits import Visits, statuses
+from headgate.serve.rest.asl.events import event_view, said
+from headgate.serve.rest.asl.state_visits import Visits, statuses
 
 Row = tuple[int, str, dict[str, Any]]
 

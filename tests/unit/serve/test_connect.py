@@ -15,8 +15,8 @@ import pytest
 
 from headgate.auth.principals import LOCAL, Principal
 from headgate.errors import NotFoundError, StoreBusyError, UnauthenticatedError
-from headgate.serve import statestore as pb
-from headgate.serve.rpc import MESSAGE_BYTES_MAX, RpcCall
+from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, RpcCall
+from headgate.serve.rpc.statestore import proto as pb
 from tests.unit.serve.rpc_ports import PACKAGE, Ports, declared, talk
 
 GET = "SignalStateService/GetSignalState"

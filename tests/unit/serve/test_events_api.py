@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from headgate.durable.bus.events import BATCH_TYPE, EVENT_BYTES_MAX, STRUCTURED_TYPE
-from headgate.serve import events as served
+from headgate.serve.rest.durable import events as served
 from tests.unit.serve.durable_api import Api, problem, serving
 
 

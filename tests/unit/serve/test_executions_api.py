@@ -12,9 +12,10 @@ import httpx
 import pytest
 
 from headgate.durable.model import payload
-from headgate.serve import execution_waits, watching
-from headgate.serve.guard import BODY_BYTES_MAX
-from headgate.serve.health import Phase
+from headgate.serve.http.origin_guard import BODY_BYTES_MAX
+from headgate.serve.probes import Phase
+from headgate.serve.rest.durable import execution_waits
+from headgate.serve.runtime import watch_hub as watching
 from tests.unit.serve.durable_api import Api, problem, serving
 
 

@@ -16,12 +16,15 @@ from headgate.clock import VirtualClock
 from headgate.fanout.model.rows import counter_key
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
-from headgate.serve import fanout_orders, fanout_watching, fanouts, staged_pages
-from headgate.serve.fanouts import fanout_routes
-from headgate.serve.health import Health, Phase
-from headgate.serve.http import build_http
-from headgate.serve.pool import WorkPool
-from headgate.serve.watching import Watches
+from headgate.serve.application import build_http
+from headgate.serve.probes import Health, Phase
+from headgate.serve.rest.fanout import fanouts
+from headgate.serve.rest.fanout import submissions as fanout_orders
+from headgate.serve.rest.fanout import watch as fanout_watching
+from headgate.serve.rest.fanout.fanouts import fanout_routes
+from headgate.serve.runtime import chained_pages as staged_pages
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.serve.runtime.watch_hub import Watches
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.sqlite.store import Synchronous
 from headgate.telemetry import Metrics, Tracing

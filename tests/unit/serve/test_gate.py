@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from headgate.errors import ServerBusyError
-from headgate.serve.gate import Gate
-from headgate.serve.pool import WorkPool
+from headgate.serve.runtime.concurrency_gate import Gate
+from headgate.serve.runtime.thread_pool import WorkPool
 
 
 @pytest.fixture

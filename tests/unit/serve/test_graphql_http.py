@@ -20,8 +20,8 @@ from headgate.auth.roles import Role
 from headgate.durable.bus.events import Event
 from headgate.errors import StoreBusyError
 from headgate.health.model.enums import SignalState, Tier
-from headgate.serve.followed_log import Followed
-from headgate.serve.graphql_limits import Limits
+from headgate.serve.graphql.limits import Limits
+from headgate.serve.runtime.log_tail import Followed
 from headgate.store.port import Store
 from tests.unit.serve.graphql_board import ORDERS, STOCK, Board, open_board
 
@@ -322,7 +322,7 @@ def test_time__the_store_hangs__504_and_the_loop_is_not_held_up(
 ) -> None:
     with open_board(tmp_path, Limits(seconds_max=0.05)) as board:
         released = threading.Event()
-        monkeypatch.setattr("headgate.serve.graphql_view._GRACE_SECONDS", 0.05)
+        monkeypatch.setattr("headgate.serve.graphql.http._GRACE_SECONDS", 0.05)
         monkeypatch.setattr(board.health.signals, "get", lambda *_given: released.wait(20) and None)
 
         answer = board.http(

@@ -17,8 +17,8 @@ from graphql import (
 )
 
 from headgate.errors import DefinitionError
-from headgate.serve import graphql_schema
-from headgate.serve.graphql_rules import RULES, rule_of
+from headgate.serve.graphql import schema as graphql_schema
+from headgate.serve.graphql.schema import RULES, rule_of
 
 HERE = Path(__file__).parent
 

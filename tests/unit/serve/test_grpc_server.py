@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from headgate.errors import SettingsError
-from headgate.serve.grpc_server import GrpcServer
+from headgate.serve.rpc.grpc import GrpcServer
 from headgate.settings import Address
 
 ANY_PORT = Address("127.0.0.1", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.serve.guard import BODY_BYTES_MAX
+from headgate.serve.http.origin_guard import BODY_BYTES_MAX
 from tests.unit.serve.conftest import Application
 
 

@@ -14,11 +14,11 @@ from google.protobuf import json_format
 
 from headgate.auth.principals import LOCAL, Principal
 from headgate.auth.roles import Role
-from headgate.serve import statestore as pb
-from headgate.serve.graphql_engine import Asked, Engine
-from headgate.serve.graphql_limits import Limits
-from headgate.serve.statestore_api import statestore_methods
-from headgate.serve.watching import Watches
+from headgate.serve.graphql.engine import Asked, Engine
+from headgate.serve.graphql.limits import Limits
+from headgate.serve.rpc.statestore import proto as pb
+from headgate.serve.rpc.statestore.service import statestore_methods
+from headgate.serve.runtime.watch_hub import Watches
 from tests.unit.serve.durable_api import problem
 from tests.unit.serve.health_rig import HealthApi, done, evidence_id, health_api, of
 from tests.unit.serve.rpc_ports import PACKAGE, Ports, talk

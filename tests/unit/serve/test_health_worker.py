@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from headgate.clock import SystemClock
 from headgate.durable.replay.turn_timeout import Overdue
 from headgate.durable.worker.status import Pulse
-from headgate.serve.health import Check, Health, Phase, Report, Status
+from headgate.serve.probes import Check, Health, Phase, Report, Status
 from headgate.wiring import OpenedStore
 
 WELL = Pulse(

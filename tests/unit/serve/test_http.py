@@ -18,8 +18,8 @@ from litestar.params import FromQuery
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from headgate.errors import ConflictError, NotFoundError, StoreFullError, ThrottledError
-from headgate.serve.guard import BODY_BYTES_MAX
-from headgate.serve.health import Phase
+from headgate.serve.http.origin_guard import BODY_BYTES_MAX
+from headgate.serve.probes import Phase
 from headgate.telemetry import Tracing
 from headgate.wiring import OpenedStore
 from tests.unit.serve.conftest import Application
@@ -262,7 +262,7 @@ def test_server__what_not_every_server_needs__is_not_loaded_to_start_one() -> No
     script = """
 import sys
 import headgate.serve.server
-from headgate.serve.http import _Application
+from headgate.serve.application import _Application
 _Application([], openapi_config=None, logging_config=None)
 late = ("boto3", "graphql", "holidays", "jinja2", "jsonata", "jsonpath", "jwt", "pydantic", "redis")
 print(*(name for name in late if name in sys.modules))

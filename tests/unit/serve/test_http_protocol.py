@@ -11,10 +11,10 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from headgate.serve import http_protocol
-from headgate.serve.direct import LATER, Later, RawPairs, Whole
-from headgate.serve.http_protocol import HEADS_MAX, Heads, protocol_of
-from headgate.serve.http_server import HttpServer
+from headgate.serve.http import protocol as http_protocol
+from headgate.serve.http.fast_path import LATER, Later, RawPairs, Whole
+from headgate.serve.http.listener import HttpServer
+from headgate.serve.http.protocol import HEADS_MAX, Heads, protocol_of
 from headgate.settings import Address
 
 URL = b"/direct"

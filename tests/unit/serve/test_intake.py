@@ -19,12 +19,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from headgate.auth.principals import LOCAL
 from headgate.clock import VirtualClock
 from headgate.pace import ENOUGH, Pace
-from headgate.serve import meters_elsewhere
-from headgate.serve.intake import BYTES_MANY, CALLS_MANY, Pressure
-from headgate.serve.intake_frames import Answer, Ask, Beat, Count, Failed, Forget, Frame, Incoming, forgotten, packed
-from headgate.serve.intake_line import Line
-from headgate.serve.meters_elsewhere import Summed, unpacked
-from headgate.serve.rpc_failures import RpcFailure
+from headgate.serve.intake.client import BYTES_MANY, CALLS_MANY, Pressure
+from headgate.serve.intake.connection import Line
+from headgate.serve.intake.frames import Answer, Ask, Beat, Count, Failed, Forget, Frame, Incoming, forgotten, packed
+from headgate.serve.rpc.errors import RpcFailure
+from headgate.serve.runtime import merged_metrics as meters_elsewhere
+from headgate.serve.runtime.merged_metrics import Summed, unpacked
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache
 from headgate.store.cache.shared import Invalidation

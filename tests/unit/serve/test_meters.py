@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.clock import VirtualClock
-from headgate.serve.meters import CacheCollector
+from headgate.serve.metrics import CacheCollector
 from headgate.store.cache.keys import dataset_config
 from headgate.store.cache.read_through import Cache, Loaded
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from headgate.auth.roles import Permission
-from headgate.serve.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
 from tests.unit.serve.conftest import Application
 from tests.unit.serve.durable_api import problem
 

@@ -19,13 +19,13 @@ from litestar.types import Receive, Send
 from headgate.auth.authenticator import Authenticator
 from headgate.auth.roles import Role
 from headgate.durable.bus.events import Event
-from headgate.serve import page_words
-from headgate.serve.health_views import SignalUpdateIn
-from headgate.serve.http import build_http
-from headgate.serve.page_questions import PipelinesAsked
-from headgate.serve.page_strips import DAYS, HEIGHT, WIDTH, strip
-from headgate.serve.pages import page_routes
-from headgate.serve.watching import Watches
+from headgate.serve.application import build_http
+from headgate.serve.pages import labels as page_words
+from headgate.serve.pages.api_calls import PipelinesAsked
+from headgate.serve.pages.routes import page_routes
+from headgate.serve.pages.signal_strip import DAYS, HEIGHT, WIDTH, strip
+from headgate.serve.rest.health.models import SignalUpdateIn
+from headgate.serve.runtime.watch_hub import Watches
 from headgate.telemetry import Metrics, Tracing
 from tests.unit.serve.graphql_board import Stream
 from tests.unit.serve.health_rig import ORDERS, PAYMENTS, SIGNATURE, HealthApi, done, evidence_id, of

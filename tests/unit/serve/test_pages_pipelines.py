@@ -29,10 +29,10 @@ from headgate.pipelines.runs.store import RunStart
 from headgate.pipelines.schedule.sla import SlaMoments
 from headgate.pipelines.watchdog.expectations import Expectation, Judgement
 from headgate.pipelines.watchdog.verdicts import Verdicts
-from headgate.serve.page_periods import HEIGHT, Mark, PeriodStrip, cells
-from headgate.serve.page_pipeline_words import definition_facts, sensor_keys
-from headgate.serve.page_runs import WIDTH, phases
-from headgate.serve.page_standings import sla_standing
+from headgate.serve.pages.period_grid import HEIGHT, Mark, PeriodStrip, cells
+from headgate.serve.pages.pipeline_status import sla_standing
+from headgate.serve.pages.pipeline_summary import definition_facts, sensor_keys
+from headgate.serve.pages.run import WIDTH, phases
 from tests.unit.serve.graphql_board import Stream
 from tests.unit.serve.health_rig import done
 from tests.unit.serve.test_pages import HOSTILE, ORIGIN, Document, Site, following, text_of

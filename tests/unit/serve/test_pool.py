@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from headgate.errors import NotFoundError, TransientError
-from headgate.serve.pool import Told, WorkPool
+from headgate.serve.runtime.thread_pool import Told, WorkPool
 from headgate.telemetry import correlated, correlation_id
 
 

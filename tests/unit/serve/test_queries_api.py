@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import headgate as hg
-from headgate.serve import execution_waits
+from headgate.serve.rest.durable import execution_waits
 from tests.unit.serve.durable_api import Api, Shop, problem
 
 

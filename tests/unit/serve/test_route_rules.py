@@ -16,11 +16,11 @@ from headgate.auth.principals import Principal
 from headgate.auth.roles import MATRIX, Role
 from headgate.auth.rules import Reach
 from headgate.errors import ForbiddenError
-from headgate.serve import statestore as pb
-from headgate.serve.operations import OperationHandler
-from headgate.serve.rpc import Method, RpcCall
-from headgate.serve.statestore_api import statestore_methods
-from headgate.serve.watching import Watches
+from headgate.serve.http.operations import OperationHandler
+from headgate.serve.rpc.methods import Method, RpcCall
+from headgate.serve.rpc.statestore import proto as pb
+from headgate.serve.rpc.statestore.service import statestore_methods
+from headgate.serve.runtime.watch_hub import Watches
 from tests.unit.serve.durable_api import problem
 from tests.unit.serve.health_rig import (
     ORDERS,

@@ -41,11 +41,11 @@ from headgate.errors import (
     UnauthenticatedError,
     VersionConflictError,
 )
-from headgate.serve import statestore as pb
-from headgate.serve.pool import WorkPool
-from headgate.serve.rpc import MESSAGE_BYTES_MAX, Declarations, Method, RpcCall
-from headgate.serve.rpc_codec import Binary
-from headgate.serve.rpc_dispatch import Dispatcher
+from headgate.serve.rpc.codec import Binary
+from headgate.serve.rpc.dispatcher import Dispatcher
+from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, Declarations, Method, RpcCall
+from headgate.serve.rpc.statestore import proto as pb
+from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.store import deadlines
 from headgate.telemetry import Tracing
 from tests.unit.serve.rpc_ports import ANYONE, PACKAGE, Ports, declared, talk

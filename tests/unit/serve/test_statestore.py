@@ -25,10 +25,10 @@ from headgate.errors import FatalError, HeadgateError
 from headgate.health.model.datasets import DatasetSpec
 from headgate.health.model.enums import Tier
 from headgate.health.resolution.resolver import RuleSpec
-from headgate.serve import statestore as pb
-from headgate.serve.rpc import RpcCall
-from headgate.serve.statestore_evidence import EvidencePort
-from headgate.serve.statestore_messages import update_of
+from headgate.serve.rpc.methods import RpcCall
+from headgate.serve.rpc.statestore import proto as pb
+from headgate.serve.rpc.statestore.evidence import EvidencePort
+from headgate.serve.rpc.statestore.messages import update_of
 from headgate.wiring import OpenedStore
 from tests.unit.serve.graphql_board import ORDERS, open_board
 from tests.unit.serve.health_rpcs import NOW, URN, HealthRpcs, health_rpcs, update

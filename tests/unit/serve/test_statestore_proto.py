@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_tools import protoc  # type: ignore[import-untyped]  # it has no stubs
 
-from headgate.serve import statestore as pb
+from headgate.serve.rpc.statestore import proto as pb
 
 SERVE: Final = Path(pb.__file__).parent
 NAME: Final = "observability/statestore/v1/statestore.proto"
@@ -59,7 +59,7 @@ def test_compiled__again__is_what_is_kept(tmp_path: Path) -> None:
 
     assert (tmp_path / "statestore.binpb").read_bytes() == (SERVE / "statestore.binpb").read_bytes(), "run make proto"
     typed = (tmp_path / NAME).with_name("statestore_pb2.pyi")
-    assert typed.read_text() == (SERVE / "statestore.pyi").read_text(), "run make proto"
+    assert typed.read_text() == (SERVE / "proto.pyi").read_text(), "run make proto"
 
 
 @pytest.mark.parametrize("message", PROMISED)

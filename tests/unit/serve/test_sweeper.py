@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headgate.errors import StoreClosedError
-from headgate.serve.health import Check, Health, Status
+from headgate.serve.probes import Check, Health, Status
 from headgate.serve.server import _sweepers
 from headgate.serve.sweeper import BATCH_MAX, Sweeper
 from headgate.wiring import OpenedStore

@@ -21,9 +21,9 @@ from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # it has 
 from litestar import Litestar
 
 from headgate.errors import SettingsError
-from headgate.serve.grpc_server import GrpcServer
-from headgate.serve.http_server import HttpServer
-from headgate.serve.tls import Tls
+from headgate.serve.http.listener import HttpServer
+from headgate.serve.http.tls import Tls
+from headgate.serve.rpc.grpc import GrpcServer
 from headgate.settings import Address
 
 ANY_PORT = Address("127.0.0.1", 0)

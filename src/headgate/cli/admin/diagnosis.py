@@ -20,7 +20,7 @@ import msgspec
 from headgate import wiring
 from headgate.clock import SystemClock
 from headgate.errors import HeadgateError
-from headgate.serve.health import DISK_FREE_BYTES_MIN
+from headgate.serve.probes import DISK_FREE_BYTES_MIN
 from headgate.settings import Address, Settings
 from headgate.store.keyring import Keyring, Purpose
 from headgate.store.sqlite import doctor as sqlite_doctor

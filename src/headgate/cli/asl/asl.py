@@ -183,7 +183,7 @@ def _pages(api: Api, path: str, what: str, limit: int | None = None, **query: st
 
 def _states(events: list[dict[str, Any]]) -> dict[int, str]:
     """Return the state that each event belongs to, with the number of the iteration that it is in."""
-    from headgate.serve.asl_visits import Visits
+    from headgate.serve.rest.asl.state_visits import Visits
 
     visits, states = Visits(), {}
     for event in events:
@@ -195,7 +195,7 @@ def _states(events: list[dict[str, Any]]) -> dict[int, str]:
 
 def _told(event: dict[str, Any]) -> str:
     """Return what an event says besides the state that it is about."""
-    from headgate.serve.asl_events import details_of, said
+    from headgate.serve.rest.asl.events import details_of, said
 
     details = {name: value for name, value in details_of(event).items() if name != "name"}
     if "error" in details:

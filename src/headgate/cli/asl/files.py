@@ -14,7 +14,7 @@ from headgate.cli.session import Json, echo_json
 from headgate.errors import DefinitionError, UserError
 
 if TYPE_CHECKING:
-    from headgate.serve.asl_checks import Checked
+    from headgate.serve.rest.asl.checks import Checked
 
 INVALID_EXIT_CODE: Final = 2
 File = Annotated[str, typer.Argument(metavar="FILE", help="A definition in JSON; - is standard input.")]
@@ -59,7 +59,7 @@ def read_variables(given: list[str] | None) -> dict[str, str]:
 
 def read_checked(file: str, variables: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     """Return a definition as text and as JSON. What is wrong with it is shown, and ends the command with 2."""
-    from headgate.serve.asl_checks import check_definition, read_definition
+    from headgate.serve.rest.asl.checks import check_definition, read_definition
 
     text = read_text(file)
     found = check_definition(text, variables)
@@ -83,7 +83,7 @@ def validate(
 
     No server is asked. Loops that only Step Functions' history would not hold are warnings.
     """
-    from headgate.serve.asl_checks import check_definition
+    from headgate.serve.rest.asl.checks import check_definition
 
     found = check_definition(read_text(file), read_variables(var), strict_budget=strict_budget)
     if as_json:

@@ -57,7 +57,7 @@ class LocalExecution:
     def news(self) -> Iterator[list[Event]]:
         from headgate.durable.client.blocked_on import told_error
         from headgate.durable.model.history import Status
-        from headgate.serve.asl_events import event_view
+        from headgate.serve.rest.asl.events import event_view
 
         service = self._service
         while True:
@@ -91,7 +91,7 @@ class LocalExecution:
     def describe(self) -> dict[str, Any]:
         import msgspec
 
-        from headgate.serve.asl_views import execution_view
+        from headgate.serve.rest.asl.models import execution_view
 
         found: dict[str, Any] = msgspec.to_builtins(execution_view(self._service.asl.executions.describe(self.id)))
         return found

@@ -47,7 +47,7 @@ def graph(
 ) -> None:
     """Draw a machine. A file is drawn here; the server is asked for machines by name, and for executions."""
     from headgate.asl.graph.render import Form, draw
-    from headgate.serve.asl_visits import statuses
+    from headgate.serve.rest.asl.state_visits import statuses
 
     how_far = None
     if execution is not None:
@@ -67,7 +67,7 @@ def graph(
 
 
 def _definition(api: Api, machine: str, version: int | None, variables: dict[str, str]) -> dict[str, Any]:
-    from headgate.serve.asl_checks import read_definition
+    from headgate.serve.rest.asl.checks import read_definition
 
     if not is_file(machine):
         found: dict[str, Any] = api.get(at("machines", machine), version=version)["definition"]

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from headgate.asl.graph.labels import MARKS, Status
 from headgate.clock import Clock
-from headgate.serve.asl_events import details_of, said
-from headgate.serve.asl_visits import Visit, Visits
+from headgate.serve.rest.asl.events import details_of, said
+from headgate.serve.rest.asl.state_visits import Visit, Visits
 
 Event = Mapping[str, Any]
 # How many items of a map run are done, and how many there are; None as long as that is not known.

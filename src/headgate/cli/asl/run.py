@@ -118,7 +118,7 @@ def _run_there(api: Api, given: _Given, *, detach: bool, as_json: bool) -> int:
 
 def _shown(execution: Followed, clock: Clock, *, created: bool, as_json: bool) -> int:
     """Follow an execution, print what it ends with, and return the exit code."""
-    from headgate.serve.asl_events import said
+    from headgate.serve.rest.asl.events import said
 
     if not as_json:
         typer.echo(execution.id if created else f"{execution.id} is there already", err=True)

@@ -1,0 +1,1 @@
+"""Graphql: say here what this part is for."""

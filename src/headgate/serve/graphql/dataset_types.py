@@ -1,0 +1,109 @@
+"""What is said of a dataset, as GraphQL shows it: where it lies, its schema, its contract and its promises."""
+
+from __future__ import annotations
+
+import msgspec
+import strawberry
+from strawberry.scalars import JSON
+
+from headgate.health.model.datasets import ContractBinding, SchemaBinding, Slos, Source
+from headgate.health.model.enums import Tier
+from headgate.serve.graphql.enums import Moment
+
+
+@strawberry.type(name="DatasetSource")
+class DatasetSourceType:
+    """Where a dataset's data lies."""
+
+    type: str
+    topic: str | None
+    cluster: str | None
+    namespace: str | None
+    name: str | None
+
+    @classmethod
+    def of(cls, source: Source | None) -> DatasetSourceType | None:
+        return None if source is None else cls(**msgspec.structs.asdict(source))
+
+
+@strawberry.type(name="SchemaBinding")
+class SchemaBindingType:
+    """Which schema a dataset follows."""
+
+    registry: str
+    schema_name: str
+    schema_id: str | None
+    version_policy: str
+    compatibility: str
+
+    @classmethod
+    def of(cls, binding: SchemaBinding | None) -> SchemaBindingType | None:
+        return None if binding is None else cls(**msgspec.structs.asdict(binding))
+
+
+@strawberry.type(name="ContractBinding")
+class ContractBindingType:
+    """Which contract a dataset keeps. Constraints are those of JSON Schema, field by field."""
+
+    contract_id: str | None
+    required_fields: list[str]
+    field_constraints: JSON
+
+    @classmethod
+    def of(cls, binding: ContractBinding | None) -> ContractBindingType | None:
+        if binding is None:
+            return None
+        return cls(
+            contract_id=binding.contract_id,
+            required_fields=list(binding.required_fields),
+            field_constraints=JSON(binding.field_constraints),
+        )
+
+
+@strawberry.type(name="Slos")
+class SlosType:
+    """What is promised of a dataset. What is not promised is null."""
+
+    max_delay_seconds: float | None
+    warning_delay_seconds: float | None
+    freshness_window: str | None
+    min_events_per_window: float | None
+    max_deviation_percent: float | None
+    baseline_window_days: int | None
+    min_compliance_rate: float | None
+    warning_compliance_rate: float | None
+
+    @classmethod
+    def of(cls, slos: Slos | None) -> SlosType | None:
+        if slos is None:
+            return None
+        freshness, volume, compliance = slos.freshness, slos.volume, slos.contract_compliance
+        return cls(
+            max_delay_seconds=None if freshness is None else freshness.max_delay_seconds,
+            warning_delay_seconds=None if freshness is None else freshness.warning_delay_seconds,
+            freshness_window=None if freshness is None else freshness.evaluation_window,
+            min_events_per_window=None if volume is None else volume.min_events_per_window,
+            max_deviation_percent=None if volume is None else volume.max_deviation_percent,
+            baseline_window_days=None if volume is None else volume.baseline_window_days,
+            min_compliance_rate=None if compliance is None else compliance.min_compliance_rate,
+            warning_compliance_rate=None if compliance is None else compliance.warning_compliance_rate,
+        )
+
+
+@strawberry.type(name="Tag")
+class TagType:
+    """A word that people have put on a dataset, and what it says."""
+
+    key: str
+    value: str
+
+
+@strawberry.type(name="DatasetVersion")
+class DatasetVersionType:
+    """A version of what is said of a dataset: which, since when, and by whom."""
+
+    config_version: int
+    tier: Tier
+    owner_team: str
+    updated_at: Moment
+    updated_by: str

@@ -1,0 +1,247 @@
+"""GraphQL over HTTP: queries by POST and GET, answers as JSON, subscriptions as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+from graphql import ExecutionResult, create_source_event_stream
+from litestar import Request, Response
+from msgspec import Struct
+
+from headgate import shapes
+from headgate.auth.principals import Principal
+from headgate.errors import (
+    DeadlineExceededError,
+    HeadgateError,
+    InvalidPayloadError,
+    QueryLimitError,
+    UnauthenticatedError,
+)
+from headgate.health.service import HealthService
+from headgate.serve.graphql.engine import Asked, Engine, Outcome, Prepared, Refusal, outcome_of, refused
+from headgate.serve.graphql.errors import fault_of, shaped
+from headgate.serve.graphql.limits import Limits
+from headgate.serve.graphql.subscriptions import Following, StreamContext
+from headgate.serve.http import sse as streams
+from headgate.serve.http.operations import principal_of
+from headgate.serve.http.problem import Problem, response
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.serve.runtime.watch_hub import Watches
+
+JSON: Final = "application/json"
+GRAPHQL: Final = "application/graphql-response+json"
+BODY_BYTES_MAX: Final = 256 * 1024
+STREAM_SECONDS: Final = streams.STREAM_SECONDS_MAX
+COMPLETE: Final = b"event: complete\ndata: \n\n"
+# What a query is given beyond its own time to notice that it is up.
+_GRACE_SECONDS: Final = 1.0
+_ARGUMENTS_MAX: Final = 20
+
+
+class Body(Struct):
+    """What is sent. Other members are left alone: clients send some of their own."""
+
+    query: str
+    variables: dict[str, Any] | None = None
+    operation_name: str | None = msgspec.field(default=None, name="operationName")
+    extensions: dict[str, Any] | None = None
+
+
+class View:
+    """Answers requests."""
+
+    def __init__(self, health: HealthService, pool: WorkPool, watches: Watches, limits: Limits | None = None) -> None:
+        self._engine = Engine(health, limits or Limits())
+        self._following = Following(health, pool, watches)
+        self._pool = pool
+        self._clock = health.clock
+
+    async def answer(self, request: Request[Any, Any, Any]) -> Response[Any]:
+        """Return the answer. Raises `UnauthenticatedError` and `ServerBusyError`: nothing was looked at then."""
+        principal = principal_of(request.scope)
+        if principal is None:
+            raise UnauthenticatedError("GraphQL: who calls is not known; send 'Authorization: Bearer' with a key")
+        media = _accepted(request.headers.get("accept", ""))
+        if media is None:
+            detail = f"answers are {GRAPHQL}, {JSON} or {streams.MEDIA_TYPE}; accept one of them"
+            return response(Problem.of(HTTPStatus.NOT_ACCEPTABLE.value, "not_acceptable", detail))
+        is_read_only = request.method == "GET"
+        if not is_read_only and _media_type(request.headers.get("content-type", "")) != JSON:
+            detail = f"send the query as {JSON}: an object with query, variables and operationName"
+            return response(Problem.of(HTTPStatus.UNSUPPORTED_MEDIA_TYPE.value, "unsupported_media_type", detail))
+        try:
+            asked = _from_query(request.scope["query_string"]) if is_read_only else _from_body(await request.body())
+        except HeadgateError as exc:
+            return _written(Outcome({"errors": [shaped(exc)]}, is_refused=True), media, HTTPStatus.BAD_REQUEST)
+        if media == streams.MEDIA_TYPE and not is_read_only:
+            return streams.stream(self._streamed(asked, principal))
+        answer, fault = await self._once(
+            asked, principal, JSON if media == streams.MEDIA_TYPE else media, request.method
+        )
+        if fault is not None:
+            # Over HTTP it is an answer as any other; who counts failures is to see it.
+            request.scope["api_status"] = fault  # type: ignore[typeddict-unknown-key]  # ours
+        return answer
+
+    async def _once(
+        self, asked: Asked, principal: Principal, media: str, method: str
+    ) -> tuple[Response[Any], str | None]:
+        """Return the answer, and what went wrong in it that is not the caller's fault."""
+        ends_at = self._clock.monotonic() + self._engine.limits.seconds_max
+
+        def work() -> Outcome | None:
+            prepared = self._engine.prepare(asked)
+            return None if prepared.is_subscription else self._engine.carry_out(prepared, principal, ends_at)
+
+        try:
+            outcome = await self._in_time(work)
+        except Refusal as refusal:
+            return _written(refused(refusal), media), None
+        except DeadlineExceededError as exc:
+            return _written(Outcome({"errors": [shaped(exc)]}, is_refused=True), media, exc.http_status), None
+        if outcome is not None:
+            return _written(outcome, media), fault_of(outcome.content.get("errors", ()))
+        if method == "GET":
+            detail = f"/graphql: subscriptions are asked for by POST, and answered as {streams.MEDIA_TYPE}"
+            problem = Problem.of(HTTPStatus.METHOD_NOT_ALLOWED.value, "method_not_allowed", detail)
+            return response(problem, {"allow": "POST"}), None
+        stream = InvalidPayloadError(f"a subscription is answered as a stream: send 'Accept: {streams.MEDIA_TYPE}'")
+        return _written(Outcome({"errors": [shaped(stream)]}, is_refused=True), media), None
+
+    async def _in_time(self, work: Any) -> Any:  # noqa: ANN401 - whatever the work returns
+        seconds = self._engine.limits.seconds_max + _GRACE_SECONDS
+        try:
+            return await asyncio.wait_for(self._pool.run(work), seconds)
+        except TimeoutError as exc:
+            raise DeadlineExceededError(f"the query was not answered within {seconds:g} s; ask for less") from exc
+
+    # Streams: one connection for each operation, as GraphQL over server-sent events calls it.
+
+    async def _streamed(self, asked: Asked, principal: Principal) -> AsyncIterator[bytes]:
+        yield streams.OPENING
+        ends_at = self._clock.monotonic() + self._engine.limits.seconds_max
+        try:
+            prepared: Prepared = await self._in_time(lambda: self._engine.prepare(asked))
+            if not prepared.is_subscription:
+                work = lambda: self._engine.carry_out(prepared, principal, ends_at)  # noqa: E731
+                outcome: Outcome = await self._in_time(work)
+                yield _next(outcome)
+                yield COMPLETE
+                return
+            source = await self._source(prepared, principal)
+        except Refusal as refusal:
+            yield _next(refused(refusal))
+            yield COMPLETE
+            return
+        except HeadgateError as exc:
+            # Not complete: whoever follows comes back.
+            yield _next(Outcome({"errors": [shaped(exc)]}))
+            return
+        if isinstance(source, ExecutionResult):
+            yield _next(outcome_of(source))
+            yield COMPLETE
+            return
+        async with aclosing(self._told(prepared, principal, source)) as told:
+            async for each in told:
+                yield each
+
+    async def _source(self, prepared: Prepared, principal: Principal) -> Any:  # noqa: ANN401 - news, or why not
+        context = StreamContext(self._following, principal)
+        return await create_source_event_stream(
+            self._engine.schema,
+            prepared.document,
+            context_value=context,
+            variable_values=dict(prepared.asked.variables),
+            operation_name=prepared.asked.operation_name,
+        )
+
+    async def _told(self, prepared: Prepared, principal: Principal, source: Any) -> AsyncGenerator[bytes, None]:  # noqa: ANN401
+        """Go through the messages of a subscription. They end without a word, so that whoever follows comes back."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + STREAM_SECONDS
+        waiting: asyncio.Future[Any] | None = None
+        try:
+            while loop.time() < ends_at:
+                waiting = waiting or asyncio.ensure_future(anext(source, None))
+                done, _ = await asyncio.wait({waiting}, timeout=streams.ALIVE_SECONDS)
+                if not done:
+                    yield streams.ALIVE
+                    continue
+                news, waiting = waiting.result(), None
+                if news is None:
+                    return
+                until = self._clock.monotonic() + self._engine.limits.seconds_max
+                work = lambda: self._engine.carry_out(prepared, principal, until, news)  # noqa: E731, B023
+                yield _next(await self._in_time(work))
+        except HeadgateError as exc:
+            yield _next(Outcome({"errors": [shaped(exc)]}))
+        finally:
+            if waiting is not None:
+                waiting.cancel()
+                await asyncio.wait({waiting})
+            await source.aclose()
+
+
+def _next(outcome: Outcome) -> bytes:
+    return streams.message("next", outcome.content)
+
+
+def _written(outcome: Outcome, media: str, status: int | None = None) -> Response[Any]:
+    """Return the answer over HTTP: by its own media type what is refused is 400, as plain JSON it is 200."""
+    if status is None:
+        status = HTTPStatus.BAD_REQUEST if outcome.is_refused and media == GRAPHQL else HTTPStatus.OK
+    headers = {"cache-control": "no-store"}
+    return Response(msgspec.json.encode(outcome.content), status_code=int(status), media_type=media, headers=headers)
+
+
+def _from_body(content: bytes) -> Asked:
+    if len(content) > BODY_BYTES_MAX:
+        raise QueryLimitError(f"the body is {len(content):,} bytes: send at most {BODY_BYTES_MAX:,}")
+    try:
+        body = shapes.from_json(content, Body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidPayloadError(f"body: {exc}; send an object with query, variables and operationName") from exc
+    return Asked(body.query, body.variables or {}, body.operation_name or None)
+
+
+def _from_query(raw: bytes) -> Asked:
+    try:
+        pairs = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict", max_num_fields=_ARGUMENTS_MAX)
+        given = dict(pairs)
+        if len(given) != len(pairs):
+            raise InvalidPayloadError("query: an argument is given twice")
+        variables = shapes.from_json(given.get("variables") or "{}", dict[str, Any] | None)
+    except (ValueError, msgspec.DecodeError, RecursionError) as exc:
+        raise InvalidPayloadError(f"query: {exc}; give query, variables as JSON, and operationName") from exc
+    if "query" not in given:
+        raise InvalidPayloadError("query is missing: GET /graphql?query={activeIncidents{title}}, or POST it as JSON")
+    return Asked(given["query"], variables or {}, given.get("operationName") or None)
+
+
+def _accepted(header: str) -> str | None:
+    """Return the media type to answer with, the first of those that a client likes best; None if it likes none."""
+    liked: dict[str, float] = {}
+    for part in header.split(",") if header.strip() else ["*/*"]:
+        name, *parameters = (each.strip().lower() for each in part.split(";"))
+        quality = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+        try:
+            liked[name] = float(quality)
+        except ValueError:
+            liked[name] = 0.0
+    offered: Mapping[str, float] = {
+        GRAPHQL: liked.get(GRAPHQL, 0.0),
+        JSON: max(liked.get(JSON, 0.0), liked.get("application/*", 0.0), liked.get("*/*", 0.0)),
+        streams.MEDIA_TYPE: liked.get(streams.MEDIA_TYPE, 0.0),
+    }
+    best = max(offered, key=lambda each: offered[each])
+    return best if offered[best] > 0 else None
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()

@@ -1,0 +1,245 @@
+"""What GraphQL answers beyond single things: pages, the story of an incident, and what the gate says.
+
+Volumes of datasets by the hour, as GraphQL shows them.
+"""
+
+from __future__ import annotations
+
+import strawberry
+
+from headgate.health import incident_context as contexts
+from headgate.health.gate.decisions import Code, DatasetRuling, Reason, Ruling, Verb
+from headgate.health.gate.gate import GateAnswer
+from headgate.health.incident_context import Happening, IncidentContext
+from headgate.health.lineage import blast_radius
+from headgate.health.model.volume_counts import VolumePoint
+from headgate.serve.graphql.enums import Moment, maybe_moment, whole
+from headgate.serve.graphql.evidence_types import EvidenceType
+from headgate.serve.graphql.loaders import Context
+from headgate.serve.graphql.types import BlastRadiusType, DatasetType, IncidentType, LineageEntryType, SignalStateType
+
+NAMED_MAX = 100
+
+
+@strawberry.type(name="PageInfo")
+class PageInfoType:
+    """Whether there may be more, and the cursor to ask for it with."""
+
+    has_next_page: bool
+    end_cursor: str | None
+
+
+@strawberry.type(name="IncidentEdge")
+class IncidentEdgeType:
+    """An incident, and the cursor to those after it."""
+
+    cursor: str
+    node: IncidentType
+
+
+@strawberry.type(name="IncidentConnection")
+class IncidentConnectionType:
+    """A page of incidents, the newest first. It may be short, even empty, though there are more: `pageInfo` tells.
+
+    `totalEstimate` is null while there are other pages.
+    """
+
+    edges: list[IncidentEdgeType]
+    page_info: PageInfoType
+    total_estimate: int | None
+
+
+@strawberry.type(name="DatasetEdge")
+class DatasetEdgeType:
+    """A dataset, and the cursor to those after it."""
+
+    cursor: str
+    node: DatasetType
+
+
+@strawberry.type(name="DatasetConnection")
+class DatasetConnectionType:
+    """A page of datasets by URN. It may be short, even empty, though there are more: `pageInfo` tells.
+
+    `totalEstimate` is null while there are other pages.
+    """
+
+    edges: list[DatasetEdgeType]
+    page_info: PageInfoType
+    total_estimate: int | None
+
+
+@strawberry.type(name="TimelineEntry")
+class TimelineEntryType:
+    """One thing that happened around an incident."""
+
+    at: Moment
+    kind: Happening
+    what: str
+
+
+@strawberry.type(name="MissingPart")
+class MissingPartType:
+    """A part of the story that could not be had now, and why."""
+
+    part: str
+    why: str
+
+
+@strawberry.type(name="IncidentContext")
+class IncidentContextType:
+    """The story of an incident. Not `complete`: something is missing, or only partly known."""
+
+    incident: IncidentType
+    dataset: DatasetType | None
+    signals: list[SignalStateType]
+    evidence: list[EvidenceType]
+    first_bad: EvidenceType | None
+    last_good: EvidenceType | None
+    writers: list[LineageEntryType]
+    readers: list[LineageEntryType]
+    blast_radius: BlastRadiusType | None
+    timeline: list[TimelineEntryType]
+    missing: list[MissingPartType]
+    complete: bool
+    as_of: Moment
+
+    @classmethod
+    def of(cls, story: IncidentContext, context: Context) -> IncidentContextType:
+        return cls(
+            incident=IncidentType.of(story.incident, context),
+            dataset=None if story.dataset is None else DatasetType.of(story.dataset),
+            signals=[SignalStateType.of(each) for each in story.signals],
+            evidence=[EvidenceType.of(each) for each in story.evidence],
+            first_bad=None if story.first_bad is None else EvidenceType.of(story.first_bad),
+            last_good=None if story.last_good is None else EvidenceType.of(story.last_good),
+            writers=[LineageEntryType.of(each) for each in story.writers],
+            readers=[LineageEntryType.of(each) for each in story.readers],
+            blast_radius=None if story.blast_radius is None else radius_of(story.blast_radius),
+            timeline=[_happened(each) for each in story.timeline],
+            missing=[MissingPartType(part=each.part, why=each.why) for each in story.missing],
+            complete=story.complete,
+            as_of=Moment(story.as_of),
+        )
+
+
+@strawberry.type(name="GateReason")
+class GateReasonType:
+    """One fact that a ruling rests on, and what it alone would make of it."""
+
+    code: Code
+    ruling: Ruling
+    dataset_urn: str
+    message: str
+    signal_type: str | None
+    incident_id: str | None
+    since: Moment | None
+
+    @classmethod
+    def of(cls, reason: Reason) -> GateReasonType:
+        return cls(
+            code=reason.code,
+            ruling=reason.ruling,
+            dataset_urn=reason.dataset_urn,
+            message=reason.message,
+            signal_type=reason.signal_type,
+            incident_id=reason.incident_id,
+            since=maybe_moment(reason.since),
+        )
+
+
+@strawberry.type(name="DatasetRuling")
+class DatasetRulingType:
+    """What the gate says of one dataset. `until` is when that changes by itself, if it does."""
+
+    dataset_urn: str
+    ruling: Ruling
+    reasons: list[GateReasonType]
+    since: Moment | None
+    until: Moment | None
+    override_id: str | None
+
+    @classmethod
+    def of(cls, ruling: DatasetRuling) -> DatasetRulingType:
+        return cls(
+            dataset_urn=ruling.dataset_urn,
+            ruling=ruling.ruling,
+            reasons=[GateReasonType.of(each) for each in ruling.reasons],
+            since=maybe_moment(ruling.since),
+            until=maybe_moment(ruling.until),
+            override_id=ruling.override_id,
+        )
+
+
+@strawberry.type(name="GateAnswer")
+class GateAnswerType:
+    """What the gate says of all datasets that were asked about: the worst of what it says of each."""
+
+    decision: Ruling
+    verb: Verb
+    principal: str
+    as_of: Moment
+    datasets: list[DatasetRulingType]
+    reasons: list[GateReasonType]
+    since: Moment | None
+    until: Moment | None
+    override_id: str | None
+    overridable_by: list[str]
+    ttl_seconds: int
+    complete: bool
+
+    @classmethod
+    def of(cls, answer: GateAnswer) -> GateAnswerType:
+        return cls(
+            decision=answer.decision,
+            verb=answer.verb,
+            principal=answer.principal,
+            as_of=Moment(answer.as_of),
+            datasets=[DatasetRulingType.of(each) for each in answer.datasets],
+            reasons=[GateReasonType.of(each) for each in answer.reasons],
+            since=maybe_moment(answer.since),
+            until=maybe_moment(answer.until),
+            override_id=answer.override_id,
+            overridable_by=list(answer.overridable_by),
+            ttl_seconds=answer.ttl_seconds,
+            complete=answer.complete,
+        )
+
+
+def radius_of(reached: blast_radius.BlastRadius) -> BlastRadiusType:
+    """Return what lies downstream of a dataset, with the names of the nearest and surest."""
+    return BlastRadiusType(
+        downstream_count=whole(reached.downstream_count),
+        downstream_services=list(reached.downstream_services),
+        estimated_impact=reached.estimated_impact,
+        downstream_datasets=[each.dataset_urn for each in reached.datasets[:NAMED_MAX]],
+        tier_1_count=whole(reached.tier_counts.get("TIER_1", 0)),
+        complete=reached.complete,
+    )
+
+
+def _happened(entry: contexts.TimelineEntry) -> TimelineEntryType:
+    return TimelineEntryType(at=Moment(entry.at), kind=entry.kind, what=entry.what)
+
+
+@strawberry.type(name="VolumePoint")
+class VolumePointType:
+    """What was counted in an hour. `eventCount` null: nobody has counted, which is not the same as nothing.
+
+    It is exact up to 2^53. `windowCount` tells how much of the hour was counted; `isOver` is false for the hour that
+    still goes on.
+    """
+
+    hour: Moment
+    event_count: float | None
+    window_count: int
+    is_over: bool
+
+    @classmethod
+    def of(cls, point: VolumePoint) -> VolumePointType:
+        return cls(
+            hour=Moment(point.hour),
+            event_count=point.event_count,
+            window_count=point.window_count,
+            is_over=point.is_over,
+        )

@@ -1,0 +1,436 @@
+"""Signals, incidents, datasets and lineage as GraphQL shows them, and how one leads to the other."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+import strawberry
+
+from headgate.auth.roles import Permission
+from headgate.errors import NotFoundError
+from headgate.health.audit.field_encryption import mask
+from headgate.health.lineage.rows import LineageEntry
+from headgate.health.lineage.specs import EdgeKind
+from headgate.health.model import incidents as incident_values
+from headgate.health.model import signals as signal_values
+from headgate.health.model.datasets import Dataset, DatasetStatus
+from headgate.health.model.enums import (
+    Confidence,
+    EntityType,
+    Impact,
+    IncidentStatus,
+    Phase,
+    Severity,
+    SignalState,
+    Tier,
+)
+from headgate.health.model.incidents import Incident
+from headgate.health.model.signals import Signal, Snapshot
+from headgate.serve.graphql.dataset_types import (
+    ContractBindingType,
+    DatasetSourceType,
+    DatasetVersionType,
+    SchemaBindingType,
+    SlosType,
+    TagType,
+)
+from headgate.serve.graphql.enums import Moment, maybe_moment, reads, whole
+from headgate.serve.graphql.evidence_types import EvidenceType
+from headgate.serve.graphql.loaders import Context
+from headgate.serve.graphql.paging import page_size
+
+Info = strawberry.Info[Context, None]
+VERSIONS_DEFAULT: Final = 10
+
+
+@strawberry.type(name="SignalMetrics")
+class SignalMetricsType:
+    """What was counted in a window.
+
+    `Int` ends at 2147483647: a larger count is shown as that number, and its `exact` twin, which is exact up to 2^53,
+    says what it is. `complianceRate` is the share that passed; where nothing was judged it is the signal's score.
+    """
+
+    evidence_count: int
+    pass_count: int
+    fail_count: int
+    compliance_rate: float
+    exact_evidence_count: float
+    exact_pass_count: float
+    exact_fail_count: float
+
+    @classmethod
+    def of(cls, value: signal_values.SignalValue) -> SignalMetricsType:
+        metrics = value.metrics
+        rate = metrics.compliance_rate
+        return cls(
+            evidence_count=whole(metrics.evidence_count),
+            pass_count=whole(metrics.pass_count),
+            fail_count=whole(metrics.fail_count),
+            compliance_rate=value.score if rate is None else rate,
+            exact_evidence_count=float(metrics.evidence_count),
+            exact_pass_count=float(metrics.pass_count),
+            exact_fail_count=float(metrics.fail_count),
+        )
+
+
+@strawberry.type(name="ProducerInfo")
+class ProducerInfoType:
+    """Who is thought to have caused what was seen."""
+
+    producer_id: str
+    version: str | None
+    confidence: Confidence | None
+    deployed_at: Moment | None
+
+    @classmethod
+    def of(cls, producer: signal_values.Producer | None) -> ProducerInfoType | None:
+        if producer is None:
+            return None
+        return cls(
+            producer_id=producer.producer_id,
+            version=producer.version or None,
+            confidence=producer.confidence,
+            deployed_at=maybe_moment(producer.deployed_at),
+        )
+
+
+@strawberry.type(name="SignalState")
+class SignalStateType:
+    """A signal of a dataset as it stands. `stale`: it was remembered while the store could not be asked."""
+
+    dataset_urn: str
+    signal_type: str
+    state: SignalState
+    previous_state: SignalState | None
+    score: float
+    slo_threshold: float
+    breach_start: Moment | None
+    window_start: Moment
+    window_end: Moment
+    metrics: SignalMetricsType
+    failure_signature: str | None
+    top_producer: ProducerInfoType | None
+    evidence_sample: list[str]
+    incident_id: str | None
+    tier: Tier
+    owner_team: str
+    last_updated: Moment
+    state_changed_at: Moment
+    last_ok_at: Moment | None
+    version: int
+    stale: bool
+
+    @classmethod
+    def of(cls, signal: Signal) -> SignalStateType:
+        value = signal.value
+        return cls(
+            dataset_urn=signal.dataset_urn,
+            signal_type=signal.signal_type,
+            state=value.state,
+            previous_state=signal.previous_state,
+            score=value.score,
+            slo_threshold=value.slo_threshold,
+            breach_start=maybe_moment(value.breach_start),
+            window_start=Moment(value.window_start),
+            window_end=Moment(value.window_end),
+            metrics=SignalMetricsType.of(value),
+            failure_signature=value.failure_signature,
+            top_producer=ProducerInfoType.of(value.top_producer),
+            evidence_sample=list(value.evidence_sample),
+            incident_id=value.incident_id,
+            tier=signal.tier,
+            owner_team=signal.owner_team,
+            last_updated=Moment(signal.last_updated),
+            state_changed_at=Moment(signal.state_changed_at),
+            last_ok_at=maybe_moment(signal.last_ok_at),
+            version=whole(signal.version),
+            stale=signal.stale,
+        )
+
+    @reads("The dataset as it is registered.")
+    async def dataset(self, info: Info) -> DatasetType | None:
+        return await _dataset(info.context, self.dataset_urn)
+
+    @reads("The incident that the signal belongs to.")
+    async def incident(self, info: Info) -> IncidentType | None:
+        return None if self.incident_id is None else await found_incident(info.context, self.incident_id)
+
+
+@strawberry.type(name="SignalStateSnapshot")
+class SignalStateSnapshotType:
+    """A transition of a signal. `late`: its window came in after a later one, and changed nothing."""
+
+    state: SignalState
+    previous_state: SignalState | None
+    score: float | None
+    window_start: Moment
+    window_end: Moment
+    changed_at: Moment
+    version: int
+    failure_signature: str | None
+    incident_id: str | None
+    late: bool
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> SignalStateSnapshotType:
+        return cls(
+            state=snapshot.state,
+            previous_state=snapshot.previous_state,
+            score=snapshot.score,
+            window_start=Moment(snapshot.window_start),
+            window_end=Moment(snapshot.window_end),
+            changed_at=Moment(snapshot.changed_at),
+            version=whole(snapshot.version),
+            failure_signature=snapshot.failure_signature,
+            incident_id=snapshot.incident_id,
+            late=snapshot.late,
+        )
+
+
+@strawberry.type(name="BlastRadius")
+class BlastRadiusType:
+    """Who is hit downstream. At most a hundred services and datasets are named. Not `complete`: there is more."""
+
+    downstream_count: int
+    downstream_services: list[str]
+    estimated_impact: Impact
+    downstream_datasets: list[str]
+    tier_1_count: int
+    complete: bool
+
+    @classmethod
+    def of(cls, radius: incident_values.BlastRadius | None) -> BlastRadiusType | None:
+        if radius is None:
+            return None
+        return cls(
+            downstream_count=whole(radius.downstream_count),
+            downstream_services=list(radius.downstream_services),
+            estimated_impact=radius.estimated_impact,
+            downstream_datasets=list(radius.downstream_datasets),
+            tier_1_count=whole(radius.tier_1_count),
+            complete=radius.complete,
+        )
+
+
+@strawberry.type(name="NotificationState")
+class NotificationStateType:
+    """Where people were told. Masked for those who may not see it."""
+
+    pagerduty_incident_id: str | None
+    slack_thread_ts: str | None
+    jira_ticket: str | None
+
+    @classmethod
+    def of(cls, notification: incident_values.Notification | None, *, is_open: bool) -> NotificationStateType | None:
+        if notification is None:
+            return None
+        told: dict[str, str] = msgspec.to_builtins(notification)
+        shown = told if is_open else mask(told)
+        return cls(**{name: shown.get(name) for name in notification.__struct_fields__})
+
+
+@strawberry.type(name="Incident")
+class IncidentType:
+    """An incident. `episode` counts how often it broke out again after it was resolved."""
+
+    incident_id: strawberry.ID
+    status: IncidentStatus
+    phase: Phase
+    severity: Severity
+    title: str
+    created_at: Moment
+    updated_at: Moment
+    acknowledged_at: Moment | None
+    resolved_at: Moment | None
+    primary_dataset_urn: str
+    signal_types: list[str]
+    failure_signatures: list[str]
+    implicated_producer: ProducerInfoType | None
+    blast_radius: BlastRadiusType | None
+    notification_state: NotificationStateType | None
+    evidence_sample: list[str]
+    rca_summary: str | None
+    tier: Tier
+    owner_team: str
+    oncall_user: str | None
+    assignee: str | None
+    episode: int
+    merged_into: str | None
+    version: int
+
+    @classmethod
+    def of(cls, incident: Incident, context: Context) -> IncidentType:
+        is_open = context.sees_secrets(incident.primary_dataset_urn)
+        return cls(
+            incident_id=strawberry.ID(incident.incident_id),
+            status=incident.status,
+            phase=incident.phase,
+            severity=incident.severity,
+            title=incident.title,
+            created_at=Moment(incident.created_at),
+            updated_at=Moment(incident.updated_at),
+            acknowledged_at=maybe_moment(incident.acknowledged_at),
+            resolved_at=maybe_moment(incident.resolved_at),
+            primary_dataset_urn=incident.primary_dataset_urn,
+            signal_types=list(incident.signal_types),
+            failure_signatures=list(incident.failure_signatures),
+            implicated_producer=ProducerInfoType.of(incident.implicated_producer),
+            blast_radius=BlastRadiusType.of(incident.blast_radius),
+            notification_state=NotificationStateType.of(incident.notification_state, is_open=is_open),
+            evidence_sample=list(incident.evidence_sample),
+            rca_summary=incident.rca_summary,
+            tier=incident.tier,
+            owner_team=incident.owner_team,
+            oncall_user=incident.oncall_user if is_open else mask(incident.oncall_user),
+            assignee=incident.assignee,
+            episode=incident.episode,
+            merged_into=incident.merged_into,
+            version=whole(incident.version),
+        )
+
+    @reads("The dataset as it is registered.")
+    async def dataset(self, info: Info) -> DatasetType | None:
+        return await _dataset(info.context, self.primary_dataset_urn)
+
+    @reads("The signals of its dataset that belong to it, or are of the types it is about.")
+    async def related_signals(self, info: Info) -> list[SignalStateType]:
+        found = await info.context.loaders.signals.load(self.primary_dataset_urn)
+        return [
+            SignalStateType.of(each)
+            for each in info.context.reached(found)
+            if each.value.incident_id == self.incident_id or each.signal_type in self.signal_types
+        ]
+
+    @reads("The evidence of its sample that is kept or archived.")
+    async def evidence(self, info: Info) -> list[EvidenceType]:
+        found = await info.context.loaders.evidence.load_many(self.evidence_sample)
+        reaches = info.context.principal.reaches
+        return [EvidenceType.of(each) for each in found if each is not None and reaches(each.dataset_urn)]
+
+
+@strawberry.type(name="LineageEntry")
+class LineageEntryType:
+    """Who writes or reads a dataset or a column."""
+
+    entity_id: str
+    entity_name: str
+    entity_type: EntityType
+    confidence: Confidence
+    spec_id: str
+    commit: str | None
+    updated_at: Moment
+
+    @classmethod
+    def of(cls, entry: LineageEntry) -> LineageEntryType:
+        return cls(
+            entity_id=entry.entity_id,
+            entity_name=entry.entity_name,
+            entity_type=entry.entity_type,
+            confidence=entry.confidence,
+            spec_id=entry.spec_id,
+            commit=entry.commit,
+            updated_at=Moment(entry.updated_at),
+        )
+
+
+@strawberry.type(name="Dataset")
+class DatasetType:
+    """A dataset as it is registered. `stale`: it was remembered while the store could not be asked."""
+
+    urn: str
+    display_name: str | None
+    description: str | None
+    tier: Tier
+    owner_team: str
+    status: DatasetStatus
+    source: DatasetSourceType | None
+    schema_binding: SchemaBindingType | None
+    contract_binding: ContractBindingType | None
+    slos: SlosType | None
+    tags: list[TagType]
+    config_version: int
+    created_at: Moment | None
+    updated_at: Moment | None
+    stale: bool
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> DatasetType:
+        return cls(
+            urn=dataset.dataset_urn,
+            display_name=dataset.display_name or None,
+            description=dataset.description or None,
+            tier=dataset.tier,
+            owner_team=dataset.owner_team,
+            status=dataset.status,
+            source=DatasetSourceType.of(dataset.source),
+            schema_binding=SchemaBindingType.of(dataset.schema_binding),
+            contract_binding=ContractBindingType.of(dataset.contract_binding),
+            slos=SlosType.of(dataset.slos),
+            tags=[TagType(key=key, value=value) for key, value in sorted(dataset.tags.items())],
+            config_version=whole(dataset.config_version),
+            created_at=maybe_moment(dataset.created_at),
+            updated_at=maybe_moment(dataset.updated_at),
+            stale=dataset.stale,
+        )
+
+    @reads("Its signals as they stand.")
+    async def signals(self, info: Info) -> list[SignalStateType]:
+        found = await info.context.loaders.signals.load(self.urn)
+        return [SignalStateType.of(each) for each in found]
+
+    @reads("Its incidents that are not over, of the newest twenty.")
+    async def open_incidents(self, info: Info) -> list[IncidentType]:
+        found = await info.context.loaders.open_incidents.load(self.urn)
+        return [IncidentType.of(each, info.context) for each in found]
+
+    @reads("Who writes it; at most a hundred.")
+    async def writers(self, info: Info) -> list[LineageEntryType]:
+        found = await info.context.loaders.entries.load((EdgeKind.DATASET_WRITE, self.urn))
+        return [LineageEntryType.of(each) for each in found]
+
+    @reads("Who reads it; at most a hundred.")
+    async def readers(self, info: Info) -> list[LineageEntryType]:
+        found = await info.context.loaders.entries.load((EdgeKind.DATASET_READ, self.urn))
+        return [LineageEntryType.of(each) for each in found]
+
+    @reads("What was said of it before, the newest first.")
+    async def versions(self, info: Info, first: int = VERSIONS_DEFAULT) -> list[DatasetVersionType]:
+        info.context.check_time()
+        found = info.context.health.registry.history(self.urn, limit=page_size(first, "first")).versions
+        return [
+            DatasetVersionType(
+                config_version=whole(each.config_version),
+                tier=each.tier,
+                owner_team=each.owner_team,
+                updated_at=Moment(each.updated_at),
+                updated_by=each.updated_by,
+            )
+            for each in found
+        ]
+
+
+async def found_incident(context: Context, incident_id: str, *, is_named: bool = False) -> IncidentType | None:
+    """Return an incident, or None. Raises `ForbiddenError` for one of a dataset that is not in scope.
+
+    With `is_named` its id was given by who asks, and may be so new that not every replica has it.
+    """
+    found = await context.loaders.incidents.load(incident_id)
+    if found is None and is_named:
+        context.check_time()
+        with suppress(NotFoundError):
+            found = context.health.incidents.get(incident_id)
+    if found is None:
+        return None
+    context.require(Permission.INCIDENT_READ, found.primary_dataset_urn)
+    return IncidentType.of(found, context)
+
+
+async def _dataset(context: Context, urn: str) -> DatasetType | None:
+    found = await context.loaders.datasets.load(urn)
+    if found is None:
+        return None
+    context.require(Permission.DATASET_READ, found.dataset_urn)
+    return DatasetType.of(found)

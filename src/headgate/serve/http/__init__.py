@@ -1,0 +1,1 @@
+"""Http: say here what this part is for."""

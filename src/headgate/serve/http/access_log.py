@@ -1,0 +1,113 @@
+"""What surrounds every HTTP request: a correlation id, a span, a log line and a count."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Final
+
+import structlog
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from headgate.clock import Clock
+from headgate.ids import IdMaker
+from headgate.serve.http.problem import Problem, send_problem
+from headgate.serve.metrics import ApiMeters
+from headgate.telemetry import Tracing, correlated, is_correlation_id
+
+CORRELATION_HEADER: Final = b"x-correlation-id"
+# A browser must not take what we say is JSON for a script or a page.
+_NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+# Machines ask these every few seconds; at the usual level their lines would bury the others.
+_QUIET: Final = ("/health", "/metrics")
+_CUT_OFF: Final = "the server stopped before the request was finished; find out what was done before you repeat it"
+_log = structlog.get_logger(__name__)
+
+
+class Access:
+    """An ASGI application that watches over the one behind it."""
+
+    def __init__(
+        self, app: ASGIApp, *, tracing: Tracing, registry: CollectorRegistry, meters: ApiMeters, clock: Clock
+    ) -> None:
+        self._app = app
+        self._meters = meters
+        self._tracing = tracing
+        self._clock = clock
+        self._ids = IdMaker(clock)
+        self._requests = Counter(
+            "headgate_http_requests", "Requests answered.", ["method", "route", "status"], registry=registry
+        )
+        self._seconds = Histogram(
+            "headgate_http_request_seconds",
+            "Time from a request to its answer.",
+            ["method", "route"],
+            registry=registry,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        given = headers.get(CORRELATION_HEADER.decode(), "")
+        identifier = given if is_correlation_id(given) else self._ids.make("req")
+        with (
+            correlated(identifier),
+            self._tracing.span("http.request", parent=headers, method=scope["method"], path=scope["path"]) as span,
+        ):
+            status = await self._watch(scope, receive, send, identifier)
+            span.set_attribute("status", status)
+
+    async def _watch(self, scope: HTTPScope, receive: Receive, send: Send, identifier: str) -> int:
+        started_at = self._clock.monotonic()
+        status: int | None = None
+
+        async def send_marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                marks = [(CORRELATION_HEADER, identifier.encode("latin-1")), _NO_SNIFFING]
+                message["headers"] = [*message["headers"], *marks]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_marked)
+        except asyncio.CancelledError:
+            # Only a server that has drained for too long cancels requests, and nothing runs after this one's answer.
+            if status is not None:
+                raise
+            await send_problem(send_marked, Problem.of(503, "draining", _CUT_OFF), {"connection": "close"})
+        finally:
+            self._record(scope, status or 500, self._clock.monotonic() - started_at)
+        return status or 500
+
+    def _record(self, scope: HTTPScope, status: int, seconds: float) -> None:
+        # The pattern of the route, not its path, or every id in a path would be a time series of its own.
+        route = scope.get("path_template") or "unmatched"
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self._requests.labels(method, route, status).inc()
+        self._seconds.labels(method, route).observe(seconds)
+        api = _api(route)
+        if api is not None:
+            self._meters.record(api, f"{method} {route}", str(scope.get("api_status", status)), seconds)
+        is_quiet = route.startswith(_QUIET) and status < HTTPStatus.BAD_REQUEST
+        write = _log.debug if is_quiet else _log.info
+        write(
+            "request",
+            action="http.request",
+            method=scope["method"],
+            path=scope["path"],
+            status=status,
+            milliseconds=round(seconds * 1000, 1),
+        )
+
+
+def _api(route: str) -> str | None:
+    """Return which API a route belongs to: pages, health and what users serve are none."""
+    if route.startswith("/api/"):
+        return "rest"
+    return "graphql" if route == "/graphql" else None

@@ -1,0 +1,100 @@
+"""Who calls: found out once for each request, before anything else is done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from headgate.auth.authenticator import Authenticator
+from headgate.auth.principals import LOCAL, Principal
+from headgate.errors import HeadgateError, TransientError, UnauthenticatedError
+from headgate.serve.http.problem import CHALLENGE, Problem, retry_after, send_problem
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.settings import is_loopback
+
+_CREDENTIALS: Final = "authorization"
+
+
+class Identity:
+    """An ASGI application that names the caller to the one behind it, as `scope["principal"]`.
+
+    One without credentials is None there: each route says whether that will do. Credentials that are not good are
+    refused here.
+    """
+
+    def __init__(self, app: ASGIApp, authenticator: Authenticator, pool: WorkPool, *, is_tls: bool = False) -> None:
+        self._app = app
+        self._authenticator = authenticator
+        self._pool = pool
+        self._is_tls = is_tls
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == ScopeType.HTTP:
+            headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+            client: Any = scope.get("client")
+            is_near = client is None or is_loopback(client[0])
+            try:
+                principal = await self._principal(headers, is_near=is_near)
+            except HeadgateError as exc:
+                await send_problem(send, Problem.of(exc.http_status, exc.code, exc.message), _headers(exc))
+                return
+            scope["principal"] = principal  # type: ignore[typeddict-unknown-key]  # ours
+        await self._app(scope, receive, send)
+
+    async def _principal(self, headers: list[tuple[str, str]], *, is_near: bool) -> Principal | None:
+        has_any = any(name == "authorization" for name, _ in headers)
+        try:
+            known = self._authenticator.remembered(headers, is_loopback_peer=is_near, is_tls=self._is_tls)
+        except UnauthenticatedError:
+            if has_any:
+                raise
+            return None
+        if known is not None:
+            return known
+        return await self._pool.run(
+            lambda: self._authenticator.principal(headers, is_loopback_peer=is_near, is_tls=self._is_tls)
+        )
+
+
+def caller(authenticator: Authenticator, headers: Mapping[str, str], peer: str, *, is_tls: bool) -> Principal | None:
+    """Return who makes a call, or None for one without credentials. Raises `UnauthenticatedError`.
+
+    `peer` is as gRPC writes it, such as `ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000` or `unix:...`, or without the kind.
+    """
+    is_near = _is_near(peer)
+    if _CREDENTIALS in headers:
+        return authenticator.principal(headers.items(), is_loopback_peer=is_near, is_tls=is_tls)
+    # Nothing else of what was sent matters, and most callers are local programs.
+    return LOCAL if authenticator.admits_anonymous(is_loopback_peer=is_near) else None
+
+
+def known_caller(
+    authenticator: Authenticator, headers: Mapping[str, str], peer: str, *, is_tls: bool
+) -> Principal | None:
+    """Return who makes a call if that is known without waiting for anything, else None.
+
+    Raises `UnauthenticatedError` for credentials that are not good.
+    """
+    is_near = _is_near(peer)
+    if _CREDENTIALS in headers:
+        return authenticator.remembered(headers.items(), is_loopback_peer=is_near, is_tls=is_tls)
+    return LOCAL if authenticator.admits_anonymous(is_loopback_peer=is_near) else None
+
+
+@lru_cache(maxsize=1024)
+def _is_near(peer: str) -> bool:
+    # Asked for every call, of a few connections again and again.
+    if peer.startswith("unix:"):
+        return True
+    address = peer.removeprefix("ipv4:").removeprefix("ipv6:").replace("%5B", "[").replace("%5D", "]")
+    return is_loopback(address.rpartition(":")[0])
+
+
+def _headers(error: HeadgateError) -> dict[str, str]:
+    if isinstance(error, TransientError):
+        return retry_after(error.retry_after_seconds)
+    return {**CHALLENGE, "connection": "close"}

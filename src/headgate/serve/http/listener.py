@@ -1,0 +1,102 @@
+"""The HTTP port: a socket that is taken at once, and uvicorn on it without its own ideas about signals and logs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from typing import Final
+
+import uvicorn
+from litestar.types import ASGIApp
+
+from headgate.errors import SettingsError
+from headgate.serve.http.protocol import Heads, protocol_of
+from headgate.serve.http.tls import Tls
+from headgate.settings import Address
+
+_BACKLOG: Final = 512
+
+
+class HttpServer:
+    """Serves an ASGI application on one address."""
+
+    def __init__(self, address: Address, *, tls: Tls | None = None) -> None:
+        """Listen on `address`. Raises `SettingsError` if the port is taken or the address is not this machine's."""
+        self._tls = tls
+        self._socket = _listen(address)
+        self.address = Address(address.host, self._socket.getsockname()[1])
+        self._uvicorn: _Uvicorn | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self, app: ASGIApp, *, grace_seconds: float) -> asyncio.Task[None]:
+        """Return, once requests are answered, the task that answers them. It ends when the server is drained."""
+        config = uvicorn.Config(
+            app,
+            http=protocol_of(Heads()),
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=max(1, int(grace_seconds)),
+        )
+        self._uvicorn = _Uvicorn(config, None if self._tls is None else self._tls.context)
+        self._serving = asyncio.create_task(self._uvicorn.serve([self._socket]))
+        started = asyncio.create_task(self._uvicorn.listening.wait())
+        await asyncio.wait({started, self._serving}, return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if self._serving.done():
+            await self._serving
+        return self._serving
+
+    async def drain(self) -> None:
+        """Stop accepting, finish the requests under way, and return; what takes longer than the grace is cut off."""
+        if self._uvicorn is not None and self._serving is not None:
+            self._uvicorn.should_exit = True
+            await self._serving
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _Uvicorn(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+        self._tls = tls
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # Ours rather than one that uvicorn makes from files: it was checked before anything was started.
+        self.config.ssl = self._tls
+        await super().startup(sockets)
+        self.listening.set()
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        # Signals belong to `headgate.serve.stop`: they end both ports, not this one alone.
+        return contextlib.nullcontext()
+
+
+def _listen(address: Address) -> socket.socket:
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as exc:
+        raise SettingsError(f"http = {address}: this host name is not known here; correct --http HOST:PORT") from exc
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        # Listening at once, not when the rest is ready: two processes may both bind, but only one can listen.
+        listener.listen(_BACKLOG)
+    except OSError as exc:
+        listener.close()
+        raise SettingsError(
+            f"http = {address}: cannot listen there: {exc.strerror}; stop what listens on port {address.port}, "
+            "or choose another with --http HOST:PORT (port 0 picks a free one)"
+        ) from exc
+    return listener

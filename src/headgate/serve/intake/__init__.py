@@ -1,0 +1,1 @@
+"""Intake: say here what this part is for."""

@@ -1,0 +1,85 @@
+"""What is counted of every call of an API, whichever it is: how many there were, how they ended, how long they took.
+
+What the parts of the server count for themselves, as Prometheus metrics read when someone asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.serve.sweeper import Sweeper
+from headgate.store.cache.stats import COUNTERS, CacheStats
+from headgate.timings import Timing, Timings
+
+
+class ApiMeters(Collector):
+    """`api_request_count` and `api_latency`, by API, method and status: an HTTP status, or a code of gRPC."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._timings = Timings()
+        registry.register(self)
+
+    def record(self, api: str, method: str, status: str, seconds: float) -> None:
+        """Count a call. `method` is one of a bounded number of names."""
+        self._timings.add((api, method, status), seconds * 1000)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield both metrics."""
+        count = CounterMetricFamily(
+            "api_request_count", "Calls answered.", labels=["api_type", "method", "status_code"]
+        )
+        latency = HistogramMetricFamily(
+            "api_latency", "Milliseconds from a call to its answer.", labels=["api_type", "method"]
+        )
+        of_methods: dict[tuple[str, str], Timing] = {}
+        for (api, method, status), timing in self._timings.snapshot():
+            count.add_metric([api, method, status], timing.count)
+            known = of_methods.get((api, method))
+            of_methods[api, method] = timing if known is None else known + timing
+        for labels, timing in of_methods.items():
+            latency.add_metric(labels, timing.buckets(), timing.sum_ms)
+        yield count
+        yield latency
+
+
+class ServerCollector(Collector):
+    """Work that runs or waits, and what the sweepers did."""
+
+    def __init__(self, pool: WorkPool, sweepers: Sequence[Sweeper]) -> None:
+        self._pool = pool
+        self._sweepers = sweepers
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("headgate_work_accepted", "Blocking calls that run or wait.", value=self._pool.accepted)
+        deleted = CounterMetricFamily("headgate_swept", "Expired things deleted.", labels=["what"])
+        failures = CounterMetricFamily("headgate_sweep_failures", "Sweeps that failed.", labels=["what"])
+        for sweeper in self._sweepers:
+            deleted.add_metric([sweeper.what], sweeper.deleted)
+            failures.add_metric([sweeper.what], sweeper.failures)
+        yield deleted
+        yield failures
+
+
+class CacheCollector(Collector):
+    """What each kind of cache entry was asked for, and the share of reads it answered."""
+
+    def __init__(self, stats: CacheStats) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        rate = GaugeMetricFamily("headgate_cache_hit_rate", "Share of reads a layer answered fresh.", labels=["kind"])
+        counts = {
+            name: CounterMetricFamily(f"headgate_cache_{name}", f"Cache {name} since the start.", labels=["kind"])
+            for name in COUNTERS
+        }
+        for kind, values in self._stats.snapshot().items():
+            rate.add_metric([kind], self._stats.hit_rate(kind))
+            for name, value in values.items():
+                counts[name].add_metric([kind], value)
+        yield rate
+        yield from counts.values()

@@ -1,0 +1,1 @@
+"""Pages: say here what this part is for."""

@@ -1,0 +1,135 @@
+"""Periods: how the latest ones of a pipeline came out, as cells along a line and as a grid to choose from."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from headgate.health.model.timestamps import instant
+from headgate.pipelines.enums import JobEvent, RunStatus
+from headgate.pipelines.runs.rows import RunLog, Slot
+from headgate.serve.pages.labels import span, stamp
+
+HEIGHT: Final = 24
+_STEP: Final = 12
+_WIDTH: Final = 9
+
+
+class Mark(enum.StrEnum):
+    """What is drawn of a period."""
+
+    DONE = "done"
+    RUNNING = "running"
+    WAITING = "waiting"
+    HELD = "held"
+    FAILED = "failed"
+    MISSED = "missed"
+    SKIPPED = "skipped"
+
+
+# Told apart by height and by a sign too: not everyone sees the colours.
+_HEIGHTS: Final[Mapping[Mark, int]] = {
+    Mark.DONE: 8,
+    Mark.RUNNING: 14,
+    Mark.WAITING: 11,
+    Mark.HELD: 18,
+    Mark.FAILED: HEIGHT,
+    Mark.MISSED: HEIGHT,
+    Mark.SKIPPED: 4,
+}
+_SIGNS: Final[Mapping[Mark, str]] = {
+    Mark.DONE: "\N{HEAVY CHECK MARK}",
+    Mark.RUNNING: "\N{BLACK RIGHT-POINTING TRIANGLE}",
+    Mark.WAITING: "\N{HORIZONTAL ELLIPSIS}",
+    Mark.HELD: "\N{DOUBLE VERTICAL LINE}",
+    Mark.FAILED: "\N{HEAVY MULTIPLICATION X}",
+    Mark.MISSED: "!",
+    Mark.SKIPPED: "\N{EN DASH}",
+}
+
+
+class Cell(Struct, frozen=True, kw_only=True):
+    """One period: how it stands, and the run that it stands so by, if one was begun."""
+
+    slot: Slot
+    mark: Mark
+    title: str
+    run_id: str = ""
+
+    @property
+    def sign(self) -> str:
+        """A sign for how it stands."""
+        return _SIGNS[self.mark]
+
+    @property
+    def height(self) -> int:
+        """How high it is drawn."""
+        return _HEIGHTS[self.mark]
+
+
+class PeriodStrip(Struct, frozen=True):
+    """Cells along a line, the latest period last."""
+
+    cells: tuple[Cell, ...]
+    # How many there would be room for, so that the strips of a list end below each other.
+    room: int
+    height: int = HEIGHT
+    cell_width: int = _WIDTH
+
+    @property
+    def width(self) -> int:
+        """How wide all of it is."""
+        return self.room * _STEP
+
+    @property
+    def placed(self) -> list[tuple[int, Cell]]:
+        """The cells, each with where it begins."""
+        first = self.room - len(self.cells)
+        return [((first + index) * _STEP, cell) for index, cell in enumerate(self.cells)]
+
+    @property
+    def text(self) -> str:
+        """The same in words, for those who do not see it."""
+        counted = Counter(each.mark for each in self.cells)
+        said = ", ".join(f"{counted[each]} {each.value}" for each in Mark if counted[each])
+        last = f"; the latest, {self.cells[-1].title}" if self.cells else ""
+        return f"{said}{last}" if said else "no period was begun yet"
+
+
+def cells(logs: Iterable[RunLog], missed: Sequence[Slot], now_ms: int) -> list[Cell]:
+    """Return a cell for each period that was begun or missed, the latest period last."""
+    drawn = {log.slot: _cell(log, now_ms) for log in logs}
+    for slot in missed:
+        drawn.setdefault(slot, Cell(slot=slot, mark=Mark.MISSED, title=f"{slot.date}: missed, nothing has begun"))
+    return sorted(drawn.values(), key=lambda each: (each.slot.date, each.slot.schedule_id))
+
+
+def mark_of(log: RunLog) -> Mark:
+    """Return what is drawn of a period that something was begun or said of."""
+    if log.status.is_done:
+        return Mark.DONE
+    if log.status is RunStatus.CANCELLED:
+        return Mark.SKIPPED
+    if log.status is RunStatus.FAILED:
+        return Mark.FAILED
+    if log.hold is not None:
+        return Mark.HELD
+    return Mark.WAITING if log.status is RunStatus.PENDING else Mark.RUNNING
+
+
+def _cell(log: RunLog, now_ms: int) -> Cell:
+    return Cell(slot=log.slot, mark=mark_of(log), title=f"{log.date}: {_told(log, now_ms)}", run_id=log.run_id)
+
+
+def _told(log: RunLog, now_ms: int) -> str:
+    attempts = f", attempt {log.attempts}" if log.attempts > 1 else ""
+    if log.ended_at_ms is not None and (log.status.is_terminal or log.status.is_done):
+        exhausted = " (never became ready)" if log.event is JobEvent.VALIDATION_EXHAUSTED else ""
+        return f"{log.status.value}{exhausted} at {stamp(instant(log.ended_at_ms))}{attempts}"
+    held = f", held by {log.hold.by}" if log.hold is not None else ""
+    since_ms = log.begun_at_ms or log.updated_at_ms
+    return f"{log.status.value} for {span(max(0, now_ms - since_ms) / 1000)}{attempts}{held}"

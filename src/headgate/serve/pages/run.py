@@ -1,0 +1,167 @@
+"""The page of a run: what it was in for how long, what let it go or holds it, its job, and its other attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headgate.asl.executions import execution_id_of
+from headgate.health.model.timestamps import instant, milliseconds
+from headgate.pipelines.enums import RunStatus
+from headgate.pipelines.lifecycle.starter import MACHINE
+from headgate.pipelines.runs.rows import Slot
+from headgate.serve.pages.api_calls import Asking, Section, segment, twin
+from headgate.serve.pages.labels import command, span
+from headgate.serve.pages.pipelines import schedule_option, served
+
+SHOWN_MAX: Final = 50
+EVENTS_MAX: Final = 200
+WIDTH: Final = 1000
+_BAR_MIN: Final = 4.0
+# Events that a run causes come a little after it has ended.
+_AFTER_MS: Final = 600_000
+_WORKFLOW, _FAN_OUT = "workflow", "fan-out"
+
+
+class Phase(Struct, frozen=True, kw_only=True):
+    """A time in which a run was in one state. It has no width if it ended in it."""
+
+    status: str
+    since: str
+    lasted: str
+    x: float
+    width: float
+
+
+class RunPage(Struct, frozen=True, kw_only=True):
+    """All that is known of a run, each part as far as the caller may see it."""
+
+    run: Any
+    phases: list[Phase]
+    took: str
+    is_live: bool
+    is_latest: bool
+    why: Section
+    log: Section
+    evaluation: Any
+    jobs: list[Any]
+    events: list[Any]
+    events_missing: str
+    execution: str
+    execution_json: str
+    actions: tuple[tuple[str, str], ...]
+    commands: tuple[tuple[str, str], ...]
+    width: int = WIDTH
+
+
+def run_page(asking: Asking, run_id: str) -> RunPage:
+    """Return the page of a run. Raises `NotFoundError`, and as reading the run does."""
+    pipelines = served(asking)
+    run = asking.ask("GET /runs/{run_id}", path={"run_id": run_id})
+    slot = Slot(run["pipeline_id"], run["schedule_id"], run["date"])
+    path, schedule = {"id": slot.pipeline_id}, {"schedule": slot.schedule_id}
+    of_period = {**path, "date": slot.date}
+    log = asking.section("GET /pipelines/{id}/run-logs/{date}", path=of_period, query=schedule)
+    jobs = asking.section("GET /pipelines/{id}/run-logs/{date}/jobs", path=of_period, query=schedule)
+    events = asking.section("GET /pipelines/{id}/events", path=path, query=_time_of(run))
+    status = RunStatus(run["status"])
+    is_latest = log.value is None or log.value["run_id"] == run["run_id"]
+    execution = execution_id_of(MACHINE, run["execution"]) if run["execution"] else ""
+    # As it was when the run began, also if the pipeline is gone since.
+    stored = pipelines.definitions.find(slot.pipeline_id, run["definition_version"] or None)
+    option = () if stored is None else schedule_option(stored.pipeline, slot)
+    trigger = None if stored is None else stored.pipeline.trigger
+    return RunPage(
+        run=run,
+        phases=phases(run["transitions"], asking.now_ms, is_open=not status.is_terminal),
+        took="" if run["duration_ms"] is None else span(run["duration_ms"] / 1000),
+        is_live=not status.is_terminal and not status.is_done,
+        is_latest=is_latest,
+        why=asking.section("GET /pipelines/{id}/why", path=path, query={"date": slot.date, **schedule}),
+        log=log,
+        evaluation=_evaluation(asking, run),
+        jobs=[each for each in jobs.items("entries") if each["run_id"] == run["run_id"]],
+        events=[each for each in events.items("events") if each["run_id"] == run["run_id"]],
+        events_missing=events.missing,
+        execution=execution,
+        execution_json=twin(f"/machine-executions/{segment(execution)}") if execution else "",
+        actions=_actions(run, status, option),
+        commands=_commands(run, execution, "" if trigger is None else trigger.type),
+    )
+
+
+def phases(transitions: Sequence[Mapping[str, Any]], now_ms: int, *, is_open: bool) -> list[Phase]:
+    """Return the states of a run in their order, each as long as it lasted; one that is over has no length."""
+    if not transitions:
+        return []
+    starts = [milliseconds(each["at"]) for each in transitions]
+    end_ms = max(now_ms, starts[-1]) if is_open else starts[-1]
+    lengths = [stop - start for start, stop in zip(starts, [*starts[1:], end_ms], strict=True)]
+    # What is over in no time is drawn all the same; what took long gives it the room.
+    shown = len(lengths) if is_open else len(lengths) - 1
+    room = WIDTH - shown * _BAR_MIN
+    scale = room / max(1, end_ms - starts[0])
+    found: list[Phase] = []
+    x = 0.0
+    for index, (each, length_ms) in enumerate(zip(transitions, lengths, strict=True)):
+        is_over = index >= shown
+        width = 0.0 if is_over else _BAR_MIN + length_ms * scale
+        lasted = "" if is_over else _lasted(length_ms)
+        found.append(
+            Phase(status=each["status"], since=each["at"], lasted=lasted, x=round(x, 1), width=round(width, 1))
+        )
+        x += width
+    return found
+
+
+def _lasted(length_ms: int) -> str:
+    # Most of what is quick here is quicker than a second, and that is worth knowing.
+    return f"{length_ms} ms" if length_ms < 1_000 else span(length_ms / 1000)
+
+
+def _time_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    until = {"until": instant(milliseconds(run["ended_at"]) + _AFTER_MS)} if run["ended_at"] else {}
+    return {"since": run["created_at"], **until, "limit": EVENTS_MAX}
+
+
+def _evaluation(asking: Asking, run: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as the API shows it
+    """Return the evaluation that let a run go, or the last that was made for it; None if none is kept."""
+    found = asking.section(
+        "GET /pipelines/{id}/evaluations",
+        path={"id": run["pipeline_id"]},
+        query={"date": run["date"], "schedule": run["schedule_id"], "limit": SHOWN_MAX},
+    ).items("evaluations")
+    named = [each for each in found if each["evaluation_id"] == run["evaluation_id"]]
+    own = [each for each in found if each["run_id"] == run["run_id"]]
+    return next(iter((*named, *own)), None)
+
+
+def _actions(run: Mapping[str, Any], status: RunStatus, schedule: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    reason = ("--reason", "WHY")
+    if status.is_terminal or status.is_done:
+        name, date = run["pipeline_id"], run["date"]
+        return (("Do the period again", command("run", "rerun", name, "--date", date, *schedule, *reason)),)
+    cancel = ("End it and its job", command("run", "cancel", run["run_id"], *reason))
+    if status is RunStatus.PENDING:
+        period = (run["pipeline_id"], run["date"], *schedule, *reason)
+        return (("Start its job, ready or not", command("period", "force", *period)), cancel)
+    return (cancel, ("Say how its job ended", command("run", "complete", run["run_id"], "success")))
+
+
+def _commands(run: Mapping[str, Any], execution: str, trigger: str) -> tuple[tuple[str, str], ...]:
+    found = [("This page", command("run", "show", run["run_id"]))]
+    if execution:
+        found += [
+            ("Its lifecycle", command("asl", "describe", execution)),
+            ("Every step of it", command("asl", "history", execution)),
+        ]
+    if trigger == _FAN_OUT and run["job_id"]:
+        found += [
+            ("Its chunks", command("fanout", "show", run["job_id"])),
+            ("Follow them", command("fanout", "watch", run["job_id"])),
+        ]
+    if trigger == _WORKFLOW and run["job_id"]:
+        found.append(("Its job", command("execution", "show", run["job_id"])))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Rest: say here what this part is for."""

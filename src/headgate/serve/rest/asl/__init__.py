@@ -1,0 +1,1 @@
+"""Asl: say here what this part is for."""

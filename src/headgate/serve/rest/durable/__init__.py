@@ -1,0 +1,1 @@
+"""Durable: say here what this part is for."""

@@ -1,0 +1,222 @@
+"""Waiting for executions over HTTP: for a result, for an answer of their code, for whatever changes.
+
+No thread waits. Only queries run users' code in one, and so few at a time that the others are free for everyone else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+from litestar import Response
+from msgspec import Raw
+
+from headgate.durable.client.start_lookup import servers
+from headgate.durable.model import duration
+from headgate.durable.model.failures import describe
+from headgate.durable.model.history import AnswerUpdate, Status
+from headgate.durable.model.records import Execution
+from headgate.durable.replay.query_replay import QUERY_SECONDS
+from headgate.durable.service import Service
+from headgate.errors import ExecutionClosedError, HeadgateError, UnknownWorkflowError, UserError
+from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
+from headgate.serve.http.problem import Problem, response, retry_after
+from headgate.serve.http.raw_json import checked, error_view
+from headgate.serve.http.sse import ALIVE, ALIVE_SECONDS, MEDIA_TYPE, OPENING, message, stream, stream_seconds
+from headgate.serve.rest.durable.models import (
+    AnswerView,
+    Ask,
+    AskUpdate,
+    ExecutionSummary,
+    ResultQuery,
+    ResultView,
+    StreamQuery,
+    UpdateView,
+    path_of,
+    result_view,
+    summary,
+)
+from headgate.serve.runtime.concurrency_gate import Gate
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.serve.runtime.watch_hub import Watches
+
+WAIT_SECONDS_MAX: Final = 60.0
+QUERIES_MAX: Final = 8
+QUERY_WAIT_SECONDS: Final = 1.0
+# Commits of others wake as well; this is how soon to look without one.
+_LOOK_SECONDS: Final = 0.5
+# So many workers are named in an error.
+_NAMED_MAX: Final = 3
+
+
+def wait_operations(service: Service, pool: WorkPool, watches: Watches) -> list[Operation]:
+    """Return the operations that may take as long as their caller wishes."""
+    waits = _Waits(service, pool, watches)
+    one = "/executions/{id}"
+    return [
+        Operation(
+            "GET",
+            f"{one}/result",
+            "Wait for its end",
+            waits.result,
+            {200: ResultView, 202: ResultView},
+            query=ResultQuery,
+        ),
+        Operation("POST", f"{one}/queries", "Ask its code something", waits.query, {200: AnswerView}, body=Ask),
+        Operation(
+            "POST",
+            f"{one}/updates",
+            "Have an update handler answer",
+            waits.update,
+            {200: UpdateView, 202: UpdateView},
+            body=AskUpdate,
+        ),
+        Operation(
+            "GET",
+            f"{one}/updates/{{update_id}}",
+            "Look for an update's answer",
+            waits.answer,
+            {200: UpdateView, 202: UpdateView},
+        ),
+        Operation(
+            "GET",
+            f"{one}/watch",
+            "Follow its changes as server-sent events",
+            waits.watch,
+            {200: ExecutionSummary},
+            query=StreamQuery,
+            answer_media=MEDIA_TYPE,
+        ),
+    ]
+
+
+class _Waits:
+    def __init__(self, service: Service, pool: WorkPool, watches: Watches) -> None:
+        self._service = service
+        self._client = service.client
+        self._pool = pool
+        self._watches = watches
+        self._queries = Gate(pool, "queries", calls_max=QUERIES_MAX, wait_seconds=QUERY_WAIT_SECONDS)
+
+    async def query(self, call: Call[Ask, NoQuery]) -> Answer | Response[Any]:
+        body, execution_id = call.body, call.path["id"]
+        input = checked(body.input, f"input of query {body.name}")
+        ask = partial(self._client.query, execution_id, body.name, input, timeout_seconds=QUERY_SECONDS)
+        try:
+            found = await self._queries.run(ask)
+        except UnknownWorkflowError as exc:
+            raise await self._pool.run(partial(self._without_code, execution_id)) from exc
+        except HeadgateError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever user code raises is its answer
+            info = describe(exc)
+            return response(Problem.of(422, "query_failed", f"query {body.name}: {info}", errors=[error_view(info)]))
+        return Answer(AnswerView(found))
+
+    async def result(self, call: Call[None, ResultQuery]) -> Answer:
+        wait_seconds = _wait_seconds(call.query.wait)
+        give_up_at = _now() + wait_seconds
+        row = await self._get(call.path["id"])
+        while not row.status.is_closed:
+            left = give_up_at - _now()
+            # One that is stuck waits for whoever asks, not the other way round.
+            if left <= 0 or self._watches.is_stopping or row.status is Status.STUCK:
+                return Answer(result_view(row), 202, retry_after(1))
+            row = await self._watches.changed(row.execution_id, row.version, left) or row
+        return Answer(result_view(row))
+
+    async def update(self, call: Call[AskUpdate, NoQuery]) -> Answer | Response[Any]:
+        body, execution_id = call.body, call.path["id"]
+        give_up_at = _now() + _wait_seconds(body.wait)
+        input = checked(body.input, f"input of update {body.name}")
+        update_id = await self._pool.run(lambda: self._client.ask_update(execution_id, body.name, input))
+        while True:
+            answer = await self._pool.run(partial(self._answered, execution_id, update_id))
+            if answer is not None:
+                return _update_answer(update_id, answer)
+            left = give_up_at - _now()
+            if left <= 0 or self._watches.is_stopping:
+                return _pending(execution_id, update_id)
+            await self._watches.committed(min(left, _LOOK_SECONDS))
+
+    def answer(self, call: Call[None, NoQuery]) -> Answer | Response[Any]:
+        execution_id, update_id = call.path["id"], call.path["update_id"]
+        answer = self._answered(execution_id, update_id)
+        return _pending(execution_id, update_id) if answer is None else _update_answer(update_id, answer)
+
+    async def watch(self, call: Call[None, StreamQuery]) -> Response[Any]:
+        ends_at = _now() + stream_seconds(call.query.seconds)
+        # Before the answer begins: afterwards it is too late to say that there is no such execution.
+        row = await self._get(call.path["id"])
+        return stream(self._changes(row, ends_at))
+
+    async def _changes(self, row: Execution, ends_at: float) -> AsyncIterator[bytes]:
+        yield OPENING
+        yield message("state", summary(row), id=str(row.version))
+        while not row.status.is_closed and _now() < ends_at and not self._watches.is_stopping:
+            wait_seconds = min(ALIVE_SECONDS, ends_at - _now())
+            try:
+                after = await self._watches.changed(row.execution_id, row.version, wait_seconds)
+            except HeadgateError:
+                return  # Too late for another answer. Who comes back is told.
+            if after is None:
+                yield ALIVE
+            else:
+                row = after
+                yield message("state", summary(row), id=str(row.version))
+        if row.status.is_closed:
+            yield message("end", result_view(row))
+
+    def _without_code(self, execution_id: str) -> UnknownWorkflowError:
+        """Return the error of a query that only the code of the workflow could answer, which is not here."""
+        workflow = self._client.get(execution_id).workflow
+        found = servers(self._service.store, workflow, int(self._service.clock.seconds() * 1000))
+        fact = f"execution {execution_id}: the code of workflow {workflow!r}, which answers queries, is not loaded here"
+        if not found:
+            return UnknownWorkflowError(f"{fact}, and no live worker has it; start the server with --app")
+        who = ", ".join(f"{each.worker_id} (app {each.app}, {each.host} {each.pid})" for each in found[:_NAMED_MAX])
+        return UnknownWorkflowError(
+            f"{fact} but by worker {who}; start the server with --app MODULE:APP of app {found[0].app}, "
+            "or ask by an update, which its worker answers"
+        )
+
+    async def _get(self, execution_id: str) -> Execution:
+        return await self._pool.run(lambda: self._client.get(execution_id))
+
+    def _answered(self, execution_id: str, update_id: str) -> AnswerUpdate | None:
+        """Return the answer, or None as long as there may be one. Raises `ExecutionClosedError`, `NotFoundError`."""
+        # Read before the answer: an execution that has ended has given all its answers.
+        row = self._client.get(execution_id)
+        answer = self._client.update_answer(execution_id, update_id)
+        if answer is None and row.status.is_closed and row.dispatched is None:
+            raise ExecutionClosedError(
+                f"execution {execution_id}: it has ended ({row.status.value}) without an answer to the update"
+            )
+        return answer
+
+
+def _update_answer(update_id: str, answer: AnswerUpdate) -> Answer | Response[Any]:
+    if answer.error is None:
+        return Answer(UpdateView(update_id, result=Raw(bytes(answer.result))))
+    code = "update_rejected" if answer.rejected else "update_failed"
+    return response(Problem.of(422, code, f"update: {answer.error}", errors=[error_view(answer.error)]))
+
+
+def _pending(execution_id: str, update_id: str) -> Answer:
+    place = quote(update_id, safe="")
+    headers = {"location": f"{path_of(execution_id)}/updates/{place}", **retry_after(1)}
+    return Answer(UpdateView(update_id, pending=True), 202, headers)
+
+
+def _wait_seconds(given: duration.Duration) -> float:
+    seconds = duration.seconds(given, name="wait")
+    if seconds > WAIT_SECONDS_MAX:
+        raise UserError(f"wait {given!r}: at most {WAIT_SECONDS_MAX:g}s at a time; ask again")
+    return seconds
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

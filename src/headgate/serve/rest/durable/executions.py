@@ -1,0 +1,303 @@
+"""Executions over HTTP: started, listed, described, told things, and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, Final
+
+from litestar.types import ControllerRouterHandler
+from msgspec import Raw, Struct
+
+from headgate.auth.roles import Permission
+from headgate.durable.client.blocked_on import Pending
+from headgate.durable.client.start_lookup import OURS, servers
+from headgate.durable.engine.membership import list_members
+from headgate.durable.model.duration import optional_seconds
+from headgate.durable.model.history import Status
+from headgate.durable.model.records import Execution, instant
+from headgate.durable.service import Service
+from headgate.errors import NotFoundError, UnknownWorkflowError, UserError
+from headgate.serve.http.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.raw_json import checked, idempotency_key
+from headgate.serve.rest.durable.execution_bulk import bulk_operations
+from headgate.serve.rest.durable.execution_waits import wait_operations
+from headgate.serve.rest.durable.models import (
+    Accepted,
+    ExecutionPage,
+    ExecutionView,
+    HistoryPage,
+    HistoryQuery,
+    ListQuery,
+    Log,
+    LogLine,
+    LogQuery,
+    SendSignal,
+    SignalWithStart,
+    StartedView,
+    StartExecution,
+    TurnView,
+    Why,
+    path_of,
+    summary,
+    turn_view,
+    view,
+)
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.serve.runtime.watch_hub import Watches
+
+_PART: Final = Part(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
+
+# A page of history ends early when it is this large.
+HISTORY_BYTES_MAX: Final = 8_000_000
+
+
+class WorkflowView(Struct, frozen=True, omit_defaults=True):
+    """A workflow that can be started here, or that workers elsewhere serve."""
+
+    name: str
+    loaded: bool
+    live_workers: int
+    description: str = ""
+    timeout_seconds: float | None = None
+    retention_seconds: float | None = None
+
+
+class WorkflowPage(Struct, frozen=True):
+    """All workflows that are known."""
+
+    workflows: list[WorkflowView]
+
+
+def execution_routes(
+    service: Service, pool: WorkPool, *, watches: Watches | None = None
+) -> list[ControllerRouterHandler]:
+    """Return the routes of workflows and executions."""
+    watches = watches if watches is not None else Watches(service.store)
+    executions = Executions(service)
+    operations = [
+        *executions.operations(),
+        *bulk_operations(service),
+        *wait_operations(service, pool, watches),
+    ]
+    return operation_routes(operations, pool, _PART)
+
+
+class Executions:
+    """What can be asked of executions without waiting."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._client = service.client
+        self._pending = Pending(service.store, service.clock)
+
+    def operations(self) -> list[Operation]:
+        """Return each with its path and types."""
+        one = "/executions/{id}"
+        accepted = {202: Accepted}
+        return [
+            Operation("GET", "/workflows", "Workflows that are known", self.workflows, {200: WorkflowPage}),
+            Operation(
+                "POST",
+                "/executions",
+                "Start an execution",
+                self.start,
+                {201: StartedView, 200: StartedView},
+                body=StartExecution,
+            ),
+            Operation(
+                "POST",
+                "/executions/signal-with-start",
+                "Send a signal, starting the execution if it is not open",
+                self.signal_with_start,
+                {201: StartedView, 200: StartedView},
+                body=SignalWithStart,
+            ),
+            Operation("GET", "/executions", "List executions", self.ls, {200: ExecutionPage}, query=ListQuery),
+            Operation(
+                "GET", one, "Describe an execution, and what it waits for", self.show, {200: ExecutionView, 304: None}
+            ),
+            Operation("GET", f"{one}/history", "Show its turns", self.history, {200: HistoryPage}, query=HistoryQuery),
+            Operation("GET", f"{one}/logs", "Show what it logged", self.logs, {200: Log}, query=LogQuery),
+            Operation("POST", f"{one}/signals", "Send it a signal", self.signal, accepted, body=SendSignal),
+            Operation("POST", f"{one}/cancel", "Ask it to end", self.cancel, accepted, body=Why),
+            Operation("POST", f"{one}/terminate", "End it without asking its code", self.terminate, accepted, body=Why),
+            Operation("POST", f"{one}/redrive", "Let it go on when it is stuck", self.redrive, accepted),
+            Operation("POST", f"{one}/retry", "Run it again from its beginning", self.retry, {201: StartedView}),
+        ]
+
+    # Starting.
+
+    def start(self, call: Call[StartExecution, NoQuery]) -> Answer:
+        body = call.body
+        handle = self._client.start(
+            body.workflow,
+            self._input(body.workflow, body.input),
+            execution_id=body.id if body.id is not None else idempotency_key(call.headers),
+            reuse=body.reuse,
+            tags=body.tags,
+            memo=checked(body.memo, "memo"),
+            timeout_seconds=optional_seconds(body.timeout, name="timeout"),
+            delay_seconds=optional_seconds(body.delay, name="delay"),
+        )
+        return _started(handle.id, body.workflow, created=handle.was_started)
+
+    def signal_with_start(self, call: Call[SignalWithStart, NoQuery]) -> Answer:
+        body = call.body
+        handle = self._client.signal_with_start(
+            body.workflow,
+            self._input(body.workflow, body.input),
+            body.name,
+            checked(body.payload, f"payload of signal {body.name}"),
+            execution_id=body.id,
+            tags=body.tags,
+            signal_id=body.signal_id if body.signal_id is not None else idempotency_key(call.headers),
+            reuse=body.reuse,
+        )
+        return _started(handle.id, body.workflow, created=handle.was_started)
+
+    def retry(self, call: Call[None, NoQuery]) -> Answer:
+        handle = self._client.retry(call.path["id"])
+        return _started(handle.id, self._client.get(handle.id).workflow, created=True)
+
+    def _input(self, workflow: str, given: Raw) -> Raw:
+        """Return the input, held against the parameters of the workflow: later it could only get stuck.
+
+        Where the code is elsewhere, only the worker that has it can tell.
+        """
+        definition = self._service.app.workflows.get(workflow)
+        what = f"input of workflow {workflow}"
+        input = checked(given, what)
+        if definition is not None:
+            definition.signature.unpack(input, what=what)
+        return input
+
+    # Asking.
+
+    def workflows(self, _call: Call[None, NoQuery]) -> Answer:
+        now_ms = int(self._service.clock.seconds() * 1000)
+        served: dict[str, int] = {}
+        for member in list_members(self._service.store):
+            for name in member.workflows if member.seems_alive(now_ms) else ():
+                served[name] = served.get(name, 0) + 1
+        loaded = self._service.app.workflows
+        views = []
+        for name in sorted(each for each in {*loaded, *served} if not each.startswith(OURS)):
+            if name in loaded:
+                one = loaded[name]
+                about = (one.function.__doc__ or "").strip().partition("\n")[0]
+                limits = (one.timeout_seconds, one.retention_seconds)
+                views.append(WorkflowView(name, True, served.get(name, 0), about, *limits))  # noqa: FBT003
+            else:
+                views.append(WorkflowView(name, False, served[name]))  # noqa: FBT003
+        return Answer(WorkflowPage(views))
+
+    def ls(self, call: Call[None, ListQuery]) -> Answer:
+        asked = call.query
+        tags = _tags(asked.tag)
+        ascending = asked.order == "oldest"
+        if asked.status is None and asked.workflow is None and asked.parent is None:
+            if asked.cursor is not None:
+                raise UserError("cursor: only a list by status, workflow or parent has pages; give one of these")
+            return Answer(ExecutionPage([summary(row) for row in self._latest(tags, asked.limit, ascending=ascending)]))
+        listing = self._client.list(
+            status=asked.status,
+            workflow=asked.workflow,
+            parent_id=asked.parent,
+            tags=tags,
+            limit=asked.limit,
+            cursor=asked.cursor,
+            ascending=ascending,
+        )
+        return Answer(ExecutionPage([summary(row) for row in listing.executions], listing.cursor))
+
+    def show(self, call: Call[None, NoQuery]) -> Answer:
+        row = self._client.get(call.path["id"])
+        tag = f'"{row.version}"'
+        if call.headers.get("if-none-match") == tag:
+            return Answer(status=304, headers={"etag": tag})
+        return Answer(view(row, self._started_with(row), self._pending.waits(row)), headers={"etag": tag})
+
+    def history(self, call: Call[None, HistoryQuery]) -> Answer:
+        row = self._client.get(call.path["id"])
+        turns: list[TurnView] = []
+        bytes_left = HISTORY_BYTES_MAX
+        for turn in islice(self._client.history(row.execution_id, after=call.query.after), call.query.limit):
+            shown = turn_view(turn)
+            bytes_left -= sum(map(len, [*shown.events, *shown.commands]))
+            if turns and bytes_left < 0:
+                break
+            turns.append(shown)
+        has_more = bool(turns) and turns[-1].turn < row.turn
+        next_after = turns[-1].turn if has_more else None
+        return Answer(HistoryPage(row.execution_id, row.workflow, turns, next_after))
+
+    def logs(self, call: Call[None, LogQuery]) -> Answer:
+        page = self._client.log_page(call.path["id"], limit=call.query.limit, cursor=call.query.cursor)
+        lines = [LogLine(instant(note.at_ms), note.level, note.source, note.text) for note in page.notes]
+        return Answer(Log(lines, page.cursor))
+
+    def _started_with(self, row: Execution) -> Raw | None:
+        try:
+            return self._client.started(row).input
+        except NotFoundError:
+            return None  # Its first turn has not been taken yet.
+
+    def _latest(self, tags: Mapping[str, str] | None, limit: int, *, ascending: bool) -> list[Execution]:
+        """Return the newest or oldest of all: there is an index by status, and there are few statuses."""
+        rows = [
+            row
+            for status in Status
+            for row in self._client.list(status=status, tags=tags, limit=limit, ascending=ascending).executions
+        ]
+        rows.sort(key=lambda row: (row.started_at, row.execution_id), reverse=not ascending)
+        return rows[:limit]
+
+    # Telling.
+
+    def signal(self, call: Call[SendSignal, NoQuery]) -> Answer:
+        body = call.body
+        value = checked(body.payload, f"payload of signal {body.name}")
+        signal_id = body.id if body.id is not None else idempotency_key(call.headers)
+        self._client.signal(call.path["id"], body.name, value, signal_id=signal_id)
+        return _accepted(call)
+
+    def cancel(self, call: Call[Why, NoQuery]) -> Answer:
+        self._client.cancel(call.path["id"], call.body.reason)
+        return _accepted(call)
+
+    def terminate(self, call: Call[Why, NoQuery]) -> Answer:
+        self._client.terminate(call.path["id"], call.body.reason)
+        return _accepted(call)
+
+    def redrive(self, call: Call[None, NoQuery]) -> Answer:
+        self._client.redrive(call.path["id"])
+        return _accepted(call)
+
+
+def require_workflow(service: Service, workflow: str) -> None:
+    """Raise `UnknownWorkflowError` if neither the app here nor any live worker has a workflow of this name."""
+    now_ms = int(service.clock.seconds() * 1000)
+    if workflow not in service.app.workflows and not servers(service.store, workflow, now_ms):
+        raise UnknownWorkflowError(
+            f"workflow {workflow!r}: neither this server nor a live worker has it; see 'headgate workflow ls'"
+        )
+
+
+def _started(execution_id: str, workflow: str, *, created: bool) -> Answer:
+    headers = {"location": path_of(execution_id)}
+    return Answer(StartedView(execution_id, workflow, created), 201 if created else 200, headers)
+
+
+def _accepted(call: Call[Any, Any]) -> Answer:
+    return Answer(Accepted(call.path["id"]), 202)
+
+
+def _tags(given: list[str]) -> dict[str, str] | None:
+    tags = {}
+    for text in given:
+        name, separator, value = text.partition(":")
+        if not separator or not name:
+            raise UserError(f"tag {text[:80]!r}: write name:value")
+        tags[name] = value
+    return tags or None

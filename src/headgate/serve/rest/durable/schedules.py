@@ -1,0 +1,340 @@
+"""Schedules over HTTP: made, changed, paused, triggered, filled in and looked ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Final
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
+
+import msgspec
+from litestar.types import ControllerRouterHandler
+from msgspec import Meta, Raw, Struct
+
+from headgate.auth.roles import Permission
+from headgate.durable.model.duration import optional_seconds, seconds
+from headgate.durable.model.records import instant
+from headgate.durable.schedules import cron
+from headgate.durable.schedules.cron import Recurrence
+from headgate.durable.schedules.schedules import PREVIEW_MAX
+from headgate.durable.schedules.slots import Backfill, CatchUp, Fire, Overlap, Schedule, Spec, moment
+from headgate.durable.service import Service
+from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.preconditions import etag, matching
+from headgate.serve.http.problem import Problem
+from headgate.serve.http.raw_json import checked, idempotency_key, missing
+from headgate.serve.rest.durable.executions import require_workflow
+from headgate.serve.rest.durable.models import Duration, Limit, Reason
+from headgate.serve.runtime.thread_pool import WorkPool
+
+_PART: Final = Part(Permission.SCHEDULE_READ, Permission.SCHEDULE_WRITE)
+
+Moment = Annotated[datetime, Meta(tz=True)]
+
+
+class ScheduleSpec(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is started when. `cron` is an expression, a name such as @hourly, or an interval such as `every 15m`."""
+
+    workflow: str
+    cron: str
+    zone: str = "UTC"
+    start: Moment | None = None
+    end: Moment | None = None
+    jitter: Duration = 0.0
+    input: Raw = msgspec.field(default_factory=missing)
+    overlap: Overlap = Overlap.SKIP
+    catchup: CatchUp = CatchUp.LAST
+    catchup_window: Duration = "7d"
+    tags: dict[str, str] = {}
+    timeout: Duration | None = None
+    retention: Duration | None = None
+
+
+class NewSchedule(ScheduleSpec, forbid_unknown_fields=True, kw_only=True):
+    """A schedule to make, paused if so wished."""
+
+    id: str
+    paused: bool = False
+    reason: Reason = ""
+
+
+class PauseSchedule(Struct, forbid_unknown_fields=True):
+    """Why it is paused."""
+
+    reason: Reason = ""
+
+
+class TriggerSchedule(Struct, forbid_unknown_fields=True):
+    """A start by hand. With an id, or an Idempotency-Key, asking again starts nothing more."""
+
+    overlap: Overlap = Overlap.ALLOW
+    id: str | None = None
+
+
+class BackfillSchedule(Struct, forbid_unknown_fields=True):
+    """The slots from `since` on and before `until`: one after another (buffer_one), or side by side (allow)."""
+
+    since: Moment
+    until: Moment
+    overlap: Overlap = Overlap.BUFFER_ONE
+
+
+class PageQuery(Struct, forbid_unknown_fields=True):
+    """Which page."""
+
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class PreviewQuery(Struct, forbid_unknown_fields=True):
+    """How many slots to look ahead."""
+
+    n: Annotated[int, Meta(ge=1, le=PREVIEW_MAX)] = 10
+
+
+class BackfillView(Struct, frozen=True):
+    """Past slots that are still being started."""
+
+    since: str
+    until: str
+    done_through: str
+    one_by_one: bool
+
+
+class ScheduleView(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A schedule. `revision` moves when someone changes it, and is its ETag; `fires` are the last verdicts."""
+
+    id: str
+    revision: int
+    workflow: str
+    cron: str
+    zone: str
+    overlap: Overlap
+    catchup: CatchUp
+    catchup_window_seconds: int
+    created_at: str
+    judged_through: str
+    input: Raw
+    paused: bool
+    next: str | None = None
+    reason: str = ""
+    start: datetime | None = None
+    end: datetime | None = None
+    jitter_seconds: int = 0
+    tags: dict[str, str] = {}
+    timeout_seconds: float | None = None
+    retention_seconds: float | None = None
+    started_count: int = 0
+    skipped_count: int = 0
+    open_executions: list[str] = []
+    fires: list[FireView] = []
+    backfills: list[BackfillView] = []
+
+
+class FireView(Struct, frozen=True, omit_defaults=True):
+    """What became of a slot: an execution, or why not."""
+
+    slot: str
+    at: str
+    execution_id: str | None = None
+    skipped: str | None = None
+    blocked_by: str | None = None
+
+
+class SchedulePage(Struct, frozen=True):
+    """Some schedules, and the cursor of the next page if there is one."""
+
+    schedules: list[ScheduleView]
+    cursor: str | None = None
+
+
+class SlotView(Struct, frozen=True):
+    """A slot to come, when it is taken, and what time the slot is in the zone of the schedule."""
+
+    slot: datetime
+    due: datetime
+    local: datetime
+
+
+class PreviewView(Struct, frozen=True):
+    """Slots to come, and the zone of the schedule."""
+
+    zone: str
+    slots: list[SlotView]
+
+
+def schedule_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHandler]:
+    """Return the routes of schedules."""
+    return operation_routes(_Schedules(service).operations(), pool, _PART)
+
+
+class _Schedules:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._schedules = service.schedules
+
+    def operations(self) -> list[Operation]:
+        one, shown = "/schedules/{id}", {200: ScheduleView}
+        changed = {**shown, 412: Problem}
+        fired = {201: FireView, 200: FireView}
+        return [
+            Operation("GET", "/schedules", "List schedules", self.ls, {200: SchedulePage}, query=PageQuery),
+            Operation("POST", "/schedules", "Make a schedule", self.create, {201: ScheduleView}, body=NewSchedule),
+            Operation("GET", one, "Show a schedule", self.show, shown),
+            Operation("PUT", one, "Change a schedule", self.update, changed, body=ScheduleSpec),
+            Operation("DELETE", one, "Remove a schedule", self.delete, {204: None, 412: Problem}),
+            Operation("POST", f"{one}/pause", "Start nothing for now", self.pause, changed, body=PauseSchedule),
+            Operation("POST", f"{one}/resume", "Start again", self.resume, changed),
+            Operation("POST", f"{one}/trigger", "Start one now", self.trigger, fired, body=TriggerSchedule),
+            Operation(
+                "POST", f"{one}/backfill", "Start past slots", self.backfill, {202: ScheduleView}, body=BackfillSchedule
+            ),
+            Operation("POST", f"{one}/stop-backfills", "Start no further past slots", self.stop_backfills, changed),
+            Operation("GET", f"{one}/preview", "Look ahead", self.preview, {200: PreviewView}, query=PreviewQuery),
+        ]
+
+    def ls(self, call: Call[None, PageQuery]) -> Answer:
+        page = self._schedules.ls(limit=call.query.limit, cursor=call.query.cursor)
+        return Answer(SchedulePage([_view(each, self._now_ms()) for each in page.schedules], page.cursor))
+
+    def create(self, call: Call[NewSchedule, NoQuery]) -> Answer:
+        body = call.body
+        made = self._schedules.create(body.id, self._spec(body), paused=body.paused, reason=body.reason)
+        location = {"location": f"{PREFIX}/schedules/{quote(made.schedule_id, safe='')}"}
+        return self._shown(made, 201, location)
+
+    def show(self, call: Call[None, NoQuery]) -> Answer:
+        return self._shown(self._schedules.get(call.path["id"]))
+
+    def update(self, call: Call[ScheduleSpec, NoQuery]) -> Answer:
+        spec = self._spec(call.body)
+        return matching(
+            call.headers,
+            None,
+            lambda revision: self._shown(self._schedules.update(call.path["id"], spec, revision=revision)),
+        )
+
+    def delete(self, call: Call[None, NoQuery]) -> Answer:
+        def remove(revision: int | None) -> Answer:
+            self._schedules.delete(call.path["id"], revision=revision)
+            return Answer(status=204)
+
+        return matching(call.headers, None, remove)
+
+    def pause(self, call: Call[PauseSchedule, NoQuery]) -> Answer:
+        return matching(
+            call.headers,
+            None,
+            lambda revision: self._shown(self._schedules.pause(call.path["id"], call.body.reason, revision=revision)),
+        )
+
+    def resume(self, call: Call[None, NoQuery]) -> Answer:
+        return matching(
+            call.headers,
+            None,
+            lambda revision: self._shown(self._schedules.resume(call.path["id"], revision=revision)),
+        )
+
+    def trigger(self, call: Call[TriggerSchedule, NoQuery]) -> Answer:
+        body = call.body
+        request_id = body.id if body.id is not None else idempotency_key(call.headers)
+        fire = self._schedules.trigger(call.path["id"], overlap=body.overlap, request_id=request_id)
+        return Answer(_fire_view(fire), 201 if fire.skipped is None else 200)
+
+    def backfill(self, call: Call[BackfillSchedule, NoQuery]) -> Answer:
+        body = call.body
+        return self._shown(self._schedules.backfill(call.path["id"], body.since, body.until, body.overlap), 202)
+
+    def stop_backfills(self, call: Call[None, NoQuery]) -> Answer:
+        return matching(
+            call.headers,
+            None,
+            lambda revision: self._shown(self._schedules.stop_backfills(call.path["id"], revision=revision)),
+        )
+
+    def preview(self, call: Call[None, PreviewQuery]) -> Answer:
+        zone = self._schedules.get(call.path["id"]).spec.recurrence.zone
+        coming = self._schedules.preview(call.path["id"], call.query.n)
+        slots = [SlotView(each.slot, each.due, each.slot.astimezone(ZoneInfo(zone))) for each in coming]
+        return Answer(PreviewView(zone, slots))
+
+    def _shown(self, schedule: Schedule, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+        return Answer(_view(schedule, self._now_ms()), status, {**etag(schedule.revision), **(headers or {})})
+
+    def _now_ms(self) -> int:
+        return int(self._service.clock.seconds() * 1000)
+
+    def _spec(self, body: ScheduleSpec) -> Spec:
+        """Return what is stored. Raises `UnknownWorkflowError`, and `InvalidPayloadError` for an unfit input."""
+        require_workflow(self._service, body.workflow)
+        input = checked(body.input, f"input of workflow {body.workflow}")
+        definition = self._service.app.workflows.get(body.workflow)
+        if definition is not None:
+            definition.signature.unpack(input, what=f"input of workflow {body.workflow}")
+        return Spec(
+            workflow=body.workflow,
+            recurrence=Recurrence(
+                expression=body.cron,
+                zone=body.zone,
+                start=body.start,
+                end=body.end,
+                jitter_seconds=round(seconds(body.jitter, name="jitter")),
+            ),
+            input=bytes(input).decode(),
+            overlap=body.overlap,
+            catchup=body.catchup,
+            catchup_window_seconds=round(seconds(body.catchup_window, name="catchup_window")),
+            tags=body.tags,
+            timeout_seconds=optional_seconds(body.timeout, name="timeout"),
+            retention_seconds=optional_seconds(body.retention, name="retention"),
+        )
+
+
+def _fire_view(fire: Fire) -> FireView:
+    skipped = None if fire.skipped is None else fire.skipped.value
+    return FireView(fire.slot, instant(fire.at_ms), fire.execution_id, skipped, fire.blocked_by)
+
+
+def _backfill_view(backfill: Backfill) -> BackfillView:
+    return BackfillView(
+        instant(backfill.since_ms),
+        instant(backfill.until_ms),
+        # Before the first slot nothing is done, and 1970 has no moment before it.
+        instant(max(0, backfill.done_through_ms)),
+        backfill.one_by_one,
+    )
+
+
+def _view(schedule: Schedule, now_ms: int) -> ScheduleView:
+    spec = schedule.spec
+    recurrence = spec.recurrence
+    after = moment(max(schedule.judged_through_ms, now_ms))
+    coming = [] if schedule.paused else cron.next_times(recurrence, after, 1)
+    return ScheduleView(
+        id=schedule.schedule_id,
+        revision=schedule.revision,
+        workflow=spec.workflow,
+        cron=recurrence.expression,
+        zone=recurrence.zone,
+        start=recurrence.start,
+        end=recurrence.end,
+        jitter_seconds=recurrence.jitter_seconds,
+        overlap=spec.overlap,
+        catchup=spec.catchup,
+        catchup_window_seconds=spec.catchup_window_seconds,
+        input=Raw(spec.input.encode()),
+        tags=spec.tags,
+        timeout_seconds=spec.timeout_seconds,
+        retention_seconds=spec.retention_seconds,
+        paused=schedule.paused,
+        reason=schedule.reason,
+        next=cron.slot_text(coming[0]) if coming else None,
+        created_at=instant(schedule.created_at_ms),
+        judged_through=instant(schedule.judged_through_ms),
+        started_count=schedule.started_count,
+        skipped_count=schedule.skipped_count,
+        open_executions=list(schedule.open_ids),
+        fires=[_fire_view(fire) for fire in schedule.fires],
+        backfills=[_backfill_view(each) for each in schedule.backfills],
+    )

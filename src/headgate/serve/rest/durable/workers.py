@@ -1,0 +1,181 @@
+"""Workers over HTTP: which processes advance executions and run activities, and whether they are alive.
+
+Activities over HTTP: ended and kept alive from outside, by the token that their code handed on.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from litestar.types import ControllerRouterHandler
+from msgspec import Meta, Raw, Struct
+
+from headgate.auth.roles import Permission
+from headgate.durable.engine.membership import list_members
+from headgate.durable.model.failures import DATA_BYTES_MAX, MESSAGE_BYTES_MAX, NOTHING, ErrorInfo
+from headgate.durable.model.records import instant
+from headgate.durable.service import Service
+from headgate.errors import NotFoundError, PayloadTooLargeError, StaleClaimError
+from headgate.serve.http.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.raw_json import checked, missing
+from headgate.serve.runtime.thread_pool import WorkPool
+
+
+class WorkerView(Struct, frozen=True):
+    """A worker process, as it described itself."""
+
+    id: str
+    alive: bool
+    app: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    workflows: tuple[str, ...]
+    activities: tuple[str, ...]
+    started_at: str
+    lease_until: str
+
+
+class WorkerPage(Struct, frozen=True):
+    """Every worker that has not said good-bye, the newest first."""
+
+    workers: list[WorkerView]
+
+
+def worker_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHandler]:
+    """Return the route of workers."""
+
+    def ls(_call: Call[None, NoQuery]) -> Answer:
+        now_ms = int(service.clock.seconds() * 1000)
+        members = sorted(list_members(service.store), key=lambda member: member.worker_id, reverse=True)
+        return Answer(
+            WorkerPage(
+                [
+                    WorkerView(
+                        id=member.worker_id,
+                        alive=member.seems_alive(now_ms),
+                        app=member.app,
+                        host=member.host,
+                        pid=member.pid,
+                        queues=member.queues,
+                        workflows=member.workflows,
+                        activities=member.activities,
+                        started_at=instant(member.started_at_ms),
+                        lease_until=instant(member.lease_until_ms),
+                    )
+                    for member in members
+                ]
+            )
+        )
+
+    part = Part(Permission.SERVER_READ, Permission.SERVER_READ)
+    return operation_routes([Operation("GET", "/workers", "List workers", ls, {200: WorkerPage})], pool, part)
+
+
+_PART: Final = Part(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
+
+Token = Annotated[str, Meta(min_length=1, max_length=4000)]
+
+
+class CompleteActivity(Struct, forbid_unknown_fields=True):
+    """The result of an activity."""
+
+    token: Token
+    result: Raw = msgspec.field(default_factory=missing)
+
+
+class ReportedError(Struct, forbid_unknown_fields=True):
+    """Why an attempt failed. `type` is what a retry policy may name; `data` reaches whoever catches the error."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=200)]
+    message: str = ""
+    data: Raw = msgspec.field(default_factory=missing)
+    retryable: bool = True
+
+
+class FailActivity(Struct, forbid_unknown_fields=True):
+    """The end of an attempt with an error; the activity's retry policy decides whether there is another."""
+
+    token: Token
+    error: ReportedError
+
+
+class BeatActivity(Struct, forbid_unknown_fields=True):
+    """A sign of life, and how far it has come."""
+
+    token: Token
+    details: Raw = msgspec.field(default_factory=missing)
+
+
+class Beaten(Struct, frozen=True):
+    """Whether the work may stop, because nobody wants its result any more."""
+
+    cancelled: bool
+
+
+def activity_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHandler]:
+    """Return the routes of activities."""
+    activities = _Activities(service)
+    operations = [
+        Operation(
+            "POST",
+            "/activities/complete",
+            "End an activity with its result",
+            activities.complete,
+            {204: None},
+            body=CompleteActivity,
+        ),
+        Operation(
+            "POST",
+            "/activities/fail",
+            "End an attempt at an activity with an error",
+            activities.fail,
+            {204: None},
+            body=FailActivity,
+        ),
+        Operation(
+            "POST",
+            "/activities/heartbeat",
+            "Say that an activity is alive",
+            activities.beat,
+            {200: Beaten},
+            body=BeatActivity,
+        ),
+    ]
+    return operation_routes(operations, pool, _PART)
+
+
+class _Activities:
+    def __init__(self, service: Service) -> None:
+        self._client = service.client
+
+    def complete(self, call: Call[CompleteActivity, NoQuery]) -> Answer:
+        self._client.complete_activity(call.body.token, checked(call.body.result, "result"))
+        return Answer(status=204)
+
+    def fail(self, call: Call[FailActivity, NoQuery]) -> Answer:
+        self._client.fail_activity(call.body.token, _error_info(call.body.error))
+        return Answer(status=204)
+
+    def beat(self, call: Call[BeatActivity, NoQuery]) -> Answer:
+        given = call.body.details
+        details = checked(given, "details") if len(given) else None
+        try:
+            self._client.beat_activity(call.body.token, details)
+        except (StaleClaimError, NotFoundError):
+            return Answer(Beaten(cancelled=True))
+        return Answer(Beaten(cancelled=False))
+
+
+def _error_info(error: ReportedError) -> ErrorInfo:
+    """Return what was reported as data alone: an error from outside names no class that could be made here."""
+    data = checked(error.data, "error.data")
+    for what, size, most in (
+        ("error.message", len(error.message.encode()), MESSAGE_BYTES_MAX),
+        ("error.data", len(data), DATA_BYTES_MAX),
+    ):
+        if size > most:
+            raise PayloadTooLargeError(f"{what}: {size:,} bytes, and {most:,} are accepted; send less")
+    attributes = NOTHING if bytes(data) == b"null" else Raw(b'{"data":' + bytes(data) + b"}")
+    return ErrorInfo(type=error.type, message=error.message, data=attributes, retryable=error.retryable)

@@ -1,0 +1,1 @@
+"""Fanout: say here what this part is for."""

@@ -1,0 +1,374 @@
+"""Chunks over HTTP: listed, shown, and worked on by workers elsewhere, which prove by a token that one is theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from headgate.durable.model.duration import optional_seconds
+from headgate.errors import PayloadTooLargeError, StaleClaimError
+from headgate.fanout.core.attempts import Failure, Result, item_places
+from headgate.fanout.core.queries import Chunks
+from headgate.fanout.core.tracking import Claim, is_cancelled
+from headgate.fanout.handlers import OUTPUT_BYTES_MAX
+from headgate.fanout.insight.stuck import stuck
+from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout
+from headgate.fanout.model.sources import Piece, read_items
+from headgate.fanout.model.states import Admission, Disposition, Status
+from headgate.fanout.service import FanoutService
+from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
+from headgate.serve.http.raw_json import checked, missing
+from headgate.serve.rest.durable.models import Limit, Name
+from headgate.serve.rest.fanout.models import (
+    ChunkDetail,
+    ChunkPage,
+    ChunkView,
+    StuckList,
+    chunk_detail,
+    chunk_view,
+    stuck_view,
+)
+from headgate.serve.runtime.chained_pages import Fetch, staged
+
+_DONE: Final = (Disposition.DONE, Disposition.DEFERRED)
+_GIVEN_UP: Final = (Disposition.RETRYING, Disposition.DEAD, Disposition.QUARANTINED)
+LeaseSeconds = Annotated[float, Meta(gt=0, le=7 * 86_400)]
+Token = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class ChunkQuery(Struct, forbid_unknown_fields=True):
+    """Which chunks, in the order of their items."""
+
+    status: Status | None = None
+    lane: Literal["main", "slow"] = "main"
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class FailureQuery(Struct, forbid_unknown_fields=True):
+    """Which failures: chunks that were given up, or with `items` chunks that are done but for items that failed."""
+
+    items: bool = False
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class StuckQuery(Struct, forbid_unknown_fields=True):
+    """For how long a chunk must not have moved, if not for the time-out of the fan-out."""
+
+    older_than: str | None = None
+    limit: Limit = 100
+
+
+class LetterQuery(Struct, forbid_unknown_fields=True):
+    """Which page of dead letters."""
+
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class LetterView(Struct, frozen=True):
+    """A message that a queue has given up, and the chunk that is dead with it."""
+
+    chunk_id: str
+    message: str
+    receive_count: int
+    attempt: int
+    dead_at: str | None
+    error_class: str | None
+    error: str | None
+
+
+class LetterPage(Struct, frozen=True):
+    """Dead letters, the oldest first, and the cursor of the next page if there is one. A page may be short."""
+
+    dead_letters: list[LetterView]
+    cursor: str | None = None
+
+
+class StartChunk(Struct, forbid_unknown_fields=True):
+    """A worker that wants to run a chunk, and what its queue says of the message."""
+
+    worker: Name
+    receive_count: Annotated[int, Meta(ge=0)] = 0
+    message_id: Name | None = None
+    lease_seconds: LeaseSeconds | None = None
+
+
+class StartedChunk(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Whether to run the chunk. If so: the token to give with all that follows, and what to work on.
+
+    `items` has the items themselves, unless they are in a file; `input` then says in which, and where.
+    """
+
+    admission: Admission
+    run_id: str
+    chunk_id: str
+    token: str | None = None
+    attempt: int = 0
+    lease_expires_at: str | None = None
+    group: str = ""
+    handler: str | None = None
+    params: dict[str, Any] = {}
+    timeout_seconds: float | None = None
+    heartbeat_seconds: float | None = None
+    start: int = 0
+    input_key: str = ""
+    input: Raw | None = None
+    places: list[int] = []
+    items: list[Any] | None = None
+
+
+class BeatChunk(Struct, forbid_unknown_fields=True):
+    """A sign of life."""
+
+    token: Token
+    items_done: Annotated[int, Meta(ge=0)] | None = None
+    lease_seconds: LeaseSeconds | None = None
+
+
+class BeatenChunk(Struct, frozen=True):
+    """Until when the chunk is the worker's, and whether it may stop because nobody wants the result any more."""
+
+    cancelled: bool
+    lease_expires_at: str
+
+
+class CompleteChunk(Struct, forbid_unknown_fields=True):
+    """The end of a chunk that is done. Items are named by their index within the fan-out."""
+
+    token: Token
+    output: Raw = msgspec.field(default_factory=missing)
+    output_key: str | None = None
+    item_errors: dict[int, str] = {}
+    deferred: list[int] = []
+    memory_mb: Annotated[int, Meta(ge=0)] | None = None
+    duration_ms: Annotated[int, Meta(ge=0)] | None = None
+
+
+class FailChunk(Struct, forbid_unknown_fields=True):
+    """The end of an attempt that failed. `is_final` says that trying again is known not to help."""
+
+    token: Token
+    error_class: Name
+    message: str = ""
+    is_final: bool = False
+    item_errors: dict[int, str] = {}
+
+
+class ReleaseChunk(Struct, forbid_unknown_fields=True):
+    """A chunk that a worker gives back unfinished."""
+
+    token: Token
+
+
+class FanoutChunks:
+    """What can be asked of chunks, and what their workers say."""
+
+    def __init__(self, fanouts: FanoutService) -> None:
+        self._library = fanouts.library
+        self._tracker = fanouts.tracker
+        self._letters = fanouts.dead_letters
+
+    def operations(self) -> list[Operation]:
+        """Return each with its path and types."""
+        run, shown = "/fanouts/{id}", {200: ChunkView}
+        one = f"{run}/chunks/{{chunk_id}}"
+        return [
+            Operation("GET", f"{run}/chunks", "List its chunks", self.ls, {200: ChunkPage}, query=ChunkQuery),
+            Operation("GET", one, "Show a chunk and its attempts", self.show, {200: ChunkDetail}),
+            Operation(
+                "GET", f"{run}/stuck", "List chunks that do not move", self.stuck, {200: StuckList}, query=StuckQuery
+            ),
+            Operation(
+                "GET", f"{run}/failures", "List what failed", self.failures, {200: ChunkPage}, query=FailureQuery
+            ),
+            Operation(
+                "GET",
+                f"{run}/dead-letters",
+                "List messages that its queue has given up",
+                self.dead_letters,
+                {200: LetterPage},
+                query=LetterQuery,
+            ),
+            Operation("POST", f"{one}/start", "Begin an attempt", self.start, {200: StartedChunk}, body=StartChunk),
+            Operation("POST", f"{one}/heartbeat", "Say that it runs", self.beat, {200: BeatenChunk}, body=BeatChunk),
+            Operation("POST", f"{one}/complete", "End a chunk", self.complete, shown, body=CompleteChunk),
+            Operation("POST", f"{one}/fail", "End an attempt with an error", self.fail, shown, body=FailChunk),
+            Operation("POST", f"{one}/release", "Give a chunk back", self.release, shown, body=ReleaseChunk),
+        ]
+
+    # Looking.
+
+    def ls(self, call: Call[None, ChunkQuery]) -> Answer:
+        run_id, asked = call.path["id"], call.query
+        self._library.fanout(run_id)
+        lane = (asked.lane, self._lane(run_id, asked.lane, lambda chunk: asked.status in (None, chunk.status)))
+        found, cursor = staged([lane], asked.limit, asked.cursor)
+        return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor))
+
+    def show(self, call: Call[None, NoQuery]) -> Answer:
+        chunk = self._library.chunk(call.path["id"], call.path["chunk_id"])
+        return Answer(chunk_detail(chunk, self._library.attempts(chunk)))
+
+    def stuck(self, call: Call[None, StuckQuery]) -> Answer:
+        seconds = optional_seconds(call.query.older_than, name="older_than")
+        found = stuck(self._library, call.path["id"], older_than_seconds=seconds, limit=call.query.limit)
+        return Answer(StuckList([stuck_view(one) for one in found]))
+
+    def failures(self, call: Call[None, FailureQuery]) -> Answer:
+        run_id, asked = call.path["id"], call.query
+        fanout = self._library.fanout(run_id)
+        if asked.items:
+            stages = [(lane, self._lane(run_id, lane, _has_bad_items)) for lane in (MAIN_LANE, SLOW_LANE)]
+        elif fanout.shards:
+            stages = [(about.value, self._watched(run_id, about)) for about in _GIVEN_UP[1:]]
+        else:
+            # Written by another program: none of its rows is in an index of ours.
+            stages = [(MAIN_LANE, self._lane(run_id, MAIN_LANE, lambda chunk: chunk.status is Status.FAILED))]
+        found, cursor = staged(stages, asked.limit, asked.cursor)
+        return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor))
+
+    def dead_letters(self, call: Call[None, LetterQuery]) -> Answer:
+        run_id = call.path["id"]
+        self._library.fanout(run_id)
+        page = self._letters.letters(run_id, limit=call.query.limit, cursor=call.query.cursor)
+        return Answer(LetterPage([_letter_view(chunk) for chunk in page.chunks], page.cursor))
+
+    def _lane(self, run_id: str, lane: str, is_meant: Callable[[Chunk], bool]) -> Fetch[Chunk]:
+        def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
+            page = self._library.chunks(run_id, slow=lane == SLOW_LANE, limit=limit, cursor=cursor)
+            return [chunk for chunk in page.chunks if is_meant(chunk)], page.cursor
+
+        return fetch
+
+    def _watched(self, run_id: str, about: Disposition) -> Fetch[Chunk]:
+        def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
+            page: Chunks = self._library.watched(run_id, about, limit=limit, cursor=cursor)
+            return page.chunks, page.cursor
+
+        return fetch
+
+    # Working.
+
+    def start(self, call: Call[StartChunk, NoQuery]) -> Answer:
+        body, run_id, chunk_id = call.body, call.path["id"], call.path["chunk_id"]
+        started = self._tracker.start(
+            run_id,
+            chunk_id,
+            worker=body.worker,
+            receive_count=body.receive_count,
+            message_id=body.message_id,
+            lease_seconds=body.lease_seconds,
+        )
+        if started.claim is None:
+            return Answer(StartedChunk(admission=started.admission, run_id=run_id, chunk_id=chunk_id))
+        return Answer(_started(started.claim.fanout, started.claim.chunk))
+
+    def beat(self, call: Call[BeatChunk, NoQuery]) -> Answer:
+        body = call.body
+        claim = self._tracker.heartbeat(
+            self._claim(call, body.token), items_done=body.items_done, lease_seconds=body.lease_seconds
+        )
+        return Answer(BeatenChunk(is_cancelled(claim.fanout), claim.chunk.lease_expires_at or ""))
+
+    def complete(self, call: Call[CompleteChunk, NoQuery]) -> Answer:
+        body = call.body
+        claim = self._claim(call, body.token, ended=_DONE)
+        if claim.chunk.disposition in _DONE:
+            return Answer(chunk_view(claim.chunk))
+        result = Result(
+            output_key=body.output_key,
+            output=_output(body.output),
+            item_errors=body.item_errors,
+            deferred=body.deferred,
+            memory_mb=body.memory_mb,
+            duration_ms=body.duration_ms,
+        )
+        return Answer(chunk_view(self._tracker.complete(claim, result)))
+
+    def fail(self, call: Call[FailChunk, NoQuery]) -> Answer:
+        body = call.body
+        claim = self._claim(call, body.token, ended=_GIVEN_UP)
+        if claim.chunk.disposition in _GIVEN_UP:
+            return Answer(chunk_view(claim.chunk))
+        failure = Failure(body.error_class, body.message, body.is_final, body.item_errors)
+        return Answer(chunk_view(self._tracker.fail(claim, failure)))
+
+    def release(self, call: Call[ReleaseChunk, NoQuery]) -> Answer:
+        claim = self._claim(call, call.body.token, ended=(Disposition.QUEUED,))
+        if claim.chunk.disposition is Disposition.QUEUED:
+            return Answer(chunk_view(claim.chunk))
+        return Answer(chunk_view(self._tracker.release(claim)))
+
+    def _claim(self, call: Call[Any, Any], token: str, *, ended: tuple[Disposition, ...] = ()) -> Claim:
+        """Return the claim that a token stands for; `ended` is what the same request, sent before, has left.
+
+        Raises `StaleClaimError` if the chunk is another's by now, or nobody's.
+        """
+        run_id, chunk_id = call.path["id"], call.path["chunk_id"]
+        fanout = self._library.fanout(run_id, consistent=True)
+        chunk = self._library.chunk(run_id, chunk_id)
+        if chunk.token != token or chunk.disposition not in (Disposition.RUNNING, *ended):
+            raise StaleClaimError(
+                f"chunk {chunk_id} of {run_id}: this token no longer holds it, it is {chunk.disposition}; "
+                "drop the result, whoever holds it now will do the work"
+            )
+        return Claim(fanout, chunk)
+
+
+def _has_bad_items(chunk: Chunk) -> bool:
+    return chunk.item_errors is not None and chunk.status is Status.COMPLETED
+
+
+def _letter_view(chunk: Chunk) -> LetterView:
+    return LetterView(
+        chunk_id=chunk.chunk_id,
+        message=chunk.message or "",
+        receive_count=chunk.receive_count,
+        attempt=chunk.attempt,
+        dead_at=chunk.completed_at,
+        error_class=chunk.error_class,
+        error=chunk.error,
+    )
+
+
+def _started(fanout: Fanout, chunk: Chunk) -> StartedChunk:
+    policy = fanout.rules()
+    source = msgspec.json.decode(fanout.source) if fanout.source else {}
+    is_in_file = chunk.input is not None and not chunk.input.startswith("[")
+    is_known = not is_in_file and (chunk.input is not None or source.get("kind") == "range")
+    # A stretch of bytes has as many places as bytes: they are told only where they say something.
+    places = list(item_places(chunk)) if is_known or chunk.lane == SLOW_LANE else []
+    piece = Piece(chunk.start, chunk.items, chunk.input_key, chunk.input)
+    return StartedChunk(
+        admission=Admission.RUN,
+        run_id=chunk.run_id,
+        chunk_id=chunk.chunk_id,
+        token=chunk.token,
+        attempt=chunk.attempt,
+        lease_expires_at=chunk.lease_expires_at,
+        group=fanout.group,
+        handler=fanout.handler,
+        params=msgspec.json.decode(fanout.params) if fanout.params else {},
+        timeout_seconds=policy.timeout_seconds,
+        heartbeat_seconds=policy.heartbeat_seconds,
+        start=chunk.start,
+        input_key=chunk.input_key,
+        input=Raw((chunk.input or "").encode()) if is_in_file else None,
+        places=places,
+        items=read_items(source, piece, places) if is_known else None,
+    )
+
+
+def _output(given: Raw) -> str | None:
+    if len(given) > OUTPUT_BYTES_MAX:
+        raise PayloadTooLargeError(
+            f"output: {len(given):,} bytes, and {OUTPUT_BYTES_MAX:,} are accepted; "
+            "write it to a file or bucket, and give output_key"
+        )
+    text = bytes(checked(given, "output")).decode()
+    return None if text == "null" else text

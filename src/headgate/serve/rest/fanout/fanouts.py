@@ -1,0 +1,303 @@
+"""Fan-outs over HTTP: made, listed, described, compared and drawn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from litestar import Response
+from litestar.types import ControllerRouterHandler
+from msgspec import Meta, Struct
+
+from headgate.auth.roles import Permission
+from headgate.errors import UserError
+from headgate.fanout.core import campaigns
+from headgate.fanout.core.maintenance import EXPIRING
+from headgate.fanout.core.queries import PAGE_MAX, Fanouts
+from headgate.fanout.insight.comparison import Comparison, compared, side
+from headgate.fanout.insight.error_groups import ErrorGroups, error_groups
+from headgate.fanout.insight.progress import Follower
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.events import EVENT_PREFIX, event_of
+from headgate.fanout.model.results import Summary, summarised
+from headgate.fanout.model.rows import Fanout, fanout_of, moment
+from headgate.fanout.model.states import FanoutStatus
+from headgate.fanout.service import FanoutService
+from headgate.serve.http.operations import JSON, Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.raw_json import idempotency_key
+from headgate.serve.rest.durable.models import Limit
+from headgate.serve.rest.fanout.chunks import FanoutChunks
+from headgate.serve.rest.fanout.models import (
+    CreatedView,
+    FanoutEventPage,
+    FanoutPage,
+    FanoutView,
+    created_view,
+    event_view,
+    fanout_view,
+    path_of,
+    summary,
+)
+from headgate.serve.rest.fanout.operations import FanoutOperations
+from headgate.serve.rest.fanout.plots import draw
+from headgate.serve.rest.fanout.submissions import Asked, NewFanout, read_order
+from headgate.serve.rest.fanout.watch import FanoutWatching
+from headgate.serve.runtime.chained_pages import Fetch, staged
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.serve.runtime.watch_hub import Watches
+from headgate.store.catalogue.tables import FANOUT
+from headgate.store.model.requests import Query, Range, Sort
+
+_PART: Final = Part(Permission.FANOUT_READ, Permission.FANOUT_WRITE)
+
+# A split that takes longer goes on after the answer, which then says SPLITTING.
+SPLIT_SECONDS: Final = 20.0
+MEMBERS_MAX: Final = 10_000
+SVG: Final = "image/svg+xml"
+Moment = Annotated[datetime, Meta(tz=True)]
+
+
+class FanoutQuery(Struct, forbid_unknown_fields=True):
+    """Which fan-outs: of a group or campaign, the newest first; or of all, those that have not ended first.
+
+    `latest` is only the newest one of a group.
+    """
+
+    group: str | None = None
+    campaign: str | None = None
+    status: FanoutStatus | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+    latest: bool = False
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class ErrorQuery(Struct, forbid_unknown_fields=True):
+    """How many groups of errors at most."""
+
+    limit: Limit = 20
+
+
+class FanoutEventQuery(Struct, forbid_unknown_fields=True):
+    """Which page of events."""
+
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class CampaignView(Struct, frozen=True, kw_only=True):
+    """Many fan-outs that belong together, added up; those first that someone may have to look at."""
+
+    campaign: str
+    status: FanoutStatus
+    is_finished: bool
+    members: list[campaigns.Member]
+    by_status: dict[str, int]
+    counts: dict[str, int]
+    share: float
+    cost: float
+    projected_cost: float | None
+    created_at: str | None
+    finished_at: str | None
+    eta_seconds: float | None
+
+
+def fanout_routes(
+    fanouts: FanoutService,
+    pool: WorkPool,
+    *,
+    watches: Watches,
+    unusable: Callable[[], Mapping[str, str]] = dict,
+) -> list[ControllerRouterHandler]:
+    """Return the routes of fan-outs, their chunks and their campaigns.
+
+    `unusable` says which handlers the workers of this process could not load, and why.
+    """
+    operations = [
+        *_Fanouts(fanouts, pool, unusable).operations(),
+        *FanoutChunks(fanouts).operations(),
+        *FanoutOperations(fanouts).operations(),
+        *FanoutWatching(fanouts, pool, watches, unusable).operations(),
+    ]
+    return operation_routes(operations, pool, _PART, namespace="fanout.")
+
+
+class _Fanouts:
+    """What can be asked of fan-outs as a whole."""
+
+    def __init__(self, fanouts: FanoutService, pool: WorkPool, unusable: Callable[[], Mapping[str, str]]) -> None:
+        self._fanouts = fanouts
+        self._unusable = unusable
+        self._library = fanouts.library
+        self._store = fanouts.store
+        self._pool = pool
+
+    def operations(self) -> list[Operation]:
+        one, made = "/fanouts/{id}", {201: CreatedView, 200: CreatedView, 202: CreatedView}
+        compare, plot = f"{one}/compare/{{other}}", f"{one}/plots/{{name}}"
+        return [
+            Operation("POST", "/fanouts", "Make a fan-out", self.create, made, body_forms={JSON: NewFanout}),
+            Operation("GET", "/fanouts", "List fan-outs", self.ls, {200: FanoutPage}, query=FanoutQuery),
+            Operation("GET", one, "Describe a fan-out, and how far it is", self.show, {200: FanoutView}),
+            Operation("GET", f"{one}/summary", "Show what it has come to", self.summary, {200: Summary}),
+            Operation("GET", f"{one}/errors", "Group its errors", self.errors, {200: ErrorGroups}, query=ErrorQuery),
+            Operation(
+                "GET",
+                f"{one}/events",
+                "List what was done to it",
+                self.events,
+                {200: FanoutEventPage},
+                query=FanoutEventQuery,
+            ),
+            Operation("GET", compare, "Compare two fan-outs", self.compare, {200: Comparison}),
+            Operation("GET", plot, "Draw it", self.plot, {200: str}, answer_media=SVG),
+            Operation("GET", "/campaigns/{id}", "Add up a campaign", self.campaign, {200: CampaignView}),
+        ]
+
+    async def create(self, call: Call[None, NoQuery]) -> Answer:
+        asked = await self._pool.run(lambda: read_order(call.content))
+        run_id = asked.run_id or idempotency_key(call.headers) or self._fanouts.ids.make("fan")
+        is_new = await self._pool.run(lambda: self._library.find(run_id)) is None
+        splitting = asyncio.ensure_future(self._pool.run(lambda: self._split(asked, run_id)))
+        # What it raises later is in the fan-out's row.
+        splitting.add_done_callback(lambda future: future.cancelled() or future.exception())
+        done, _ = await asyncio.wait({splitting}, timeout=SPLIT_SECONDS)
+        if done:
+            fanout, status = splitting.result(), 201 if is_new else 200
+        else:
+            fanout, status = await self._pool.run(lambda: self._library.fanout(run_id)), 202
+        return Answer(created_view(fanout, created=is_new), status, {"location": path_of(run_id)})
+
+    def _split(self, asked: Asked, run_id: str) -> Fanout:
+        return self._fanouts.splitter.split(asked.order, asked.source, run_id=run_id)
+
+    # Listing.
+
+    def ls(self, call: Call[None, FanoutQuery]) -> Answer:
+        asked = call.query
+        if asked.latest and asked.group is None:
+            raise UserError("latest: of which group? give group, too")
+        if asked.group is not None and asked.campaign is not None:
+            raise UserError("group and campaign: give one of them")
+        stages = self._stages(asked)
+        found, cursor = staged(stages, 1 if asked.latest else asked.limit, asked.cursor)
+        return Answer(FanoutPage([summary(fanout) for fanout in found], None if asked.latest else cursor))
+
+    def _stages(self, asked: FanoutQuery) -> list[tuple[str, Fetch[Fanout]]]:
+        if asked.group is not None:
+            return [("group", self._filtered(asked, self._of_group(asked)))]
+        if asked.campaign is not None:
+            name = asked.campaign
+            return [
+                (
+                    "campaign",
+                    self._filtered(
+                        asked,
+                        lambda limit, cursor: campaigns.members(self._store, name, limit=limit, cursor=cursor),
+                    ),
+                )
+            ]
+        return [
+            ("open", self._filtered(asked, lambda limit, cursor: self._library.active(limit=limit, cursor=cursor))),
+            ("ended", self._filtered(asked, self._ended)),
+        ]
+
+    def _of_group(self, asked: FanoutQuery) -> Callable[[int, str | None], Fanouts]:
+        since, until = _text(asked.since), _text(asked.until)
+        return lambda limit, cursor: self._library.by_group(
+            asked.group or "", since=since, until=until, limit=limit, cursor=cursor
+        )
+
+    def _filtered(self, asked: FanoutQuery, fetch: Callable[[int, str | None], Fanouts]) -> Fetch[Fanout]:
+        since, until = _text(asked.since) or "", _text(asked.until) or "~"
+
+        def fetch_filtered(limit: int, cursor: str | None) -> tuple[list[Fanout], str | None]:
+            page = fetch(limit, cursor)
+            found = [fanout for fanout in page.fanouts if since <= fanout.created_at <= until]
+            return [fanout for fanout in found if asked.status in (None, fanout.status)], page.cursor
+
+        return fetch_filtered
+
+    def _ended(self, limit: int, cursor: str | None) -> Fanouts:
+        """Return fan-outs that have ended, those that are kept the longest first: with one retention, the latest."""
+        page = self._store.query(
+            Query(
+                table=FANOUT,
+                index="attention-index",
+                partition=EXPIRING,
+                limit=limit,
+                cursor=cursor,
+                descending=True,
+            )
+        )
+        return Fanouts([fanout_of(item) for item in page.items], page.cursor)
+
+    # Describing.
+
+    def show(self, call: Call[None, NoQuery]) -> Answer:
+        run_id = call.path["id"]
+        # The row first: one that has ended has its last counts.
+        fanout = self._library.fanout(run_id, consistent=True)
+        progress = Follower(self._store, self._fanouts.clock, run_id).look()
+        return Answer(fanout_view(fanout, progress, self._unusable()))
+
+    def summary(self, call: Call[None, NoQuery]) -> Answer:
+        fanout = self._library.fanout(call.path["id"], consistent=True)
+        return Answer(summarised(fanout, self._library.counts(fanout)))
+
+    def errors(self, call: Call[None, ErrorQuery]) -> Answer:
+        return Answer(error_groups(self._library, call.path["id"], groups_max=call.query.limit))
+
+    def events(self, call: Call[None, FanoutEventQuery]) -> Answer:
+        run_id = call.path["id"]
+        self._library.fanout(run_id)
+        page = self._store.query(
+            Query(
+                table=FANOUT,
+                partition=run_id,
+                sort=Sort(Range.BEGINS_WITH, EVENT_PREFIX),
+                limit=call.query.limit,
+                cursor=call.query.cursor,
+                consistent=True,
+            )
+        )
+        return Answer(FanoutEventPage([event_view(event_of(item)) for item in page.items], page.cursor))
+
+    def compare(self, call: Call[None, NoQuery]) -> Answer:
+        before, after = (side(self._store, self._library, call.path[name]) for name in ("id", "other"))
+        return Answer(compared(before, after))
+
+    def campaign(self, call: Call[None, NoQuery]) -> Answer:
+        name = call.path["id"]
+        found: list[Fanout] = []
+        cursor: str | None = None
+        while len(found) < MEMBERS_MAX:
+            page = campaigns.members(self._store, name, limit=PAGE_MAX, cursor=cursor)
+            found += page.fanouts
+            cursor = page.cursor
+            if cursor is None:
+                break
+        counted = [(fanout, campaigns.counts_on(fanout)) for fanout in found]
+        rollup = campaigns.rolled_up(name, counted, self._library.now_ms())
+        same = set(CampaignView.__struct_fields__) - {"counts", "is_finished"}
+        return Answer(
+            CampaignView(
+                counts={each: getattr(rollup.counts, each) for each in Counts.__struct_fields__},
+                is_finished=all(fanout.is_finished for fanout in found),
+                **{each: getattr(rollup, each) for each in same},
+            )
+        )
+
+    # Drawing.
+
+    def plot(self, call: Call[None, NoQuery]) -> Response[Any]:
+        drawn = draw(self._fanouts, call.path["id"], call.path["name"].removesuffix(".svg"))
+        return Response(drawn.encode(), status_code=200, media_type=SVG, headers={"cache-control": "no-store"})
+
+
+def _text(given: datetime | None) -> str | None:
+    """Return a moment as rows have it, so that they compare."""
+    return None if given is None else moment(round(given.timestamp() * 1000))

@@ -1,0 +1,369 @@
+"""Fan-outs and chunks as the API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Raw, Struct
+
+from headgate.fanout.core.costs import Cost
+from headgate.fanout.insight.eta import Estimate, Spread
+from headgate.fanout.insight.progress import Progress, Stall, Straggler
+from headgate.fanout.insight.stuck import Stuck, StuckKind
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.events import FanoutEvent
+from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy
+from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome, Status
+from headgate.serve.http.operations import PREFIX
+from headgate.serve.http.raw_json import optional_raw
+
+
+class FanoutSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A fan-out in a list. While it runs, its counts may be a second old."""
+
+    run_id: str
+    group: str
+    status: FanoutStatus
+    created_at: str
+    chunks_total: int
+    chunks_completed: int
+    chunks_failed: int
+    items_total: int
+    chunk_size: int
+    is_finished: bool
+    finished_at: str | None = None
+    handler: str | None = None
+    campaign: str | None = None
+    submitted_by: str | None = None
+    paused_at: str | None = None
+    cancelled_at: str | None = None
+    reason: str | None = None
+    split_error: str | None = None
+
+
+class FanoutPage(Struct, frozen=True):
+    """Some fan-outs, and the cursor of the next page if there is one. With a filter, a page may be short or empty."""
+
+    fanouts: list[FanoutSummary]
+    cursor: str | None = None
+
+
+class CreatedView(FanoutSummary, frozen=True, omit_defaults=True, kw_only=True):
+    """The fan-out that was asked for. `created` is False if it was there already."""
+
+    created: bool
+
+
+class ChunkCounts(Struct, frozen=True):
+    """How many chunks of the main lane are in each status."""
+
+    total: int
+    pending: int
+    in_progress: int
+    completed: int
+    failed: int
+    cancelled: int
+    skipped: int
+
+
+class ProgressView(Struct, frozen=True, kw_only=True):
+    """How far a fan-out is now. `counts` has every counter; `share` is from 0 to 1; rates are of late."""
+
+    run_id: str
+    group: str
+    status: FanoutStatus
+    is_finished: bool
+    at: str
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    paused_at: str | None
+    handler: str | None
+    chunks: ChunkCounts
+    counts: dict[str, int]
+    share: float
+    completed_per_second: float | None
+    items_per_second: float | None
+    estimate: Estimate
+    durations: Spread | None
+    # How many of the sampled chunks have had how many attempts.
+    attempts: dict[int, int]
+    sampled: int
+    stragglers: list[Straggler]
+    stall: Stall | None
+    cost: Cost
+    # What someone should know or do, in sentences.
+    notes: list[str]
+
+
+class FanoutView(ProgressView, frozen=True, kw_only=True):
+    """A fan-out with all that is known of it, its policy written out."""
+
+    chunk_size: int
+    source: dict[str, Any]
+    policy: dict[str, Any]
+    params: dict[str, Any]
+    campaign: str | None
+    queue_url: str | None
+    submitted_by: str | None
+    waiter: str | None
+    updated_at: str | None
+    progressed_at: str | None
+    cancelled_at: str | None
+    reason: str | None
+    split_through: int
+    split_error: str | None
+    version: int
+
+
+class ChunkView(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A chunk. `item_errors` and `deferred` name items by their index within the fan-out."""
+
+    run_id: str
+    chunk_id: str
+    lane: str
+    status: Status
+    disposition: Disposition
+    start: int
+    items: int
+    created_at: str
+    attempt: int = 0
+    input_key: str = ""
+    worker: str | None = None
+    started_at: str | None = None
+    completed_at: str | None = None
+    duration_ms: int | None = None
+    lease_expires_at: str | None = None
+    heartbeat_at: str | None = None
+    items_done: int = 0
+    items_ok: int = 0
+    items_failed: int = 0
+    items_deferred: int = 0
+    redrives: int = 0
+    heals: int = 0
+    receive_count: int = 0
+    message_id: str | None = None
+    output_key: str | None = None
+    output: Raw | None = None
+    error: str | None = None
+    error_class: str | None = None
+    error_fingerprint: str | None = None
+    item_errors: dict[str, str] = {}
+    deferred: list[int] = []
+    log_ref: str | None = None
+    memory_mb: int | None = None
+
+
+class ChunkPage(Struct, frozen=True):
+    """Some chunks, and the cursor of the next page if there is one. With a filter, a page may be short or empty."""
+
+    chunks: list[ChunkView]
+    cursor: str | None = None
+
+
+class AttemptView(Struct, frozen=True, omit_defaults=True):
+    """A try at a chunk."""
+
+    attempt: int
+    outcome: Outcome
+    ended_at: str
+    started_at: str | None = None
+    duration_ms: int | None = None
+    worker: str | None = None
+    error: str | None = None
+    error_class: str | None = None
+    error_fingerprint: str | None = None
+    receive_count: int = 0
+
+
+class ChunkDetail(ChunkView, frozen=True, omit_defaults=True, kw_only=True):
+    """A chunk with what it is given to work on, and its attempts but for a first one that went well."""
+
+    input: Raw | None = None
+    message: str | None = None
+    attempts: list[AttemptView] = []
+
+
+class StuckView(Struct, frozen=True):
+    """A chunk that does not move, since when, and what that means."""
+
+    kind: StuckKind
+    chunk_id: str
+    lane: str
+    status: Status
+    disposition: Disposition
+    attempt: int
+    since: str
+    seconds: float
+    reason: str
+    worker: str | None = None
+    error: str | None = None
+
+
+class StuckList(Struct, frozen=True):
+    """Chunks that do not move, those that run first."""
+
+    stuck: list[StuckView]
+
+
+class FanoutEventView(Struct, frozen=True, omit_defaults=True):
+    """Something that was done to a fan-out."""
+
+    id: str
+    kind: str
+    at: str
+    by: str | None = None
+    reason: str | None = None
+    count: int | None = None
+
+
+class FanoutEventPage(Struct, frozen=True):
+    """What was done to a fan-out, in order of time, and the cursor of the next page if there is one."""
+
+    events: list[FanoutEventView]
+    cursor: str | None = None
+
+
+def path_of(run_id: str) -> str:
+    """Return where a fan-out is."""
+    return f"{PREFIX}/fanouts/{quote(run_id, safe='')}"
+
+
+def summary(fanout: Fanout) -> FanoutSummary:
+    """Return a fan-out for a list."""
+    return FanoutSummary(**_summary_fields(fanout))
+
+
+def created_view(fanout: Fanout, *, created: bool) -> CreatedView:
+    """Return a fan-out that was asked for."""
+    return CreatedView(created=created, **_summary_fields(fanout))
+
+
+def _summary_fields(fanout: Fanout) -> dict[str, Any]:
+    names = set(FanoutSummary.__struct_fields__) - {"is_finished"}
+    return {"is_finished": fanout.is_finished, **{name: getattr(fanout, name) for name in names}}
+
+
+def progress_view(fanout: Fanout, progress: Progress, unusable: Mapping[str, str]) -> ProgressView:
+    """Return how far a fan-out is."""
+    return ProgressView(**_progress_fields(fanout, progress, unusable))
+
+
+def fanout_view(fanout: Fanout, progress: Progress, unusable: Mapping[str, str]) -> FanoutView:
+    """Return a fan-out with all that is known of it; `unusable` are handlers that cannot be loaded here, and why."""
+    same = set(FanoutView.__struct_fields__) - set(ProgressView.__struct_fields__) - {"source", "policy", "params"}
+    return FanoutView(
+        source=msgspec.json.decode(fanout.source) if fanout.source else {},
+        policy=policy_view(fanout.rules()),
+        params=msgspec.json.decode(fanout.params) if fanout.params else {},
+        **{name: getattr(fanout, name) for name in same},
+        **_progress_fields(fanout, progress, unusable),
+    )
+
+
+def policy_view(policy: Policy) -> dict[str, Any]:
+    """Return a policy with every field, those left at their default included."""
+    return {name: getattr(policy, name) for name in Policy.__struct_fields__}
+
+
+def _progress_fields(fanout: Fanout, progress: Progress, unusable: Mapping[str, str]) -> dict[str, Any]:
+    of_row = ("created_at", "started_at", "finished_at", "paused_at", "is_finished", "status", "handler")
+    of_progress = set(ProgressView.__struct_fields__) - {*of_row, "chunks", "counts", "notes"}
+    counts = progress.counts
+    return {
+        "chunks": chunk_counts(counts),
+        "counts": {name: getattr(counts, name) for name in Counts.__struct_fields__},
+        "notes": notes(fanout, progress, unusable),
+        **{name: getattr(fanout, name) for name in of_row},
+        **{name: getattr(progress, name) for name in of_progress},
+    }
+
+
+def chunk_counts(counts: Counts) -> ChunkCounts:
+    """Return how many chunks are in each status."""
+    return ChunkCounts(counts.total, **{name.lower(): count for name, count in counts.by_status().items()})
+
+
+def notes(fanout: Fanout, progress: Progress, unusable: Mapping[str, str]) -> list[str]:
+    """Return what someone should know or do about a fan-out."""
+    counts, run_id = progress.counts, fanout.run_id
+    told = _course(fanout)
+    why = unusable.get(fanout.handler or "")
+    if why is not None and counts.open and not fanout.is_finished:
+        told.append(f"this server cannot run it: {why}")
+    if progress.stall is not None:
+        told.append(f"nothing has ended since {progress.stall.since}: {progress.stall.reason}")
+    if counts.failed + counts.slow_dead + counts.slow_quarantined:
+        failed = counts.failed + counts.slow_dead + counts.slow_quarantined
+        told.append(f"chunks given up: {failed}; 'headgate fanout failures {run_id}' says why")
+    elif counts.items_failed:
+        told.append(f"items that failed: {counts.items_failed}; 'headgate fanout failures {run_id}' says why")
+    if counts.drift():
+        told.append(f"the counts are off by {counts.drift()}; 'headgate fanout reconcile {run_id} --repair' mends them")
+    return told
+
+
+def _course(fanout: Fanout) -> list[str]:
+    """Return what someone has done to a fan-out that keeps it from going on."""
+    told: list[str] = []
+    if fanout.is_finished:
+        return told
+    if fanout.split_error is not None:
+        told.append(f"the split has stopped: {fanout.split_error}; ask for it again under the same id to go on")
+    if fanout.paused_at is not None:
+        told.append(f"it is paused since {fanout.paused_at}; 'headgate fanout resume {fanout.run_id}' lets it go on")
+    if fanout.cancelled_at is not None:
+        told.append("it is being cancelled; chunks that run are asked to stop")
+    return told
+
+
+def chunk_view(chunk: Chunk) -> ChunkView:
+    """Return a chunk for a list."""
+    return ChunkView(**_chunk_fields(chunk))
+
+
+def chunk_detail(chunk: Chunk, attempts: list[Attempt]) -> ChunkDetail:
+    """Return a chunk with all that is known of it."""
+    views = [attempt_view(attempt) for attempt in attempts]
+    return ChunkDetail(input=optional_raw(chunk.input), message=chunk.message, attempts=views, **_chunk_fields(chunk))
+
+
+def _chunk_fields(chunk: Chunk) -> dict[str, Any]:
+    names = set(ChunkView.__struct_fields__) - {"output", "item_errors", "deferred"}
+    return {
+        "output": optional_raw(chunk.output),
+        "item_errors": {} if chunk.item_errors is None else msgspec.json.decode(chunk.item_errors),
+        "deferred": [] if chunk.deferred is None else msgspec.json.decode(chunk.deferred),
+        **{name: getattr(chunk, name) for name in names},
+    }
+
+
+def attempt_view(attempt: Attempt) -> AttemptView:
+    """Return a try at a chunk."""
+    return AttemptView(**{name: getattr(attempt, name) for name in AttemptView.__struct_fields__})
+
+
+def stuck_view(stuck: Stuck) -> StuckView:
+    """Return a chunk that does not move."""
+    chunk = stuck.chunk
+    return StuckView(
+        kind=stuck.kind,
+        chunk_id=chunk.chunk_id,
+        lane=chunk.lane,
+        status=chunk.status,
+        disposition=chunk.disposition,
+        attempt=chunk.attempt,
+        since=stuck.since,
+        seconds=stuck.seconds,
+        reason=stuck.reason,
+        worker=chunk.worker,
+        error=chunk.error,
+    )
+
+
+def event_view(event: FanoutEvent) -> FanoutEventView:
+    """Return something that was done to a fan-out."""
+    return FanoutEventView(event.sk.partition("#")[2], event.kind, event.at, event.by, event.reason, event.count)

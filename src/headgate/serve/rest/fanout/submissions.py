@@ -1,0 +1,169 @@
+"""Orders: what is asked for when a fan-out is to be made, in a request or in a manifest, and where its items are."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headgate import shapes
+from headgate.errors import DefinitionError, InvalidPayloadError, NotFoundError
+from headgate.fanout.core.splitter import Order
+from headgate.fanout.model.rows import Policy
+from headgate.fanout.model.sources import BytesSource, LinesSource, ListSource, RangeSource, Source
+from headgate.serve.rest.durable.models import Name
+
+# So many chunks are enough to keep workers busy and few enough to look at.
+CHUNKS_USUAL: Final = 1000
+LINES_USUAL: Final = 500
+BYTES_USUAL_MIN: Final = 1024 * 1024
+MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
+_HANDLER: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_PATHS: Final = ("lines", "bytes")
+
+
+class NewFanout(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A fan-out to make: where its items are, how to split them, and how the chunks are run.
+
+    The items are one of `items` (themselves), `range` ([from, to], the end not included), `lines` (of a text file) and
+    `bytes` (of any file). Paths are whole, and of files that the server and the workers can read. A `manifest` is the
+    path of a JSON file with the same members, of which those in the request take precedence. Without `chunk_size`
+    there are about a thousand chunks, or chunks of 500 lines. Without `run_id`, the Idempotency-Key is its id, and
+    without that it is given one; the same again makes nothing new.
+    """
+
+    group: Name
+    run_id: Name | None = None
+    chunk_size: int | None = None
+    handler: str | None = None
+    params: dict[str, Any] = {}
+    campaign: Name | None = None
+    submitted_by: Name | None = None
+    items: list[Any] | None = None
+    range: tuple[int, int] | None = None
+    lines: str | None = None
+    bytes: str | None = None
+    manifest: str | None = None
+
+
+class Asked(Struct, frozen=True):
+    """What was asked for, checked as far as it can be without reading the items."""
+
+    order: Order
+    source: Source
+    run_id: str | None
+
+
+def read_order(content: bytes) -> Asked:
+    """Return what the body of a request asks for. Raises `InvalidPayloadError` or `DefinitionError`."""
+    given = _object(content, "body")
+    if given.get("manifest") is not None:
+        given = _with_manifest(given)
+    try:
+        new = shapes.convert(given, NewFanout)
+    except msgspec.ValidationError as exc:
+        raise InvalidPayloadError(f"body: {exc}") from exc
+    if new.handler is not None and not _HANDLER.fullmatch(new.handler):
+        raise DefinitionError(f"handler {new.handler[:80]!r}: write module:function, such as prices:update")
+    source = _source(new)
+    order = Order(
+        group=new.group,
+        chunk_size=_usual_size(new, source) if new.chunk_size is None else new.chunk_size,
+        handler=new.handler,
+        params=new.params,
+        policy=Policy(**{name: getattr(new, name) for name in Policy.__struct_fields__}),
+        campaign=new.campaign,
+        submitted_by=new.submitted_by,
+    )
+    return Asked(order, source, new.run_id)
+
+
+def _object(content: bytes, what: str) -> dict[str, Any]:
+    try:
+        return shapes.from_json(content.strip() or b"{}", dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidPayloadError(f"{what}: {exc}") from exc
+
+
+def _with_manifest(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what a manifest says, and over it what the request says."""
+    path = _whole_path(given["manifest"], "manifest")
+    try:
+        if path.stat().st_size > MANIFEST_BYTES_MAX:
+            raise InvalidPayloadError(
+                f"manifest {path}: larger than {MANIFEST_BYTES_MAX:,} bytes; name a file of lines in it instead"
+            )
+        content = path.read_bytes()
+    except OSError as exc:
+        raise InvalidPayloadError(f"manifest {path}: it cannot be read here ({exc.strerror})") from exc
+    said = _object(content, f"manifest {path}")
+    if "manifest" in said:
+        raise InvalidPayloadError(f"manifest {path}: it names another manifest; write here what that says")
+    for name in _PATHS:
+        if isinstance(said.get(name), str):
+            # Beside the manifest, wherever the server was started.
+            said[name] = str(path.parent / said[name])
+    kinds = {name for name in _SOURCES if given.get(name) is not None}
+    kept = {name: value for name, value in said.items() if not (kinds and name in _SOURCES)}
+    own = {name: value for name, value in given.items() if name != "manifest"}
+    try:
+        # Alone first, so that whoever has written it is told where the slip is.
+        shapes.convert({"group": "-", **said}, NewFanout)
+    except msgspec.ValidationError as exc:
+        raise InvalidPayloadError(f"manifest {path}: {exc}") from exc
+    return {**kept, **own}
+
+
+def _source(new: NewFanout) -> Source:
+    given = [name for name in _SOURCES if getattr(new, name) is not None]
+    if len(given) != 1:
+        said = f"{' and '.join(given)} are given" if given else "none is given"
+        raise DefinitionError(f"items: give one of {', '.join(_SOURCES)}; {said}")
+    try:
+        return _SOURCES[given[0]](new)
+    except NotFoundError as exc:
+        # It is the request that is at fault, not the place it was sent to.
+        raise InvalidPayloadError(str(exc)) from exc
+
+
+def _lines(new: NewFanout) -> Source:
+    return LinesSource(_whole_path(new.lines, "lines"))
+
+
+def _bytes(new: NewFanout) -> Source:
+    return BytesSource(_whole_path(new.bytes, "bytes"))
+
+
+def _range(new: NewFanout) -> Source:
+    low, high = new.range or (0, 0)
+    return RangeSource(low, high)
+
+
+_SOURCES: Final[dict[str, Callable[[NewFanout], Source]]] = {
+    "items": lambda new: ListSource(new.items or []),
+    "range": _range,
+    "lines": _lines,
+    "bytes": _bytes,
+}
+
+
+def _whole_path(given: object, what: str) -> Path:
+    if not isinstance(given, str) or not given or "\0" in given:
+        raise InvalidPayloadError(f"{what}: it must be the path of a file")
+    path = Path(given)
+    if not path.is_absolute():
+        raise InvalidPayloadError(f"{what} {given!r}: give the whole path, from / on")
+    return path
+
+
+def _usual_size(new: NewFanout, source: Source) -> int:
+    total = source.total()
+    if total is None:
+        return LINES_USUAL
+    size = max(1, math.ceil(total / CHUNKS_USUAL))
+    return max(size, BYTES_USUAL_MIN) if new.bytes is not None else size

@@ -1,0 +1,1 @@
+"""Health: say here what this part is for."""

@@ -1,0 +1,414 @@
+"""Incidents over HTTP: opened, listed, changed, snoozed, merged, and told as a whole to whoever asks why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from headgate import shapes
+from headgate.auth import rules
+from headgate.auth.principals import Principal, require
+from headgate.auth.roles import Permission
+from headgate.auth.rules import Reach, Rule
+from headgate.durable.model.duration import seconds
+from headgate.errors import InvalidPayloadError
+from headgate.health.evidence.rows import Evidence
+from headgate.health.incident_context import IncidentContext, Missing, TimelineEntry
+from headgate.health.incidents.escalation import Escalation
+from headgate.health.incidents.listing import IncidentFilter, Recovery
+from headgate.health.lineage.blast_radius import BlastRadius as Reached
+from headgate.health.lineage.rows import LineageEntry
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import timestamps as moments
+from headgate.health.model import urns
+from headgate.health.model.datasets import Dataset
+from headgate.health.model.enums import SignalState
+from headgate.health.model.incidents import BlastRadius, Changes, Incident, Trouble
+from headgate.health.service import HealthService
+from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation
+from headgate.serve.http.preconditions import etag, matching
+from headgate.serve.http.problem import Problem
+from headgate.serve.rest.durable.models import Duration
+from headgate.serve.rest.health.dataset_names import NamedDatasets
+from headgate.serve.rest.health.models import (
+    Name,
+    PageSize,
+    ProducerIn,
+    SignalView,
+    Text,
+    complete,
+    incident_view,
+    signal_view,
+)
+
+_ONE: Final = "/incidents/{incident_id}"
+_READ: Final = Rule(Permission.INCIDENT_READ, Reach.FOUND)
+_WRITE: Final = Rule(Permission.INCIDENT_WRITE, Reach.FOUND)
+_LISTED: Final = Rule(Permission.INCIDENT_READ, Reach.FILTERED)
+
+
+class BlastRadiusIn(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Who is hit downstream, as the caller found out."""
+
+    downstream_count: Annotated[int, Meta(ge=0)] = 0
+    downstream_services: list[Name] = []
+    estimated_impact: str = "UNKNOWN"
+
+    def read(self) -> BlastRadius:
+        return BlastRadius(
+            downstream_count=self.downstream_count,
+            downstream_services=tuple(self.downstream_services[:100]),
+            estimated_impact=vocabulary.impact(self.estimated_impact),
+        )
+
+
+class NewIncident(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A trouble that someone wants an incident for. One that is open for the same trouble is joined."""
+
+    dataset_urn: Name = ""
+    # The same, as incidents themselves call it.
+    primary_dataset_urn: Name = ""
+    signal_type: str = ""
+    signal_types: list[str] = []
+    failure_signatures: Annotated[list[Name], Meta(max_length=50)] = []
+    severity: str | None = None
+    title: Annotated[str, Meta(max_length=1024)] = ""
+    implicated_producer: ProducerIn | None = None
+    blast_radius: BlastRadiusIn | None = None
+    primary_evidence_id: str | None = None
+    evidence_sample: Annotated[list[Name], Meta(max_length=50)] = []
+    oncall_user: Name | None = None
+    trace_id: Name | None = None
+    dedup_key: Annotated[str, Meta(max_length=1024)] = ""
+
+
+class NotificationIn(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Where people were told; what is left out stays."""
+
+    pagerduty_incident_id: Name | None = None
+    slack_thread_ts: Name | None = None
+    jira_ticket: Name | None = None
+
+
+class ResolutionIn(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Why it is over."""
+
+    root_cause: Text = ""
+    mitigation: Text = ""
+    resolved_by: Name = ""
+    false_positive: bool = False
+    reason: Text = ""
+
+
+class IncidentPatch(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What is to be changed; what is left out stays. `status` takes `reason` where someone will ask why."""
+
+    status: str | None = None
+    severity: str | None = None
+    title: str | None = None
+    assignee: Name | None = None
+    oncall_user: Name | None = None
+    rca_summary: Text | None = None
+    ticket: Name | None = None
+    notification_state: NotificationIn | None = None
+    resolution: ResolutionIn | None = None
+    reason: Text = ""
+    expected_version: Annotated[int, Meta(ge=1)] | None = None
+
+
+class Snooze(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Until when nobody is reminded: a moment, or for how long."""
+
+    until: str | None = None
+    duration: Duration | None = None
+    reason: Text = ""
+
+
+class Merge(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which incident takes this one over."""
+
+    into: Name
+    reason: Text = ""
+
+
+class IncidentQuery(Struct, forbid_unknown_fields=True, kw_only=True, rename={"since": "from", "until": "to"}):
+    """Which incidents, and which page of them."""
+
+    status: list[str] = []
+    severity: list[str] = []
+    dataset_urn: Name | None = None
+    owner_team: Name | None = None
+    failure_signature: Name | None = None
+    signal_type: str | None = None
+    since: str | None = None
+    until: str | None = None
+    page_token: str | None = None
+    page_size: PageSize = 50
+
+    def wanted(self) -> IncidentFilter:
+        """Return it as a filter. Raises `InvalidPayloadError` or `InvalidIdError` naming what is wrong."""
+        since = "" if self.since is None else moments.moment(self.since, field="from")
+        until = "9999" if self.until is None else moments.moment(self.until, field="to")
+        if since > until:
+            raise InvalidPayloadError(f"from {since} is after to {until}")
+        return IncidentFilter(
+            statuses=tuple(dict.fromkeys(vocabulary.stage(each).status for each in self.status)),
+            severities=tuple(dict.fromkeys(vocabulary.severity(each) for each in self.severity)),
+            dataset_urn=None if self.dataset_urn is None else urns.dataset_urn(self.dataset_urn),
+            owner_team=self.owner_team,
+            failure_signature=self.failure_signature,
+            signal_type=None if self.signal_type is None else vocabulary.signal_type(self.signal_type),
+            since=since,
+            until=until,
+        )
+
+
+class IncidentPage(Struct, frozen=True):
+    """Some incidents, newest first, and the token of the next page if there may be more."""
+
+    items: list[Incident]
+    next_page_token: str | None = None
+
+
+class ContextView(Struct, frozen=True, kw_only=True):
+    """The story of an incident, with what could not be had."""
+
+    incident: Incident
+    dataset: Dataset | None
+    signals: list[SignalView]
+    evidence: list[Evidence]
+    first_bad: Evidence | None
+    last_good: Evidence | None
+    writers: list[LineageEntry]
+    readers: list[LineageEntry]
+    blast_radius: Reached | None
+    timeline: list[TimelineEntry]
+    missing: list[Missing]
+    complete: bool
+    as_of: str
+
+
+class Escalations(Struct, frozen=True):
+    """Incidents of which more people are to be told now."""
+
+    escalations: list[Escalation]
+
+
+def incident_operations(health: HealthService) -> list[Operation]:
+    """Return what can be asked of incidents."""
+    return _Incidents(health).operations()
+
+
+class _Incidents:
+    def __init__(self, health: HealthService) -> None:
+        self._health = health
+        self._incidents = health.incidents
+        self._read = NamedDatasets(health, Permission.INCIDENT_READ)
+        self._written = NamedDatasets(health, Permission.INCIDENT_WRITE)
+
+    def operations(self) -> list[Operation]:
+        shown, changed = {200: Incident}, {200: Incident, 409: Problem, 412: Problem}
+        annotates = Rule(Permission.INCIDENT_ANNOTATE, Reach.FOUND)
+        every = Rule(Permission.INCIDENT_READ, Reach.ALL)
+        return [
+            Operation(
+                "GET", "/incidents", "List incidents", self.ls, {200: IncidentPage}, query=IncidentQuery, rule=_LISTED
+            ),
+            Operation(
+                "POST",
+                "/incidents",
+                "Open an incident, or join the one that is open",
+                self.create,
+                {201: Incident, 200: Incident},
+                body=NewIncident,
+                rule=_WRITE,
+                repeatable=True,
+            ),
+            Operation(
+                "GET",
+                "/incidents/stats",
+                "How long incidents took",
+                self.stats,
+                {200: Recovery},
+                query=IncidentQuery,
+                rule=every,
+            ),
+            Operation(
+                "GET",
+                "/incidents/escalations",
+                "List those of which more people are to be told",
+                self.escalations,
+                {200: Escalations},
+                rule=every,
+            ),
+            Operation("GET", _ONE, "Show an incident", self.show, shown, rule=_READ),
+            Operation("PATCH", _ONE, "Change an incident", self.patch, changed, body=IncidentPatch, rule=annotates),
+            Operation(
+                "POST", f"{_ONE}/snooze", "Remind nobody for a while", self.snooze, changed, body=Snooze, rule=_WRITE
+            ),
+            Operation(
+                "POST", f"{_ONE}/merge", "Close it into another one", self.merge, changed, body=Merge, rule=_WRITE
+            ),
+            Operation(
+                "GET",
+                f"{_ONE}/context",
+                "Tell all that is known around it",
+                self.context,
+                {200: ContextView},
+                rule=_READ,
+            ),
+        ]
+
+    def ls(self, call: Call[None, IncidentQuery]) -> Answer:
+        asked = call.query
+        wanted = self._wanted(call)
+        page = self._health.incident_listing.ls(wanted, limit=asked.page_size, cursor=asked.page_token)
+        seen = [
+            incident_view(each, call.principal)
+            for each in page.incidents
+            if call.principal.reaches(each.primary_dataset_urn)
+        ]
+        return Answer(complete(IncidentPage(seen, page.cursor)))
+
+    def create(self, call: Call[NewIncident, NoQuery]) -> Answer:
+        body = call.body
+        named = {body.dataset_urn, body.primary_dataset_urn} - {""}
+        if len(named) != 1:
+            raise InvalidPayloadError("dataset_urn: name one dataset, as dataset_urn or as primary_dataset_urn")
+        [urn] = named
+        self._written.require([urn], call.principal)
+        # What is named as evidence is held on to and shown with the incident: only what the caller could read.
+        for evidence in self._health.evidence.get_many(body.evidence_sample).evidence.values():
+            require(call.principal, Permission.INCIDENT_WRITE, evidence.dataset_urn)
+        opened = self._incidents.open(_trouble(body, urns.dataset_urn(urn)), actor=call.principal.name)
+        location = f"{PREFIX}/incidents/{quote(opened.incident.incident_id, safe='')}"
+        return _shown(opened.incident, call.principal, 201 if opened.is_new else 200, {"location": location})
+
+    def show(self, call: Call[None, NoQuery]) -> Answer:
+        return _shown(self._found(call, Permission.INCIDENT_READ), call.principal)
+
+    def patch(self, call: Call[IncidentPatch, NoQuery]) -> Answer:
+        body = call.body
+        given = msgspec.to_builtins(body)
+        asked = given.keys() - {"expected_version", "reason"}
+        if not asked:
+            raise InvalidPayloadError("body: nothing is to be changed; give status, assignee, rca_summary, ticket ...")
+        # A summary of the cause takes less than the rest; the route itself asks for the least.
+        self._found(call, rules.incident_update(asked))
+        changes = shapes.convert({name: given[name] for name in Changes.__struct_fields__ if name in given}, Changes)
+
+        def change(version: int | None) -> Incident:
+            return self._incidents.change(
+                call.path["incident_id"], changes, actor=call.principal.name, expected_version=version
+            )
+
+        return _shown(matching(call.headers, body.expected_version, change), call.principal)
+
+    def snooze(self, call: Call[Snooze, NoQuery]) -> Answer:
+        self._found(call, Permission.INCIDENT_WRITE)
+        body = call.body
+        if (body.until is None) == (body.duration is None):
+            raise InvalidPayloadError("until, duration: give one of them, a moment or a time such as 1h")
+        if body.until is not None:
+            until = moments.moment(body.until, field="until")
+        else:
+            assert body.duration is not None
+            until = moments.instant(int((self._health.clock.seconds() + seconds(body.duration)) * 1000))
+
+        def change(version: int | None) -> Incident:
+            return self._incidents.snooze(
+                call.path["incident_id"],
+                until,
+                actor=call.principal.name,
+                reason=body.reason,
+                expected_version=version,
+            )
+
+        return _shown(matching(call.headers, None, change), call.principal)
+
+    def merge(self, call: Call[Merge, NoQuery]) -> Answer:
+        self._found(call, Permission.INCIDENT_WRITE)
+        into = self._incidents.get(call.body.into)
+        require(call.principal, Permission.INCIDENT_WRITE, into.primary_dataset_urn)
+
+        def change(version: int | None) -> Incident:
+            return self._incidents.merge(
+                call.path["incident_id"],
+                call.body.into,
+                actor=call.principal.name,
+                reason=call.body.reason,
+                expected_version=version,
+            )
+
+        return _shown(matching(call.headers, None, change), call.principal)
+
+    def context(self, call: Call[None, NoQuery]) -> Answer:
+        self._found(call, Permission.INCIDENT_READ)
+        told = self._health.contexts.of(call.path["incident_id"])
+        shown = complete(_seen(told, call.principal))
+        return Answer({**shown, "signals": [signal_view(each) for each in told.signals]})
+
+    def stats(self, call: Call[None, IncidentQuery]) -> Answer:
+        return Answer(self._health.incident_listing.recovery(self._wanted(call)))
+
+    def escalations(self, _call: Call[None, NoQuery]) -> Answer:
+        return Answer(Escalations(self._health.upkeep.due_escalations()))
+
+    def _wanted(self, call: Call[None, IncidentQuery]) -> IncidentFilter:
+        wanted = call.query.wanted()
+        if wanted.dataset_urn is None:
+            return wanted
+        return replace(wanted, dataset_urn=self._read.one(wanted.dataset_urn, call.principal))
+
+    def _found(self, call: Call[Any, Any], permission: Permission) -> Incident:
+        """Return the incident that a request is about, if the caller may do this to its dataset."""
+        incident = self._incidents.get(call.path["incident_id"])
+        require(call.principal, permission, incident.primary_dataset_urn)
+        return incident
+
+
+def _trouble(body: NewIncident, dataset_urn: str) -> Trouble:
+    types = [*([body.signal_type] if body.signal_type else []), *body.signal_types]
+    return Trouble(
+        dataset_urn=dataset_urn,
+        signal_types=tuple(dict.fromkeys(vocabulary.signal_type(each) for each in types)),
+        failure_signatures=tuple(body.failure_signatures),
+        state=SignalState.CRITICAL,
+        severity=None if body.severity is None else vocabulary.severity(body.severity),
+        title=body.title,
+        implicated_producer=None if body.implicated_producer is None else body.implicated_producer.read(),
+        blast_radius=None if body.blast_radius is None else body.blast_radius.read(),
+        primary_evidence_id=body.primary_evidence_id,
+        evidence_sample=tuple(body.evidence_sample),
+        oncall_user=body.oncall_user,
+        trace_id=body.trace_id,
+        dedup_key=body.dedup_key,
+    )
+
+
+def _seen(told: IncidentContext, principal: Principal) -> IncidentContext:
+    """Return the story of an incident as someone may see it: evidence of other datasets is only named."""
+    seen = [each for each in told.evidence if principal.reaches(each.dataset_urn)]
+    hidden = [
+        Missing("evidence", f"{each.evidence_id} is of a dataset that is not in your scope")
+        for each in told.evidence
+        if not principal.reaches(each.dataset_urn)
+    ]
+    return replace(
+        told,
+        incident=incident_view(told.incident, principal),
+        evidence=tuple(seen),
+        missing=(*told.missing, *hidden),
+        complete=told.complete and not hidden,
+    )
+
+
+def _shown(
+    incident: Incident, principal: Principal, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Answer:
+    return Answer(complete(incident_view(incident, principal)), status, {**etag(incident.version), **(headers or {})})

@@ -1,0 +1,111 @@
+"""The routes of health under `/api/v1`: datasets, signals, incidents, evidence, lineage, the gate, the audit.
+
+JSON Schemas of what is kept of health, served by the names that others know them by.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+from litestar.types import ControllerRouterHandler
+from msgspec import Struct
+
+from headgate.auth.api_keys import ApiKeys
+from headgate.auth.roles import Permission
+from headgate.auth.rules import Rule
+from headgate.errors import NotFoundError
+from headgate.health.evidence.rows import Evidence
+from headgate.health.lineage.specs import LineageSpec
+from headgate.health.model.datasets import Dataset
+from headgate.health.model.incidents import Incident
+from headgate.health.service import HealthService
+from headgate.serve.http.idempotency import AnsweredBefore
+from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.rest.health.audit import audit_operations
+from headgate.serve.rest.health.baselines import baseline_operations
+from headgate.serve.rest.health.datasets import dataset_operations
+from headgate.serve.rest.health.evidence import evidence_operations
+from headgate.serve.rest.health.flags import flag_operations
+from headgate.serve.rest.health.gate import gate_operations
+from headgate.serve.rest.health.incidents import incident_operations
+from headgate.serve.rest.health.lineage import lineage_operations
+from headgate.serve.rest.health.models import SignalView
+from headgate.serve.rest.health.resolution import resolution_operations
+from headgate.serve.rest.health.signals import signal_operations
+from headgate.serve.rest.health.topic_producers import topic_producer_operations
+from headgate.serve.runtime.thread_pool import WorkPool
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+SCHEMAS: Final[dict[str, type[Struct]]] = {
+    "signal-state-schema.json": SignalView,
+    "incident-index-schema.json": Incident,
+    "dataset-registry-schema.json": Dataset,
+    "evidence-cache-schema.json": Evidence,
+    "lineage-index-schema.json": LineageSpec,
+}
+
+
+class SchemaNames(Struct, frozen=True):
+    """The schemas that there are."""
+
+    schemas: list[str]
+
+
+def schema_operations() -> list[Operation]:
+    """Return what can be asked of schemas."""
+    reads = Rule(Permission.DATASET_READ)
+    return [
+        Operation("GET", "/schemas", "List JSON Schemas", _ls, {200: SchemaNames}, rule=reads),
+        Operation("GET", "/schemas/{name}", "Show a JSON Schema", _show, {200: dict[str, Any]}, rule=reads),
+    ]
+
+
+def _ls(_call: Call[None, NoQuery]) -> Answer:
+    return Answer(SchemaNames(sorted(SCHEMAS)))
+
+
+def _show(call: Call[None, NoQuery]) -> Answer:
+    name = call.path["name"]
+    if name not in SCHEMAS:
+        raise NotFoundError(f"schema {name[:80]}: there is none; there are {', '.join(sorted(SCHEMAS))}")
+    return Answer(schema(name))
+
+
+@cache
+def schema(name: str) -> dict[str, Any]:
+    """Return a schema by its name."""
+    kind = SCHEMAS[name]
+    (made,), parts = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
+    return {"$schema": DIALECT, "$id": f"{PREFIX}/schemas/{name}", **made, "$defs": parts}
+
+
+# Every operation here says by itself who may ask it; what did not would be for those who may do everything.
+_PART: Final = Part(Permission.KEY_MANAGE, Permission.KEY_MANAGE)
+
+
+def health_routes(health: HealthService, keys: ApiKeys, pool: WorkPool) -> list[ControllerRouterHandler]:
+    """Return the routes of health. They are one set: several nouns share the paths below a dataset."""
+    operations = [
+        *dataset_operations(health),
+        *resolution_operations(health),
+        *topic_producer_operations(health),
+        *signal_operations(health),
+        *baseline_operations(health),
+        *incident_operations(health),
+        *evidence_operations(health),
+        *lineage_operations(health),
+        *gate_operations(health),
+        *flag_operations(health),
+        *audit_operations(health, keys),
+        *schema_operations(),
+    ]
+    return operation_routes(
+        operations,
+        pool,
+        _PART,
+        namespace="health.",
+        answered=AnsweredBefore(health.store, health.clock),
+        registered=health.registered,
+    )

@@ -1,0 +1,324 @@
+"""Signals over HTTP: looked up, taken over one by one or many at once, their history, and volumes by the hour."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from litestar import Response
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from headgate.auth import rules
+from headgate.auth.roles import Permission
+from headgate.auth.rules import Reach, Rule
+from headgate.errors import (
+    DatasetNotFoundError,
+    InvalidPayloadError,
+    NotFoundError,
+    PreconditionFailedError,
+    StoreBusyError,
+    UserError,
+)
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import timestamps as moments
+from headgate.health.model.enums import SignalState
+from headgate.health.model.signals import ANY_VERSION, SignalUpdate, Snapshot
+from headgate.health.model.volume_counts import DAYS, DAYS_MAX
+from headgate.health.resets import Reset
+from headgate.health.service import HealthService
+from headgate.health.signals.decisions import Verdict
+from headgate.health.signals.results import Result
+from headgate.health.signals.volumes import VolumeHistory
+from headgate.health.signals.writer import BATCH_MAX
+from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
+from headgate.serve.http.preconditions import etag, if_match
+from headgate.serve.http.problem import Problem, response
+from headgate.serve.rest.health.dataset_names import NamedDatasets
+from headgate.serve.rest.health.models import PageSize, SignalUpdateIn, SignalView, Text, signal_view
+
+_ALL: Final = "/datasets/{dataset_urn}/signals"
+_ONE: Final = f"{_ALL}/{{signal_type}}"
+_READ: Final = rules.named(Permission.SIGNAL_READ, "path.dataset_urn")
+_WRITE: Final = rules.named(Permission.SIGNAL_WRITE, "path.dataset_urn")
+# It takes away what keeps others from the dataset, as an override does.
+_RESET: Final = rules.named(Permission.GATE_OVERRIDE, "path.dataset_urn")
+_VOLUMES: Final = "/datasets/{dataset_urn}/volume-history"
+_DAYS_SHOWN: Final = 30
+
+
+class SignalBatch(Struct, forbid_unknown_fields=True):
+    """Values to take over, each by itself."""
+
+    updates: Annotated[list[SignalUpdateIn], Meta(min_length=1, max_length=BATCH_MAX)]
+
+
+class ResetBody(Struct, forbid_unknown_fields=True):
+    """Why all that is known of how a dataset is shall be forgotten."""
+
+    reason: Text
+
+
+class ConsistentQuery(Struct, forbid_unknown_fields=True):
+    """Whether the store itself is asked, rather than memory."""
+
+    consistent: bool = False
+
+
+class BreachQuery(Struct, forbid_unknown_fields=True):
+    """Signals in which states and of which tier."""
+
+    state: list[str] = []
+    tier: str | None = None
+    page_token: str | None = None
+    page_size: PageSize = 50
+
+
+class HistoryQuery(Struct, forbid_unknown_fields=True, rename={"since": "from", "until": "to"}):
+    """Transitions from when to when; without: of the last thirty days."""
+
+    since: str | None = None
+    until: str | None = None
+
+
+class VolumeQuery(Struct, forbid_unknown_fields=True):
+    """The hours of how many days."""
+
+    days: Annotated[int, Meta(ge=1, le=DAYS_MAX)] = DAYS
+
+
+class SignalList(Struct, frozen=True):
+    """The signals of a dataset."""
+
+    signals: list[SignalView]
+
+
+class SignalPage(Struct, frozen=True):
+    """Some signals, and the token of the next page if there are more."""
+
+    items: list[SignalView]
+    next_page_token: str | None = None
+
+
+class History(Struct, frozen=True):
+    """The transitions of a signal, oldest first."""
+
+    snapshots: list[Snapshot]
+
+
+class SignalResult(Struct, frozen=True, kw_only=True):
+    """What was made of a value."""
+
+    success: bool
+    new_version: int | None
+    duplicate: bool
+    error_code: str | None
+    error_message: str | None
+    current: SignalView | None
+
+
+class BatchResult(Struct, frozen=True, kw_only=True):
+    """What was made of each value, in their order."""
+
+    results: list[SignalResult]
+    success_count: int
+    failure_count: int
+
+
+def signal_operations(health: HealthService) -> list[Operation]:
+    """Return what can be asked of signals."""
+    return _Signals(health).operations()
+
+
+class _Signals:
+    def __init__(self, health: HealthService) -> None:
+        self._health = health
+        self._signals = health.signals
+        self._read = NamedDatasets(health, Permission.SIGNAL_READ)
+        self._written = NamedDatasets(health, Permission.SIGNAL_WRITE)
+
+    def operations(self) -> list[Operation]:
+        refused = {404: Problem, 409: Problem, 412: Problem}
+        listed = Rule(Permission.SIGNAL_READ, Reach.FILTERED)
+        many = Rule(Permission.SIGNAL_WRITE, Reach.FOUND)
+        return [
+            Operation(
+                "GET",
+                "/signals",
+                "List signals that are not OK",
+                self.breaches,
+                {200: SignalPage},
+                query=BreachQuery,
+                rule=listed,
+            ),
+            Operation(
+                "POST",
+                "/signals/batch",
+                "Take over many values",
+                self.batch,
+                {200: BatchResult},
+                body=SignalBatch,
+                rule=many,
+            ),
+            Operation("GET", _ALL, "List the signals of a dataset", self.ls, {200: SignalList}, rule=_READ),
+            Operation(
+                "POST",
+                f"{_ALL}/reset",
+                "Forget the signals of a dataset",
+                self.reset,
+                {200: Reset},
+                body=ResetBody,
+                rule=_RESET,
+            ),
+            Operation("GET", _ONE, "Show a signal", self.show, {200: SignalView}, query=ConsistentQuery, rule=_READ),
+            Operation(
+                "PUT",
+                _ONE,
+                "Take over a value",
+                self.update,
+                {200: SignalResult, **refused},
+                body=SignalUpdateIn,
+                rule=_WRITE,
+            ),
+            Operation(
+                "GET",
+                f"{_ONE}/history",
+                "List the transitions of a signal",
+                self.history,
+                {200: History},
+                query=HistoryQuery,
+                rule=_READ,
+            ),
+            Operation(
+                "GET",
+                _VOLUMES,
+                "Show how many events a dataset had in each hour",
+                self.volumes,
+                {200: VolumeHistory},
+                query=VolumeQuery,
+                rule=_READ,
+            ),
+        ]
+
+    def reset(self, call: Call[ResetBody, NoQuery]) -> Answer:
+        urn = self._read.seen(call.path["dataset_urn"], call.principal)
+        return Answer(self._health.resets.reset(urn, actor=call.principal.name, reason=call.body.reason))
+
+    def ls(self, call: Call[None, NoQuery]) -> Answer:
+        found = self._signals.of_dataset(self._read.seen(call.path["dataset_urn"], call.principal))
+        return Answer(SignalList([signal_view(each) for each in found]))
+
+    def show(self, call: Call[None, ConsistentQuery]) -> Answer:
+        signal_type = vocabulary.signal_type(call.path["signal_type"])
+        urn = self._read.seen(call.path["dataset_urn"], call.principal)
+        found = self._signals.get(urn, signal_type, consistent=call.query.consistent)
+        if found is None:
+            raise NotFoundError(f"signal {signal_type} of {urn}: none was ever reported")
+        return Answer(signal_view(found), headers=etag(found.version))
+
+    def breaches(self, call: Call[None, BreachQuery]) -> Answer:
+        asked = call.query
+        states = [vocabulary.signal_state(each) for each in asked.state] or [SignalState.CRITICAL, SignalState.WARNING]
+        if SignalState.OK in states:
+            raise UserError("state OK: signals that are well are listed by dataset; ask for CRITICAL, WARNING, UNKNOWN")
+        page = self._signals.breaches(
+            states=list(dict.fromkeys(states)),
+            tier=None if asked.tier is None else vocabulary.tier(asked.tier),
+            limit=asked.page_size,
+            cursor=asked.page_token,
+        )
+        seen = [signal_view(each) for each in page.signals if call.principal.reaches(each.dataset_urn)]
+        return Answer(SignalPage(seen, page.cursor))
+
+    def update(self, call: Call[SignalUpdateIn, NoQuery]) -> Answer | Response[bytes]:
+        urn, body = call.path["dataset_urn"], call.body
+        signal_type = vocabulary.signal_type(call.path["signal_type"])
+        if body.dataset_urn and self._health.registered(body.dataset_urn) != urn:
+            raise InvalidPayloadError(f"dataset_urn {body.dataset_urn[:80]!r}: the path says {urn}")
+        if body.signal_type and vocabulary.signal_type(body.signal_type) != signal_type:
+            raise InvalidPayloadError(f"signal_type {body.signal_type[:80]!r}: the path says {signal_type}")
+        given = None if body.expected_version == ANY_VERSION else body.expected_version
+        versions = if_match(call.headers)
+        if versions is not None and given is not None and given not in versions:
+            raise InvalidPayloadError(f"If-Match says {versions} and expected_version {given}; give one of them")
+        wanted = [ANY_VERSION if given is None else given] if versions is None else versions
+        if not wanted:
+            raise PreconditionFailedError("If-Match: no tag of it can be the signal's; read it again")
+        for version in wanted:
+            update = body.update(urn, signal_type)
+            result = self._health.update_signal(replace(update, expected_version=version))
+            if result.verdict is not Verdict.VERSION_CONFLICT:
+                break
+        if result.verdict is Verdict.DATASET_NOT_FOUND:
+            raise DatasetNotFoundError(result.message)
+        if result.verdict is Verdict.UNAVAILABLE:
+            raise StoreBusyError(result.message)
+        if not result.is_success:
+            return _conflict(result, is_precondition=versions is not None)
+        return Answer(_result(result), headers={} if result.signal is None else etag(result.signal.version))
+
+    def batch(self, call: Call[SignalBatch, NoQuery]) -> Answer:
+        # All or none: whoever names one that is not theirs is told so, rather than what became of the others.
+        self._written.require((each.dataset_urn for each in call.body.updates), call.principal)
+        results: list[SignalResult | None] = []
+        sound: list[SignalUpdate] = []
+        for each in call.body.updates:
+            try:
+                sound.append(each.update(each.dataset_urn, each.signal_type))
+                results.append(None)
+            except UserError as exc:
+                results.append(_refused(exc.message))
+        taken = iter(self._signals.update_many(sound))
+        told = [each if each is not None else _result(next(taken)) for each in results]
+        good = sum(each.success for each in told)
+        return Answer(BatchResult(results=told, success_count=good, failure_count=len(told) - good))
+
+    def history(self, call: Call[None, HistoryQuery]) -> Answer:
+        now_ms = int(self._health.clock.seconds() * 1000)
+        since, until = call.query.since, call.query.until
+        month = moments.instant(now_ms - _DAYS_SHOWN * 86_400_000)
+        found = self._signals.history(
+            call.path["dataset_urn"],
+            vocabulary.signal_type(call.path["signal_type"]),
+            month if since is None else moments.moment(since, field="from"),
+            moments.instant(now_ms) if until is None else moments.moment(until, field="to"),
+        )
+        return Answer(History(found))
+
+    def volumes(self, call: Call[None, VolumeQuery]) -> Answer:
+        return Answer(self._health.volumes.history(call.path["dataset_urn"], call.query.days))
+
+
+def _result(result: Result) -> SignalResult:
+    return SignalResult(
+        success=result.is_success,
+        new_version=result.signal.version if result.is_success and result.signal is not None else None,
+        duplicate=result.verdict is Verdict.DUPLICATE,
+        error_code=None if result.is_success else result.verdict.value,
+        error_message=result.message or None,
+        current=None if result.signal is None else signal_view(result.signal),
+    )
+
+
+def _conflict(result: Result, *, is_precondition: bool) -> Response[bytes]:
+    """Return the problem of a value that was not taken over, with the signal as it stands."""
+    failed = result.verdict is Verdict.VERSION_CONFLICT and is_precondition
+    current = result.signal
+    problem = Problem.of(
+        412 if failed else 409,
+        PreconditionFailedError.code if failed else result.verdict.value.lower(),
+        result.message,
+        current_version=None if current is None else current.version,
+        current=None if current is None else signal_view(current),
+    )
+    return response(problem)
+
+
+def _refused(message: str) -> SignalResult:
+    return SignalResult(
+        success=False,
+        new_version=None,
+        duplicate=False,
+        error_code=Verdict.INVALID.value,
+        error_message=message,
+        current=None,
+    )

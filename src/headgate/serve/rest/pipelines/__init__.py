@@ -1,0 +1,1 @@
+"""Pipelines: say here what this part is for."""

@@ -1,0 +1,327 @@
+"""Alerts over HTTP: looked at, acknowledged, silenced for a while; and channels, tried out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from litestar.types import ControllerRouterHandler
+from msgspec import Meta, Struct
+
+from headgate.auth.roles import Permission
+from headgate.clock import Clock
+from headgate.durable.model.duration import seconds
+from headgate.durable.model.failures import NonRetryable
+from headgate.durable.model.records import instant
+from headgate.errors import InvalidPayloadError, UserError
+from headgate.notify.alert_rows import Alert
+from headgate.notify.alerts import Alerts
+from headgate.notify.deliverer import Deliverer
+from headgate.notify.enums import AlertStatus, DeliveryState, Severity
+from headgate.notify.mutes import Mute, Mutes
+from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.rest.durable.models import Duration, Limit, Name, Reason
+from headgate.serve.runtime.thread_pool import WorkPool
+
+# An alert is the news of an event to people: who may read and change those may do so with these.
+_PART: Final = Part(Permission.EVENT_READ, Permission.EVENT_WRITE)
+Pattern = Annotated[str, Meta(min_length=1, max_length=200)]
+Moment = Annotated[datetime, Meta(tz=True)]
+
+
+class AlertsQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which alerts, and which page of them."""
+
+    pipeline: Name | None = None
+    status: AlertStatus | None = None
+    since: Moment | None = None
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class AckBody(Struct, forbid_unknown_fields=True):
+    """What whoever is at it has to say."""
+
+    note: Reason = ""
+
+
+class MuteBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What nobody is to be told of, until when or for how long, and why. Patterns have `*` and `?`."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=1000)]
+    until: Moment | None = None
+    duration: Duration | None = None
+    event: Pattern = "*"
+    pipeline: Pattern = "*"
+    owner: Pattern = "*"
+    severity_max: Severity = Severity.CRITICAL
+
+
+class UnmuteQuery(Struct, forbid_unknown_fields=True):
+    """Why a mute ends before its time."""
+
+    reason: Reason = ""
+
+
+class DeliveryView(Struct, frozen=True, kw_only=True):
+    """What became of telling one channel one thing."""
+
+    channel: str
+    action: str
+    state: DeliveryState
+    attempts: int
+    at: str | None
+    error: str
+    reference: str
+
+
+class AlertView(Struct, frozen=True, kw_only=True):
+    """One trouble that people are, or were to be, told of."""
+
+    alert_id: str
+    pipeline_id: str
+    event: str
+    severity: Severity
+    status: AlertStatus
+    text: str
+    at: str
+    last_at: str
+    count: int
+    schedule_id: str
+    date: str
+    run_id: str
+    message: str
+    hint: str
+    owner: str
+    labels: dict[str, str]
+    detail: dict[str, Any]
+    channels: tuple[str, ...]
+    deliveries: list[DeliveryView]
+    muted_by: str
+    acknowledged_by: str
+    acknowledged_at: str | None
+    note: str
+    resolved_by: str
+    resolved_at: str | None
+    escalated: int
+
+
+class AlertViews(Struct, frozen=True):
+    """Some alerts, the latest first. A page may be short, or empty, although there are more: the cursor tells."""
+
+    alerts: list[AlertView]
+    cursor: str | None = None
+
+
+class MuteView(Struct, frozen=True, kw_only=True):
+    """What silences what until when, by whose wish and why."""
+
+    mute_id: str
+    event: str
+    pipeline: str
+    owner: str
+    severity_max: Severity
+    at: str
+    until: str
+    by: str
+    reason: str
+
+
+class MuteViews(Struct, frozen=True):
+    """The mutes in force, the oldest first."""
+
+    mutes: list[MuteView]
+
+
+class ChannelView(Struct, frozen=True):
+    """A channel, and whether this server leaves it alone for now because it kept failing."""
+
+    name: str
+    failing: bool
+
+
+class ChannelViews(Struct, frozen=True):
+    """The channels that people can be told over."""
+
+    channels: list[ChannelView]
+
+
+class TestedView(Struct, frozen=True):
+    """That a channel took a message, and what it calls it."""
+
+    channel: str
+    reference: str
+
+
+def alert_routes(
+    alerts: Alerts,
+    mutes: Mutes,
+    deliverer: Deliverer,
+    clock: Clock,
+    pool: WorkPool,
+    *,
+    channels: Sequence[str],
+) -> list[ControllerRouterHandler]:
+    """Return the routes of alerts. `channels` are the names of those that the deliverer tells."""
+    served = _Alerts(alerts, mutes, deliverer, clock, channels)
+    return operation_routes(served.operations(), pool, _PART, namespace="alerts.")
+
+
+class _Alerts:
+    def __init__(
+        self, alerts: Alerts, mutes: Mutes, deliverer: Deliverer, clock: Clock, channels: Sequence[str]
+    ) -> None:
+        self._alerts = alerts
+        self._mutes = mutes
+        self._deliverer = deliverer
+        self._clock = clock
+        self._channels = tuple(sorted(channels))
+
+    def operations(self) -> list[Operation]:
+        one = "/alerts/{alert_id}"
+        return [
+            Operation("GET", "/alerts", "List alerts, the latest first", self.ls, {200: AlertViews}, query=AlertsQuery),
+            Operation("GET", one, "Show an alert", self.show, {200: AlertView}),
+            Operation("POST", f"{one}/ack", "Say that someone is at it", self.ack, {200: AlertView}, body=AckBody),
+            Operation("GET", "/alert-mutes", "List what is silenced", self.mutes, {200: MuteViews}),
+            Operation("POST", "/alert-mutes", "Silence what fits", self.mute, {201: MuteView}, body=MuteBody),
+            Operation(
+                "DELETE",
+                "/alert-mutes/{mute_id}",
+                "End a mute before its time",
+                self.unmute,
+                {204: None},
+                query=UnmuteQuery,
+            ),
+            Operation("GET", "/alert-channels", "List channels", self.channels, {200: ChannelViews}),
+            Operation(
+                "POST",
+                "/alert-channels/{name}/test",
+                "Send a message that says it is a test",
+                self.test,
+                {200: TestedView},
+            ),
+        ]
+
+    def ls(self, call: Call[None, AlertsQuery]) -> Answer:
+        asked = call.query
+        since_ms = 0 if asked.since is None else max(0, round(asked.since.timestamp() * 1000))
+        page = self._alerts.ls(asked.pipeline, since_ms=since_ms, limit=asked.limit, cursor=asked.cursor)
+        wanted = [each for each in page.alerts if asked.status in (None, each.status)]
+        return Answer(AlertViews([alert_view(each) for each in wanted], page.cursor))
+
+    def show(self, call: Call[None, NoQuery]) -> Answer:
+        return Answer(alert_view(self._alerts.get(call.path["alert_id"])))
+
+    def ack(self, call: Call[AckBody, NoQuery]) -> Answer:
+        by = call.principal.name
+        return Answer(alert_view(self._alerts.acknowledge(call.path["alert_id"], by=by, note=call.body.note)))
+
+    def mutes(self, _call: Call[None, NoQuery]) -> Answer:
+        return Answer(MuteViews([mute_view(each) for each in self._mutes.ls()]))
+
+    def mute(self, call: Call[MuteBody, NoQuery]) -> Answer:
+        body = call.body
+        made = self._mutes.add(
+            until_ms=self._until_ms(body),
+            by=call.principal.name,
+            reason=body.reason,
+            event=body.event,
+            pipeline=body.pipeline,
+            owner=body.owner,
+            severity_max=body.severity_max,
+        )
+        return Answer(mute_view(made), 201, {"location": f"{PREFIX}/alert-mutes/{made.mute_id}"})
+
+    def unmute(self, call: Call[None, UnmuteQuery]) -> Answer:
+        self._mutes.remove(call.path["mute_id"], by=call.principal.name, reason=call.query.reason)
+        return Answer(status=204)
+
+    def channels(self, _call: Call[None, NoQuery]) -> Answer:
+        failing = self._deliverer.failing()
+        return Answer(ChannelViews([ChannelView(name, name in failing) for name in self._channels]))
+
+    def test(self, call: Call[None, NoQuery]) -> Answer:
+        name = call.path["name"]
+        try:
+            return Answer(TestedView(name, self._deliverer.send_test(name)))
+        except NonRetryable as exc:
+            raise UserError(f"channel {name}: it does not take the message: {exc}; correct its settings") from exc
+
+    def _until_ms(self, body: MuteBody) -> int:
+        if (body.until is None) == (body.duration is None):
+            raise InvalidPayloadError("mute: give one of until and duration, such as 2h")
+        if body.until is not None:
+            return round(body.until.timestamp() * 1000)
+        assert body.duration is not None
+        return round((self._clock.seconds() + seconds(body.duration, name="duration")) * 1000)
+
+
+def alert_view(alert: Alert) -> AlertView:
+    """Return an alert as it is shown."""
+    return AlertView(
+        alert_id=alert.alert_id,
+        pipeline_id=alert.pipeline_id,
+        event=alert.event,
+        severity=alert.severity,
+        status=alert.status,
+        text=alert.text,
+        at=instant(alert.at_ms),
+        last_at=instant(alert.last_at_ms),
+        count=alert.count,
+        schedule_id=alert.schedule_id,
+        date=alert.date,
+        run_id=alert.run_id,
+        message=alert.message,
+        hint=alert.hint,
+        owner=alert.owner,
+        labels=alert.labels,
+        detail=alert.detail,
+        channels=alert.channels,
+        deliveries=_deliveries(alert),
+        muted_by=alert.muted_by,
+        acknowledged_by=alert.acknowledged_by,
+        acknowledged_at=_at(alert.acknowledged_at_ms),
+        note=alert.note,
+        resolved_by=alert.resolved_by,
+        resolved_at=_at(alert.resolved_at_ms),
+        escalated=alert.escalated,
+    )
+
+
+def mute_view(mute: Mute) -> MuteView:
+    """Return a mute as it is shown."""
+    return MuteView(
+        mute_id=mute.mute_id,
+        event=mute.event,
+        pipeline=mute.pipeline,
+        owner=mute.owner,
+        severity_max=mute.severity_max,
+        at=instant(mute.at_ms),
+        until=instant(mute.until_ms),
+        by=mute.by,
+        reason=mute.reason,
+    )
+
+
+def _deliveries(alert: Alert) -> list[DeliveryView]:
+    found = []
+    for name, delivery in sorted(alert.deliveries.items()):
+        channel, _, action = name.rpartition("#")
+        found.append(
+            DeliveryView(
+                channel=channel,
+                action=action,
+                state=delivery.state,
+                attempts=delivery.attempts,
+                at=_at(delivery.at_ms),
+                error=delivery.error,
+                reference=delivery.reference,
+            )
+        )
+    return found
+
+
+def _at(at_ms: int) -> str | None:
+    return instant(at_ms) if at_ms else None

@@ -1,0 +1,233 @@
+"""Controls over HTTP: pipelines paused and resumed, periods held, approved, skipped and forced, ranges filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Annotated
+from urllib.parse import quote
+
+from msgspec import Meta, Struct
+
+from headgate.errors import InvalidPayloadError
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.operations.backfill_plans import CONCURRENCY_MAX, Backfill, DateOrder, plan
+from headgate.pipelines.operations.backfill_requests import BackfillRequest, done_dates, range_of, spec_of
+from headgate.pipelines.operations.backfills import Backfills
+from headgate.pipelines.runs.rows import RunLog, Slot
+from headgate.pipelines.schedule.due_checks import slot_named, timetable_named
+from headgate.pipelines.service import PipelineService
+from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation
+from headgate.serve.http.preconditions import etag
+from headgate.serve.http.problem import Problem
+from headgate.serve.rest.pipelines.models import (
+    BackfillPage,
+    BackfillView,
+    ControlView,
+    Date,
+    PageQuery,
+    Reason,
+    RunLogView,
+    ScheduleName,
+    backfill_view,
+    control_view,
+    run_log_view,
+)
+from headgate.serve.rest.pipelines.permissions import CONTROL, READ
+from headgate.serve.rest.pipelines.runs import manual_of
+from headgate.store.model.requests import Write
+
+Moment = Annotated[datetime, Meta(tz=True, examples=["2026-03-03T12:00:00Z"])]
+
+
+class PausePipeline(Struct, forbid_unknown_fields=True):
+    """Why nothing is to begin by itself, and until when; without `until`, until someone resumes it."""
+
+    reason: Reason
+    until: Moment | None = None
+
+
+class ResumePipeline(Struct, forbid_unknown_fields=True):
+    """Why it may go on."""
+
+    reason: Reason
+
+
+class GiveOrder(Struct, forbid_unknown_fields=True):
+    """Why a period is treated so."""
+
+    reason: Reason
+    schedule: ScheduleName | None = None
+
+
+class AskBackfill(Struct, forbid_unknown_fields=True, kw_only=True, rename={"first": "from", "last": "to"}):
+    """The periods from one to another, both among them, so many at a time. With `dry_run` nothing is asked for."""
+
+    first: Date
+    last: Date
+    schedule: ScheduleName | None = None
+    concurrency: Annotated[int, Meta(ge=1, le=CONCURRENCY_MAX)] = 1
+    order: DateOrder = DateOrder.OLDEST_FIRST
+    # Also what is done already.
+    redo: bool = False
+    while_paused: bool = False
+    stop_on_failure: bool = False
+    dry_run: bool = False
+    reason: Reason
+
+
+class SteerBackfill(Struct, forbid_unknown_fields=True):
+    """Why."""
+
+    reason: Reason
+
+
+class BackfillPlanView(Struct, frozen=True, kw_only=True):
+    """What a backfill would begin, in this order, what it would pass over as done, and what the calendar excludes."""
+
+    pipeline_id: str
+    schedule_id: str
+    begins: list[str]
+    skips: list[str]
+    excluded: dict[str, str]
+
+
+def control_operations(pipelines: PipelineService) -> list[Operation]:
+    """Return how pipelines, periods and backfills are steered."""
+    return [*_Controls(pipelines).operations(), *_Backfills(pipelines).operations()]
+
+
+class _Controls:
+    def __init__(self, pipelines: PipelineService) -> None:
+        self._definitions = pipelines.definitions
+        self._parts = pipelines.parts
+        self._manual = manual_of(pipelines)
+
+    def operations(self) -> list[Operation]:
+        one, changed = "/pipelines/{id}", {200: ControlView}
+        orders: dict[str, tuple[str, Callable[..., RunLog]]] = {
+            "hold": ("Start nothing for a period until it is approved", self._manual.hold),
+            "approve": ("Let a period that is held go on", self._manual.approve),
+            "skip": ("Have nothing done for a period", self._manual.skip),
+            "mark-success": ("Take a period for done", self._manual.mark_success),
+            "force": ("Start the job of a period, ready or not", self._manual.force),
+        }
+        return [
+            Operation("GET", f"{one}/control", "Say whether it may begin anything", self.show, changed, rule=READ),
+            Operation(
+                "POST", f"{one}/pause", "Let nothing begin by itself", self.pause, changed, body=PausePipeline,
+                rule=CONTROL,
+            ),
+            Operation(
+                "POST", f"{one}/resume", "Let it begin again", self.resume, changed, body=ResumePipeline, rule=CONTROL
+            ),
+            *(
+                Operation(
+                    "POST", f"{one}/periods/{{date}}/{word}", summary, partial(self.order, give=give),
+                    {200: RunLogView, 409: Problem}, body=GiveOrder, rule=CONTROL,
+                )
+                for word, (summary, give) in orders.items()
+            ),
+        ]  # fmt: skip
+
+    def show(self, call: Call[None, NoQuery]) -> Answer:
+        self._definitions.get(call.path["id"])
+        control = self._parts.controls.get(call.path["id"])
+        return Answer(control_view(control, self._parts.now_ms()), headers=etag(control.version))
+
+    def pause(self, call: Call[PausePipeline, NoQuery]) -> Answer:
+        pipeline_id, body = call.path["id"], call.body
+        self._definitions.get(pipeline_id)
+        until_ms = None if body.until is None else round(body.until.timestamp() * 1000)
+        if until_ms is not None and until_ms <= self._parts.now_ms():
+            raise InvalidPayloadError(f"until {body.until}: that has passed; name a later moment, or none")
+        control = self._manual.pause(pipeline_id, by=call.principal.name, reason=body.reason, until_ms=until_ms)
+        return Answer(control_view(control, self._parts.now_ms()), headers=etag(control.version))
+
+    def resume(self, call: Call[ResumePipeline, NoQuery]) -> Answer:
+        self._definitions.get(call.path["id"])
+        control = self._manual.resume(call.path["id"], by=call.principal.name, reason=call.body.reason)
+        return Answer(control_view(control, self._parts.now_ms()), headers=etag(control.version))
+
+    def order(self, call: Call[GiveOrder, NoQuery], *, give: Callable[..., RunLog]) -> Answer:
+        pipeline = self._definitions.get(call.path["id"]).pipeline
+        slot = slot_named(pipeline, call.path["date"], call.body.schedule)
+        log = give(slot, by=call.principal.name, reason=call.body.reason)
+        return Answer(run_log_view(log), headers=etag(log.version))
+
+
+class _Backfills:
+    def __init__(self, pipelines: PipelineService) -> None:
+        self._definitions = pipelines.definitions
+        self._parts = parts = pipelines.parts
+        self._backfills = Backfills(parts.store, parts.clock, parts.ids)
+
+    def operations(self) -> list[Operation]:
+        many, one = "/pipelines/{id}/backfills", "/backfills/{backfill_id}"
+        steered = {200: BackfillView, 409: Problem}
+        verbs: dict[str, tuple[str, Callable[..., Backfill]]] = {
+            "pause": ("Begin none of its periods for now", self._backfills.pause),
+            "resume": ("Begin its periods again", self._backfills.resume),
+            "cancel": ("Begin none of its periods any more", self._backfills.cancel),
+        }
+        return [
+            Operation("GET", many, "List its backfills", self.ls, {200: BackfillPage}, query=PageQuery, rule=READ),
+            Operation(
+                "POST", many, "Ask for a range of periods, or say what that would do", self.ask,
+                {200: BackfillPlanView, 202: BackfillView}, body=AskBackfill, rule=CONTROL, repeatable=True,
+            ),
+            Operation("GET", one, "Show a backfill", self.show, {200: BackfillView}, rule=READ),
+            *(
+                Operation(
+                    "POST", f"{one}/{word}", summary, partial(self.steer, give=give), steered, body=SteerBackfill,
+                    rule=CONTROL,
+                )
+                for word, (summary, give) in verbs.items()
+            ),
+        ]  # fmt: skip
+
+    def ls(self, call: Call[None, PageQuery]) -> Answer:
+        self._definitions.get(call.path["id"])
+        page = self._backfills.ls(call.path["id"], limit=call.query.limit, cursor=call.query.cursor)
+        return Answer(BackfillPage([backfill_view(each) for each in page.backfills], page.cursor))
+
+    def show(self, call: Call[None, NoQuery]) -> Answer:
+        return Answer(backfill_view(self._backfills.get(call.path["backfill_id"])))
+
+    def ask(self, call: Call[AskBackfill, NoQuery]) -> Answer:
+        body = call.body
+        pipeline = self._definitions.get(call.path["id"]).pipeline
+        timetable = timetable_named(pipeline, body.schedule, self._parts.calendars())
+        found = range_of(timetable, body.first, body.last)
+        request = BackfillRequest(
+            first=body.first,
+            last=body.last,
+            concurrency=body.concurrency,
+            order=body.order,
+            redo=body.redo,
+            while_paused=body.while_paused,
+            stop_on_failure=body.stop_on_failure,
+        )
+        spec = spec_of(timetable, request, found.dates)
+        if body.dry_run:
+            planned = plan(spec, done_dates(self._parts.store, spec))
+            return Answer(
+                BackfillPlanView(
+                    pipeline_id=spec.pipeline_id,
+                    schedule_id=spec.schedule_id,
+                    begins=list(planned.begins),
+                    skips=list(planned.skips),
+                    excluded=found.excluded,
+                )
+            )
+        made = self._backfills.create(spec, by=call.principal.name, reason=body.reason, also=self._told)
+        return Answer(backfill_view(made), 202, {"location": f"{PREFIX}/backfills/{quote(made.backfill_id, safe='')}"})
+
+    def steer(self, call: Call[SteerBackfill, NoQuery], *, give: Callable[..., Backfill]) -> Answer:
+        return Answer(backfill_view(give(call.path["backfill_id"], by=call.principal.name, reason=call.body.reason)))
+
+    def _told(self, backfill: Backfill) -> list[Write]:
+        about = Slot(backfill.pipeline_id, backfill.schedule_id, "")
+        detail = {"backfill_id": backfill.backfill_id, "periods": backfill.dates_count, "by": backfill.by}
+        return self._parts.tells(EventName.BACKFILL_STARTED, about, detail)

@@ -1,0 +1,416 @@
+"""Pipelines, their runs and what belongs to them as the API shows them. Moments are texts in UTC."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta, Struct
+
+from headgate.durable.model.records import instant
+from headgate.pipelines.enums import (
+    Cause,
+    ControlState,
+    FailureCategory,
+    JobEvent,
+    RerunReason,
+    RunStatus,
+    Severity,
+    TraitStatus,
+    Verdict,
+)
+from headgate.pipelines.operations.backfill_plans import Backfill, BackfillState
+from headgate.pipelines.readiness.evaluation_log import Purpose, StoredEvaluation
+from headgate.pipelines.rules.readiness import Blocker, ReadinessResult
+from headgate.pipelines.rules.rules import RuleResult
+from headgate.pipelines.runs.controls import Control
+from headgate.pipelines.runs.job_log import JobLogPage
+from headgate.pipelines.runs.rerun_rows import Rerun, RerunStatus
+from headgate.pipelines.runs.rows import Directive, Order, Run, RunLog
+from headgate.serve.rest.durable.models import Limit
+
+V = TypeVar("V", bound=Struct)
+
+# What is taken in several places.
+Date = Annotated[
+    str,
+    Meta(
+        min_length=4,
+        max_length=40,
+        description="A period in the form of the pipeline's own: a day, an hour, a week, a month, or the start of one.",
+        examples=["2026-03-03", "2026-03-03T07", "2026-W10", "2026-03", "2026-03-03T07:15"],
+    ),
+]
+ScheduleName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=200,
+        description="The schedule; it may be left out where there is one.",
+        examples=["daily", "cron", "stream"],
+    ),
+]
+Reason = Annotated[
+    str,
+    Meta(
+        min_length=1, max_length=1024, description="Why, for whoever reads it later.", examples=["the source is back"]
+    ),
+]
+
+
+class PageQuery(Struct, forbid_unknown_fields=True):
+    """Which page."""
+
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+def shown(kind: type[V], source: Struct, **more: Any) -> V:  # noqa: ANN401 - fields of the view
+    """Return a view: each field as it is given, as the source has it, or as the moment that it has in milliseconds."""
+    values = dict(more)
+    for name in kind.__struct_fields__:
+        if name in values:
+            continue
+        if hasattr(source, name):
+            values[name] = getattr(source, name)
+        else:
+            ms = getattr(source, f"{name}_ms")
+            values[name] = instant(ms) if ms else None
+    return kind(**values)
+
+
+# Runs.
+
+
+class TransitionView(Struct, frozen=True):
+    """When a run became what."""
+
+    status: RunStatus
+    at: str | None
+
+
+class RunView(Struct, frozen=True, kw_only=True):
+    """One attempt at a period. `version` moves with every change of it."""
+
+    run_id: str
+    pipeline_id: str
+    schedule_id: str
+    date: str
+    status: RunStatus
+    version: int
+    attempt: int
+    cause: Cause
+    by: str
+    note: str
+    category: FailureCategory | None
+    event: JobEvent | None
+    reason: str
+    definition_version: int
+    execution: str
+    job_id: str
+    evaluation_id: str
+    rerun_id: str
+    backfill_id: str
+    is_dry_run: bool
+    created_at: str | None
+    updated_at: str | None
+    sensor_arrival_at: str | None
+    triggered_at: str | None
+    started_at: str | None
+    ended_at: str | None
+    monitor_until: str | None
+    duration_ms: int | None
+    transitions: list[TransitionView]
+
+
+class RunPage(Struct, frozen=True):
+    """Some runs of a pipeline, the latest first, and the cursor of the next page if there is one."""
+
+    runs: list[RunView]
+    cursor: str | None = None
+
+
+class AttemptView(Struct, frozen=True, kw_only=True):
+    """What the log of a period says of one attempt."""
+
+    number: int
+    run_id: str
+    status: RunStatus
+    cause: Cause
+    by: str
+    execution: str
+    category: FailureCategory | None
+    event: JobEvent | None
+    reason: str
+    begun_at: str | None
+    ended_at: str | None
+
+
+class DirectiveView(Struct, frozen=True):
+    """What someone ordered for a period, and why."""
+
+    order: Order
+    by: str
+    reason: str
+    at: str | None
+
+
+class RunLogView(Struct, frozen=True, kw_only=True):
+    """Where a period stands, over all its attempts."""
+
+    pipeline_id: str
+    schedule_id: str
+    date: str
+    status: RunStatus
+    version: int
+    attempts: int
+    run_id: str
+    cause: Cause | None
+    by: str
+    execution: str
+    category: FailureCategory | None
+    event: JobEvent | None
+    reason: str
+    failures: int
+    permanent_failures: int
+    reruns: dict[str, int]
+    rerun_id: str
+    is_rerun_due: bool
+    succeeded_run_id: str
+    created_at: str | None
+    updated_at: str | None
+    begun_at: str | None
+    ended_at: str | None
+    succeeded_at: str | None
+    hold: DirectiveView | None
+    order: DirectiveView | None
+    history: list[AttemptView]
+
+
+class RunLogPage(Struct, frozen=True):
+    """The logs of some periods, the latest period first."""
+
+    run_logs: list[RunLogView]
+    cursor: str | None = None
+
+
+class JobView(Struct, frozen=True, kw_only=True):
+    """One thing that happened to the job of a period."""
+
+    event: JobEvent
+    at: str | None
+    run_id: str
+    attempt: int
+    job_id: str
+    category: FailureCategory | None
+    error: str
+    duration_ms: int | None
+    by: str
+    detail: dict[str, Any]
+
+
+class JobPage(Struct, frozen=True):
+    """What happened to the jobs of a period, the latest first."""
+
+    entries: list[JobView]
+    cursor: str | None = None
+
+
+class RerunView(Struct, frozen=True, kw_only=True):
+    """A period that someone wants done again, and what became of that: `rule` and `decision` say why."""
+
+    rerun_id: str
+    pipeline_id: str
+    schedule_id: str
+    date: str
+    reason: RerunReason
+    status: RerunStatus
+    by: str
+    note: str
+    is_forced: bool
+    rule: str
+    decision: str
+    execution: str
+    run_id: str
+    requested_at: str | None
+    decided_at: str | None
+    ended_at: str | None
+
+
+class RerunPage(Struct, frozen=True):
+    """Some reruns, those that were asked for last first."""
+
+    reruns: list[RerunView]
+    cursor: str | None = None
+
+
+class BackfillView(Struct, frozen=True, kw_only=True):
+    """A range of periods that is being done. Lists go without the dates."""
+
+    backfill_id: str
+    pipeline_id: str
+    schedule_id: str
+    state: BackfillState
+    version: int
+    by: str
+    reason: str
+    concurrency: int
+    redo: bool
+    while_paused: bool
+    stop_on_failure: bool
+    dates_count: int
+    taken: int
+    succeeded: int
+    skipped: int
+    running: list[str]
+    failed: dict[str, str]
+    dates: list[str]
+    created_at: str | None
+    updated_at: str | None
+    ended_at: str | None
+
+
+class BackfillPage(Struct, frozen=True):
+    """Some backfills of a pipeline, the latest first."""
+
+    backfills: list[BackfillView]
+    cursor: str | None = None
+
+
+class ControlView(Struct, frozen=True, kw_only=True):
+    """What was said about a pipeline. `state` is what holds now: a pause may be over."""
+
+    pipeline_id: str
+    state: ControlState
+    version: int
+    reason: str
+    by: str
+    since: str | None
+    until: str | None
+    failures_in_a_row: int
+    last_failed_run_id: str
+
+
+# Readiness.
+
+
+class BlockerView(Struct, frozen=True, kw_only=True):
+    """One thing that is not as it should be."""
+
+    kind: str
+    name: str
+    status: str
+    reason: str
+    since: str | None
+
+
+class RuleView(Struct, frozen=True, kw_only=True):
+    """What one rule came to, and those below it."""
+
+    path: str
+    name: str
+    kind: str
+    verdict: Verdict
+    reason: str
+    subject: str
+    severity: Severity
+    since: str | None
+    children: list[RuleView]
+
+
+class TraitSeen(Struct, frozen=True, kw_only=True):
+    """What a trait was worth when it was looked at."""
+
+    status: TraitStatus
+    reason: str
+    category: FailureCategory | None
+    evaluated_at: str | None
+
+
+class EvaluationView(Struct, frozen=True, kw_only=True):
+    """What rules and traits came to when they were looked at."""
+
+    evaluation_id: str
+    pipeline_id: str
+    schedule_id: str
+    date: str
+    purpose: Purpose
+    at: str | None
+    result: ReadinessResult
+    reason: str
+    category: FailureCategory | None
+    shadowed: ReadinessResult | None
+    blocking: list[BlockerView]
+    warnings: list[BlockerView]
+    rules: list[RuleView]
+    traits: dict[str, TraitSeen]
+    run_id: str
+    execution: str
+    next_at: str | None
+    window_closes_at: str | None
+
+
+def run_view(run: Run) -> RunView:
+    """Return a run as it is shown."""
+    return shown(RunView, run, transitions=[shown(TransitionView, each) for each in run.transitions])
+
+
+def run_log_view(log: RunLog) -> RunLogView:
+    """Return the log of a period as it is shown."""
+    return shown(
+        RunLogView,
+        log,
+        hold=_directive(log.hold),
+        order=_directive(log.order),
+        history=[shown(AttemptView, each) for each in log.history],
+    )
+
+
+def job_page(page: JobLogPage) -> JobPage:
+    """Return entries of the job log as they are shown."""
+    return JobPage([shown(JobView, each) for each in page.entries], page.cursor)
+
+
+def rerun_view(rerun: Rerun) -> RerunView:
+    """Return a rerun as it is shown."""
+    return shown(RerunView, rerun)
+
+
+def backfill_view(backfill: Backfill) -> BackfillView:
+    """Return a backfill as it is shown."""
+    return shown(BackfillView, backfill)
+
+
+def control_view(control: Control, now_ms: int) -> ControlView:
+    """Return what was said about a pipeline, as it holds now."""
+    return shown(ControlView, control, state=control.state_at(now_ms))
+
+
+def blocker_view(blocker: Blocker) -> BlockerView:
+    """Return something that is not as it should be."""
+    return shown(BlockerView, blocker)
+
+
+def rule_view(result: RuleResult) -> RuleView:
+    """Return what a rule came to, with those below it."""
+    return shown(RuleView, result, children=[rule_view(each) for each in result.children])
+
+
+def evaluation_view(stored: StoredEvaluation) -> EvaluationView:
+    """Return an evaluation as it is shown."""
+    verdict = stored.verdict
+    return shown(
+        EvaluationView,
+        stored,
+        result=verdict.result,
+        reason=verdict.reason,
+        category=verdict.category,
+        shadowed=verdict.shadowed,
+        blocking=[blocker_view(each) for each in verdict.blocking],
+        warnings=[blocker_view(each) for each in verdict.warnings],
+        rules=[rule_view(each) for each in stored.evaluation.results],
+        traits={name: shown(TraitSeen, fact) for name, fact in stored.traits.items()},
+    )
+
+
+def _directive(directive: Directive | None) -> DirectiveView | None:
+    return None if directive is None else shown(DirectiveView, directive)

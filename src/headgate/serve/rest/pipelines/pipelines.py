@@ -1,0 +1,393 @@
+"""Pipelines over HTTP: defined, checked, compared, listed and taken away; and all routes that belong to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from litestar.types import ControllerRouterHandler
+from msgspec import Meta, Struct
+
+from headgate.durable.bus.bus import Bus
+from headgate.errors import DefinitionError, InvalidPayloadError
+from headgate.pipelines.authoring.loader import FILE_BYTES_MAX, Loaded, LoadedPipeline
+from headgate.pipelines.authoring.validation import TraitCheck
+from headgate.pipelines.catalog.calendar_store import CalendarStore
+from headgate.pipelines.catalog.proposals import Proposals
+from headgate.pipelines.catalog.rows import StoredPipeline
+from headgate.pipelines.catalog.store import BadPipeline, Change
+from headgate.pipelines.definition import problems
+from headgate.pipelines.definition.model import Period
+from headgate.pipelines.definition.serialization import plain
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.schedule.timetables import schedule_id_of
+from headgate.pipelines.service import PipelineService
+from headgate.serve.http.idempotency import AnsweredBefore
+from headgate.serve.http.operations import (
+    JSON,
+    PREFIX,
+    Answer,
+    Call,
+    NoQuery,
+    Operation,
+    Part,
+    Result,
+    operation_routes,
+)
+from headgate.serve.http.preconditions import etag, matching
+from headgate.serve.http.problem import Problem, response
+from headgate.serve.rest.pipelines.calendars import calendar_operations
+from headgate.serve.rest.pipelines.controls import control_operations
+from headgate.serve.rest.pipelines.events import event_operations
+from headgate.serve.rest.pipelines.models import PageQuery, shown
+from headgate.serve.rest.pipelines.permissions import DEFINE, READ
+from headgate.serve.rest.pipelines.readiness import readiness_operations
+from headgate.serve.rest.pipelines.runs import run_operations
+from headgate.serve.rest.pipelines.sensors import sensor_operations
+from headgate.serve.rest.pipelines.traits import trait_operations
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.store.model.requests import Write
+from headgate.triggers.registry import TriggerKinds
+
+YAML: Final = "application/yaml"
+_PART: Final = Part(READ.permission, DEFINE.permission)
+_SOURCE: Final = "body"
+_TOLD_MAX: Final = 3
+_EXAMPLE: Final = {
+    "id": "silver-orders",
+    "schedules": [{"cron": "0 6 * * *", "timezone": "Europe/Berlin"}],
+    "readiness": {"rules": [{"key": "orders-landed", "check": "gte", "field": "count", "value": 1000}]},
+    "trigger": {"type": "http", "config": {"url": "https://jobs.example.org/silver"}},
+}
+DefinitionObject = Annotated[
+    dict[str, Any], Meta(description="The definition of a pipeline, or of one in an older format.", examples=[_EXAMPLE])
+]
+DefinitionText = Annotated[
+    str,
+    Meta(
+        description="The same as YAML.",
+        examples=["id: silver-orders\nschedules:\n  - cron: 0 6 * * *\ntrigger:\n  type: http\n"],
+    ),
+]
+_FORMS: Final = {JSON: DefinitionObject, YAML: DefinitionText}
+Why = Annotated[str, Meta(max_length=1024, examples=["the job is called otherwise now"])]
+
+
+class ChangeQuery(Struct, forbid_unknown_fields=True):
+    """Why a definition is changed, for whoever reads its versions."""
+
+    reason: Why = ""
+
+
+class VersionQuery(Struct, forbid_unknown_fields=True):
+    """Which version; none: the current one."""
+
+    version: Annotated[int, Meta(ge=1, le=999_999)] | None = None
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One thing that is wrong, or hardly meant: where, the fact, and what is allowed. Lines count from 1."""
+
+    field: str
+    fact: str
+    allowed: str
+    suggestion: str
+    line: int
+    column: int
+    text: str
+
+
+class PipelineView(Struct, frozen=True, kw_only=True):
+    """A version of a pipeline. `definition` has what is not as it is by default."""
+
+    id: str
+    version: int
+    digest: str
+    owner: str
+    description: str
+    tier: int
+    period: Period
+    schedules: list[str]
+    by: str
+    at: str
+    source: str
+    reason: str
+    deleted: bool
+    definition: dict[str, Any]
+    warnings: list[Finding] = []
+
+
+class PipelinePage(Struct, frozen=True):
+    """Some pipelines by id, and rows among them that are no definitions."""
+
+    pipelines: list[PipelineView]
+    bad: list[BadPipeline]
+    cursor: str | None = None
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    """What was found in a text: the pipelines that are right, everything that is wrong, and what is hardly meant."""
+
+    valid: bool
+    pipelines: list[str]
+    problems: list[Finding]
+    warnings: list[Finding]
+
+
+class PlannedChange(Struct, frozen=True, kw_only=True):
+    """What keeping a definition would change: `+` is new, `-` is gone, `~` is other than before."""
+
+    pipeline_id: str
+    is_new: bool
+    lines: list[str]
+
+
+class Planned(Struct, frozen=True, kw_only=True):
+    """What keeping the definitions of a text would change. Nothing was."""
+
+    changes: list[PlannedChange]
+    problems: list[Finding]
+    warnings: list[Finding]
+
+
+def pipeline_routes(
+    pipelines: PipelineService,
+    bus: Bus,
+    pool: WorkPool,
+    calendars: CalendarStore | None = None,
+    check_trait: TraitCheck | None = None,
+) -> list[ControllerRouterHandler]:
+    """Return the routes of pipelines. They are one set: several nouns share the paths below a pipeline.
+
+    `calendars` are those that the pipelines go by: through others, changes are seen after a few seconds.
+    `check_trait` says what is wrong with a trait.
+    """
+    parts = pipelines.parts
+    kept = calendars if calendars is not None else CalendarStore(parts.store, parts.clock)
+    operations = [
+        *pipeline_operations(pipelines, bus, check_trait),
+        *calendar_operations(kept, pipelines.definitions),
+    ]
+    answered = AnsweredBefore(parts.store, parts.clock)
+    return operation_routes(operations, pool, _PART, namespace="pipelines.", answered=answered)
+
+
+def pipeline_operations(pipelines: PipelineService, bus: Bus, check_trait: TraitCheck | None = None) -> list[Operation]:
+    """Return what can be asked of pipelines and all that belongs to one."""
+    return [
+        *_Pipelines(pipelines, check_trait).operations(),
+        *sensor_operations(pipelines),
+        *trait_operations(pipelines),
+        *readiness_operations(pipelines),
+        *run_operations(pipelines),
+        *control_operations(pipelines),
+        *event_operations(pipelines, bus),
+    ]
+
+
+class _Pipelines:
+    def __init__(self, pipelines: PipelineService, check_trait: TraitCheck | None) -> None:
+        self._definitions = pipelines.definitions
+        self._parts = pipelines.parts
+        self._defined = pipelines.defined
+        trigger = pipelines.parts.trigger
+        kinds = trigger if isinstance(trigger, TriggerKinds) else None
+        self._proposals = Proposals(
+            pipelines.definitions,
+            pipelines.parts.calendars,
+            kinds,
+            check_trait,
+            archetypes=lambda: pipelines.archetypes,
+        )
+
+    def operations(self) -> list[Operation]:
+        one = "/pipelines/{id}"
+        kept = {200: PipelineView, 201: PipelineView, 400: Problem, 412: Problem}
+        return [
+            Operation("GET", "/pipelines", "List pipelines", self.ls, {200: PipelinePage}, query=PageQuery, rule=READ),
+            Operation(
+                "POST",
+                "/pipelines/validate",
+                "Say everything that is wrong with definitions",
+                self.validate,
+                {200: Checked},
+                body_forms=_FORMS,
+                rule=READ,
+            ),
+            Operation(
+                "POST",
+                "/pipelines/plan",
+                "Say what keeping definitions would change",
+                self.plan,
+                {200: Planned},
+                body_forms=_FORMS,
+                rule=READ,
+            ),
+            Operation(
+                "PUT",
+                one,
+                "Define a pipeline",
+                self.put,
+                kept,
+                query=ChangeQuery,
+                body_forms=_FORMS,
+                rule=DEFINE,
+            ),
+            Operation(
+                "GET", one, "Show a pipeline, or one of its versions", self.show, {200: PipelineView},
+                query=VersionQuery, rule=READ,
+            ),
+            Operation(
+                "DELETE", one, "Take a pipeline away; its versions and runs stay", self.delete,
+                {204: None, 404: Problem, 412: Problem}, query=ChangeQuery, rule=DEFINE,
+            ),
+            Operation(
+                "GET", f"{one}/versions", "List its versions, the latest first", self.versions, {200: PipelinePage},
+                query=PageQuery, rule=READ,
+            ),
+        ]  # fmt: skip
+
+    def ls(self, call: Call[None, PageQuery]) -> Answer:
+        page = self._definitions.ls(limit=call.query.limit, cursor=call.query.cursor)
+        return Answer(PipelinePage([_view(each) for each in page.pipelines], list(page.bad), page.cursor))
+
+    def show(self, call: Call[None, VersionQuery]) -> Answer:
+        stored = self._definitions.get(call.path["id"], call.query.version)
+        return Answer(_view(stored), headers=etag(stored.version))
+
+    def versions(self, call: Call[None, PageQuery]) -> Answer:
+        page = self._definitions.versions(call.path["id"], limit=call.query.limit, cursor=call.query.cursor)
+        if not page.pipelines and call.query.cursor is None:
+            self._definitions.get(call.path["id"])
+        return Answer(PipelinePage([_view(each) for each in page.pipelines], list(page.bad), page.cursor))
+
+    def validate(self, call: Call[None, NoQuery]) -> Answer:
+        loaded = self._proposals.read(_text(call.content), _SOURCE)
+        errors = problems.errors_of(loaded.problems)
+        # A file of the server's own may have them: it is the way that is closed, not the definition that is wrong.
+        local = [problem for each in loaded.pipelines for problem in self._proposals.local_problems(each)]
+        return Answer(
+            Checked(
+                valid=not errors,
+                pipelines=[each.pipeline.id for each in loaded.pipelines],
+                problems=_findings(errors),
+                warnings=_findings([*_warnings(loaded), *local]),
+            )
+        )
+
+    def plan(self, call: Call[None, NoQuery]) -> Answer:
+        loaded = self._proposals.read(_text(call.content), _SOURCE)
+        return Answer(
+            Planned(
+                changes=[self._planned(each) for each in loaded.pipelines],
+                problems=_findings(problems.errors_of(loaded.problems)),
+                warnings=_findings(_warnings(loaded)),
+            )
+        )
+
+    def _planned(self, loaded: LoadedPipeline) -> PlannedChange:
+        pipeline = loaded.pipeline
+        is_new = self._definitions.find(pipeline.id) is None
+        return PlannedChange(pipeline_id=pipeline.id, is_new=is_new, lines=self._definitions.plan(pipeline))
+
+    def put(self, call: Call[None, ChangeQuery]) -> Result:
+        pipeline_id, text = call.path["id"], _text(call.content)
+        loaded = self._proposals.read(text, _SOURCE)
+        errors = problems.errors_of(loaded.problems)
+        errors += _not_this_one(loaded, pipeline_id) if not errors else []
+        errors += [problem for each in loaded.pipelines for problem in self._proposals.local_problems(each)]
+        if errors:
+            return _refused(pipeline_id, errors)
+
+        def keep(version: int | None) -> Change:
+            return self._definitions.put(
+                loaded.pipelines[0].pipeline,
+                text,
+                call.principal.name,
+                source="api",
+                reason=call.query.reason,
+                version=version,
+                also=self._defined,
+            )
+
+        change = matching(call.headers, None, keep)
+        stored = change.stored
+        location = f"{PREFIX}/pipelines/{quote(pipeline_id, safe='')}?version={stored.version}"
+        headers = {**etag(stored.version), "location": location}
+        return Answer(_view(stored, _findings(_warnings(loaded))), 201 if change.is_changed else 200, headers)
+
+    def delete(self, call: Call[None, ChangeQuery]) -> Answer:
+        def remove(version: int | None) -> Change:
+            return self._definitions.delete(
+                call.path["id"],
+                call.principal.name,
+                reason=call.query.reason,
+                version=version,
+                also=self._deleted,
+            )
+
+        matching(call.headers, None, remove)
+        return Answer(status=204)
+
+    def _deleted(self, change: Change) -> list[Write]:
+        detail = {"by": change.stored.by, "version": change.stored.version, "reason": change.stored.reason}
+        return self._parts.tells(EventName.PIPELINE_DELETED, Slot(change.stored.pipeline.id, "", ""), detail)
+
+
+def _view(stored: StoredPipeline, warnings: Sequence[Finding] = ()) -> PipelineView:
+    pipeline = stored.pipeline
+    return PipelineView(
+        id=pipeline.id,
+        version=stored.version,
+        digest=stored.digest,
+        owner=pipeline.owner,
+        description=pipeline.description,
+        tier=pipeline.tier,
+        period=pipeline.period,
+        schedules=[schedule_id_of(each) for each in pipeline.schedules],
+        by=stored.by,
+        at=stored.at,
+        source=stored.source,
+        reason=stored.reason,
+        deleted=stored.deleted,
+        definition=plain(pipeline),
+        warnings=list(warnings),
+    )
+
+
+def _text(content: bytes) -> str:
+    if len(content) > FILE_BYTES_MAX:
+        raise InvalidPayloadError(f"body: it has {len(content)} bytes; give at most {FILE_BYTES_MAX}")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as exc:
+        raise InvalidPayloadError(f"body: it is not UTF-8: {exc.reason} at byte {exc.start}") from exc
+
+
+def _warnings(loaded: Loaded) -> list[problems.Problem]:
+    return [problem for problem in loaded.problems if problem.is_warning]
+
+
+def _findings(found: Sequence[problems.Problem]) -> list[Finding]:
+    return [shown(Finding, problem, text=problem.text()) for problem in found]
+
+
+def _not_this_one(loaded: Loaded, pipeline_id: str) -> list[problems.Problem]:
+    """Return why a text is not the definition of this pipeline."""
+    ids = [each.pipeline.id for each in loaded.pipelines]
+    if ids == [pipeline_id]:
+        return []
+    if len(ids) != 1:
+        return [problems.Problem(source=_SOURCE, fact=f"it has {len(ids)} definitions", allowed="give exactly one")]
+    fact = f"it is that of {ids[0]!r}, and the path says {pipeline_id!r}"
+    line = loaded.pipelines[0].line
+    return [problems.Problem(source=_SOURCE, line=line, field="id", fact=fact, allowed="give the same")]
+
+
+def _refused(pipeline_id: str, errors: Sequence[problems.Problem]) -> Result:
+    told = "; ".join(problem.text() for problem in errors[:_TOLD_MAX])
+    rest = f"; and {len(errors) - _TOLD_MAX} more" if len(errors) > _TOLD_MAX else ""
+    detail = f"pipeline {pipeline_id}: {told}{rest}"
+    return response(Problem.of(400, DefinitionError.code, detail, errors=_findings(errors)))

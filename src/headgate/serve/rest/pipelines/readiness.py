@@ -1,0 +1,227 @@
+"""Readiness over HTTP: what was found, why a period stands where it does, and what would be found. Starts nothing."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from headgate.errors import NotFoundError
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.readiness.evaluation_log import CachedReadiness, Purpose
+from headgate.pipelines.readiness.explain import Explainer, Line, Standing
+from headgate.pipelines.readiness.simulation import Outcome, Simulation, Trials
+from headgate.pipelines.rules.readiness import ReadinessResult
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.schedule.due_checks import due_of, slot_named, timetable_named
+from headgate.pipelines.service import PipelineService
+from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
+from headgate.serve.rest.durable.models import Limit
+from headgate.serve.rest.pipelines.models import (
+    BlockerView,
+    Date,
+    EvaluationView,
+    RuleView,
+    ScheduleName,
+    blocker_view,
+    evaluation_view,
+    rule_view,
+    shown,
+)
+from headgate.serve.rest.pipelines.permissions import PUSH, READ
+
+
+class PeriodQuery(Struct, forbid_unknown_fields=True):
+    """Which period; without a date, the one that is now or was evaluated last."""
+
+    date: Date | None = None
+    schedule: ScheduleName | None = None
+
+
+class EvaluationsQuery(Struct, forbid_unknown_fields=True):
+    """Evaluations of which period, and made for what."""
+
+    date: Date
+    schedule: ScheduleName | None = None
+    purpose: Purpose = Purpose.READINESS
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class TryPeriod(Struct, forbid_unknown_fields=True):
+    """The period to evaluate; without a date, the one that is now."""
+
+    date: Date | None = None
+    schedule: ScheduleName | None = None
+
+
+class SimulatePeriod(Struct, forbid_unknown_fields=True):
+    """The period whose day is gone through again."""
+
+    date: Date
+    schedule: ScheduleName | None = None
+
+
+class ReadinessView(Struct, frozen=True, kw_only=True):
+    """Whether a period may start. `is_cached`: from what is kept for quick answers, a few minutes old at most."""
+
+    pipeline_id: str
+    schedule_id: str
+    date: str
+    evaluation_id: str
+    result: ReadinessResult
+    reason: str
+    at: str | None
+    blocking: list[BlockerView]
+    is_cached: bool
+
+
+class ExplanationView(Struct, frozen=True, kw_only=True):
+    """Why a period stands where it does, as a sentence and as a tree."""
+
+    pipeline_id: str
+    schedule_id: str
+    date: str
+    standing: Standing
+    sentence: str
+    tree: Line
+
+
+class LookView(Struct, frozen=True):
+    """What an evaluation at one moment would have come to."""
+
+    at: str | None
+    result: ReadinessResult
+    reason: str
+
+
+class SimulationView(Struct, frozen=True, kw_only=True):
+    """What a period would have come to; runs upstream and datasets are taken as they are now."""
+
+    pipeline_id: str
+    schedule_id: str
+    date: str
+    outcome: Outcome
+    reason: str
+    opens_at: str | None
+    closes_at: str | None
+    ready_at: str | None
+    looks: list[LookView]
+    rules: list[RuleView]
+    blocking: list[BlockerView]
+
+
+class EvaluationPage(Struct, frozen=True):
+    """Some evaluations, the latest first."""
+
+    evaluations: list[EvaluationView]
+    cursor: str | None = None
+
+
+def readiness_operations(pipelines: PipelineService) -> list[Operation]:
+    """Return what can be asked of readiness."""
+    return _Readiness(pipelines).operations()
+
+
+class _Readiness:
+    def __init__(self, pipelines: PipelineService) -> None:
+        self._definitions = pipelines.definitions
+        self._parts = parts = pipelines.parts
+        self._evaluations = pipelines.evaluations
+        self._trials = Trials(parts)
+        self._explainer = Explainer(
+            parts.store, parts.clock, evaluations=parts.evaluations, controls=parts.controls, locks=parts.locks
+        )
+
+    def operations(self) -> list[Operation]:
+        one = "/pipelines/{id}"
+        return [
+            Operation(
+                "GET", f"{one}/readiness", "Say whether it is ready, as it was found last", self.readiness,
+                {200: ReadinessView}, query=PeriodQuery, rule=READ,
+            ),
+            Operation(
+                "GET", f"{one}/why", "Explain why a period stands where it does", self.why, {200: ExplanationView},
+                query=PeriodQuery, rule=READ,
+            ),
+            Operation(
+                "GET", f"{one}/evaluations", "List the evaluations of a period", self.ls, {200: EvaluationPage},
+                query=EvaluationsQuery, rule=READ,
+            ),
+            Operation(
+                "POST", f"{one}/evaluate", "Evaluate a period, as a trial", self.evaluate, {200: EvaluationView},
+                body=TryPeriod, rule=PUSH, repeatable=True,
+            ),
+            Operation(
+                "POST", f"{one}/simulate", "Go through a past day again", self.simulate, {200: SimulationView},
+                body=SimulatePeriod, rule=READ,
+            ),
+        ]  # fmt: skip
+
+    def readiness(self, call: Call[None, PeriodQuery]) -> Answer:
+        pipeline, asked = self._pipeline(call.path["id"]), call.query
+        if asked.date is None:
+            cached = self._evaluations.cached(pipeline.id)
+            if cached is None or asked.schedule not in (None, cached.schedule_id):
+                raise NotFoundError(
+                    f"pipeline {pipeline.id}: nothing was evaluated lately; name a date, or evaluate it"
+                )
+            return Answer(_cached_view(cached))
+        slot = slot_named(pipeline, asked.date, asked.schedule)
+        stored = self._evaluations.latest(slot)
+        if stored is None:
+            raise NotFoundError(f"{slot}: nothing was evaluated; ask why, or evaluate it as a trial")
+        verdict = stored.verdict
+        blocking = [blocker_view(each) for each in verdict.blocking]
+        more = {"result": verdict.result, "reason": verdict.reason, "blocking": blocking, "is_cached": False}
+        return Answer(shown(ReadinessView, stored, **more))
+
+    def why(self, call: Call[None, PeriodQuery]) -> Answer:
+        pipeline = self._pipeline(call.path["id"])
+        slot = self._slot(pipeline, call.query.date, call.query.schedule)
+        explained = self._explainer.why(pipeline, slot, due_of(pipeline, slot, self._parts.calendars()))
+        return Answer(
+            ExplanationView(
+                **slot._asdict(), standing=explained.standing, sentence=explained.sentence, tree=explained.tree
+            )
+        )
+
+    def ls(self, call: Call[None, EvaluationsQuery]) -> Answer:
+        asked = call.query
+        slot = slot_named(self._pipeline(call.path["id"]), asked.date, asked.schedule)
+        page = self._evaluations.ls(slot, purpose=asked.purpose, limit=asked.limit, cursor=asked.cursor)
+        return Answer(EvaluationPage([evaluation_view(each) for each in page.evaluations], page.cursor))
+
+    def evaluate(self, call: Call[TryPeriod, NoQuery]) -> Answer:
+        pipeline = self._pipeline(call.path["id"])
+        slot = self._slot(pipeline, call.body.date, call.body.schedule)
+        return Answer(evaluation_view(self._trials.evaluate(pipeline, slot)))
+
+    def simulate(self, call: Call[SimulatePeriod, NoQuery]) -> Answer:
+        pipeline = self._pipeline(call.path["id"])
+        slot = slot_named(pipeline, call.body.date, call.body.schedule)
+        timetable = timetable_named(pipeline, slot.schedule_id, self._parts.calendars())
+        return Answer(_simulation_view(slot, self._trials.simulate(pipeline, slot, timetable)))
+
+    def _pipeline(self, pipeline_id: str) -> Pipeline:
+        return self._definitions.get(pipeline_id).pipeline
+
+    def _slot(self, pipeline: Pipeline, date: str | None, schedule: str | None) -> Slot:
+        if date is None:
+            # The period that a slot at this moment stands for: hours are done when they are over.
+            date = timetable_named(pipeline, schedule, {}).date_of(self._parts.now())
+        return slot_named(pipeline, date, schedule)
+
+
+def _cached_view(cached: CachedReadiness) -> ReadinessView:
+    return shown(ReadinessView, cached, blocking=[blocker_view(each) for each in cached.blocking], is_cached=True)
+
+
+def _simulation_view(slot: Slot, simulation: Simulation) -> SimulationView:
+    evaluation, verdict = simulation.evaluation, simulation.verdict
+    return shown(
+        SimulationView,
+        simulation,
+        **slot._asdict(),
+        looks=[shown(LookView, each) for each in simulation.looks],
+        rules=[] if evaluation is None else [rule_view(each) for each in evaluation.results],
+        blocking=[] if verdict is None else [blocker_view(each) for each in verdict.blocking],
+    )

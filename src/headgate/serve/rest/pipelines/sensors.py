@@ -1,0 +1,207 @@
+"""Sensors and markers over HTTP: what producers say about data, and which periods they ask for."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from msgspec import Meta, Struct
+
+from headgate.errors import NotFoundError
+from headgate.pipelines.runs.markers import Marker
+from headgate.pipelines.schedule.due_checks import slot_named
+from headgate.pipelines.sensors import Sensor
+from headgate.pipelines.service import PipelineService
+from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation
+from headgate.serve.http.preconditions import etag
+from headgate.serve.http.problem import Problem
+from headgate.serve.rest.durable.models import Limit
+from headgate.serve.rest.pipelines.models import Date, ScheduleName, shown
+from headgate.serve.rest.pipelines.permissions import CONTROL, PUSH, READ
+
+_SOURCE: Final = "api"
+Period = Annotated[
+    str, Meta(max_length=40, description="The period that it is about.", examples=["2026-03-03", "2026-03-03T07"])
+]
+Data = Annotated[
+    dict[str, Any],
+    Meta(
+        description="What there is to say. `date` and `hour` among it name the period as well.",
+        examples=[{"count": 12000, "date": "2026-03-03"}],
+    ),
+]
+
+
+class PushSensor(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is said under a key, of one period if it is named."""
+
+    data: Data
+    period: Period | None = None
+
+
+class PutMarker(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A period that is asked for; `again`: once more, if someone has."""
+
+    date: Date
+    schedule: ScheduleName | None = None
+    again: bool = False
+    data: dict[str, Any] = {}
+
+
+class SensorQuery(Struct, forbid_unknown_fields=True):
+    """Of which period; none: the one that is of no period in particular."""
+
+    period: Period | None = None
+
+
+class SensorsQuery(Struct, forbid_unknown_fields=True):
+    """Which sensors: all, or those of one key with its periods and parts."""
+
+    key: str | None = None
+    limit: Limit = 1000
+
+
+class MarkersQuery(Struct, forbid_unknown_fields=True):
+    """Markers of which dates: those that begin so."""
+
+    dates: Annotated[str, Meta(max_length=40, examples=["2026-03"])] = ""
+    limit: Limit = 100
+
+
+class SensorView(Struct, frozen=True, kw_only=True):
+    """What was last said under a key. `version` moves with every push, `changed_at` with every change."""
+
+    key: str
+    period: str | None
+    is_of_period: bool
+    data: dict[str, Any]
+    version: int
+    by: str
+    changed_at: str | None
+    pushed_at: str | None
+    updated_at: str | None
+
+
+class Sensors(Struct, frozen=True):
+    """The sensors of a pipeline in the order of their keys. `is_cut`: there are more than were asked for."""
+
+    sensors: list[SensorView]
+    is_cut: bool
+
+
+class MarkerView(Struct, frozen=True, kw_only=True):
+    """A period that was asked for. `version` counts how often; `is_new`: by this request."""
+
+    pipeline_id: str
+    schedule_id: str
+    date: str
+    version: int
+    source: str
+    by: str
+    at: str | None
+    data: dict[str, Any]
+    is_new: bool = False
+
+
+class Markers(Struct, frozen=True):
+    """Periods that were asked for, the latest first."""
+
+    markers: list[MarkerView]
+
+
+def sensor_operations(pipelines: PipelineService) -> list[Operation]:
+    """Return what can be asked of sensors and markers."""
+    return [*_Sensors(pipelines).operations(), *_Markers(pipelines).operations()]
+
+
+class _Sensors:
+    def __init__(self, pipelines: PipelineService) -> None:
+        self._definitions = pipelines.definitions
+        self._sensors = pipelines.sensors
+
+    def operations(self) -> list[Operation]:
+        many, one = "/pipelines/{id}/sensors", "/pipelines/{id}/sensors/{key}"
+        return [
+            Operation("GET", many, "List its sensors", self.ls, {200: Sensors}, query=SensorsQuery, rule=READ),
+            Operation("GET", one, "Show a sensor", self.show, {200: SensorView}, query=SensorQuery, rule=READ),
+            Operation(
+                "POST", one, "Say something about data", self.push, {200: SensorView, 201: SensorView},
+                body=PushSensor, rule=PUSH, repeatable=True,
+            ),
+            Operation(
+                "DELETE", one, "Forget a sensor", self.delete, {204: None, 404: Problem}, query=SensorQuery,
+                rule=CONTROL,
+            ),
+        ]  # fmt: skip
+
+    def ls(self, call: Call[None, SensorsQuery]) -> Answer:
+        self._definitions.get(call.path["id"])
+        found = list(islice(self._sensors.ls(call.path["id"], key=call.query.key), call.query.limit + 1))
+        views = [shown(SensorView, each) for each in found[: call.query.limit]]
+        return Answer(Sensors(views, is_cut=len(found) > call.query.limit))
+
+    def show(self, call: Call[None, SensorQuery]) -> Answer:
+        found = self._sensors.get(call.path["id"], call.path["key"], period=call.query.period)
+        if found is None:
+            raise _no_sensor(call)
+        return _shown(found)
+
+    def push(self, call: Call[PushSensor, NoQuery]) -> Answer:
+        pipeline_id, key = call.path["id"], call.path["key"]
+        # A typing error would otherwise be data that nobody ever looks at.
+        self._definitions.get(pipeline_id)
+        told = self._sensors.push(pipeline_id, key, call.body.data, period=call.body.period, by=call.principal.name)
+        return _shown(told, 201 if told.version == 1 else 200)
+
+    def delete(self, call: Call[None, SensorQuery]) -> Answer:
+        if not self._sensors.delete(call.path["id"], call.path["key"], period=call.query.period):
+            raise _no_sensor(call)
+        return Answer(status=204)
+
+
+class _Markers:
+    def __init__(self, pipelines: PipelineService) -> None:
+        self._definitions = pipelines.definitions
+        self._markers = pipelines.parts.markers
+
+    def operations(self) -> list[Operation]:
+        many = "/pipelines/{id}/markers"
+        return [
+            Operation("GET", many, "List periods asked for", self.ls, {200: Markers}, query=MarkersQuery, rule=READ),
+            Operation(
+                "POST", many, "Ask for a period", self.put, {200: MarkerView, 201: MarkerView}, body=PutMarker,
+                rule=PUSH, repeatable=True,
+            ),
+        ]  # fmt: skip
+
+    def ls(self, call: Call[None, MarkersQuery]) -> Answer:
+        self._definitions.get(call.path["id"])
+        found = self._markers.ls(call.path["id"], dates=call.query.dates, limit=call.query.limit)
+        return Answer(Markers([_marker(each) for each in found]))
+
+    def put(self, call: Call[PutMarker, NoQuery]) -> Answer:
+        body = call.body
+        pipeline = self._definitions.get(call.path["id"]).pipeline
+        slot = slot_named(pipeline, body.date, body.schedule)
+        by = call.principal.name
+        if body.again:
+            return Answer(
+                _marker(self._markers.put_again(slot, source=_SOURCE, by=by, data=body.data), is_new=True), 201
+            )
+        placed = self._markers.put(slot, source=_SOURCE, by=by, data=body.data)
+        return Answer(_marker(placed.marker, is_new=placed.is_new), 201 if placed.is_new else 200)
+
+
+def _shown(sensor: Sensor, status: int = 200) -> Answer:
+    return Answer(shown(SensorView, sensor), status, etag(sensor.version))
+
+
+def _marker(marker: Marker, *, is_new: bool = False) -> MarkerView:
+    return shown(MarkerView, marker, is_new=is_new)
+
+
+def _no_sensor(call: Call[Any, SensorQuery]) -> NotFoundError:
+    of_period = "" if call.query.period is None else f" of {call.query.period[:40]}"
+    listed = f"{PREFIX}/pipelines/{quote(call.path['id'], safe='')}/sensors"
+    return NotFoundError(f"sensor {call.path['key'][:80]!r}{of_period}: nobody has said anything; {listed} lists all")

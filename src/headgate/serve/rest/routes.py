@@ -1,0 +1,56 @@
+"""The API of Headgate itself: every route under `/api/v1`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from litestar.types import ControllerRouterHandler
+
+from headgate.fanout.service import FanoutService
+from headgate.pipelines.authoring.validation import TraitCheck
+from headgate.pipelines.catalog.calendar_store import CalendarStore
+from headgate.pipelines.service import PipelineService
+from headgate.serve.rest.asl.machines import machine_routes
+from headgate.serve.rest.durable.dead_letters import dead_letter_routes
+from headgate.serve.rest.durable.events import event_routes
+from headgate.serve.rest.durable.executions import execution_routes
+from headgate.serve.rest.durable.schedules import schedule_routes
+from headgate.serve.rest.durable.subscriptions import subscription_routes
+from headgate.serve.rest.durable.workers import activity_routes, worker_routes
+from headgate.serve.rest.fanout.fanouts import fanout_routes
+from headgate.serve.rest.pipelines.pipelines import pipeline_routes
+from headgate.serve.runtime.thread_pool import WorkPool
+from headgate.serve.runtime.watch_hub import Watches
+from headgate.wiring import AppService
+
+
+def api_routes(
+    service: AppService,
+    pool: WorkPool,
+    *,
+    fanouts: FanoutService | None = None,
+    pipelines: PipelineService | None = None,
+    calendars: CalendarStore | None = None,
+    check_trait: TraitCheck | None = None,
+    unusable_handlers: Callable[[], Mapping[str, str]] = dict,
+    stopping: Callable[[], bool] = lambda: False,
+) -> list[ControllerRouterHandler]:
+    """Return the routes of every part that this server offers.
+
+    Once `stopping` says so, requests that only wait come to an end. `unusable_handlers` are those of fan-outs that
+    this process could not load, and why. `calendars` are those that the pipelines go by, and `check_trait` is what
+    the evaluators say of a trait.
+    """
+    watches = Watches(service.store, stopping=stopping)
+    return [
+        *execution_routes(service, pool, watches=watches),
+        *event_routes(service, pool, watches=watches),
+        *subscription_routes(service, pool),
+        *dead_letter_routes(service, pool),
+        *activity_routes(service, pool),
+        *schedule_routes(service, pool),
+        *worker_routes(service, pool),
+        *machine_routes(service, pool),
+        *([] if fanouts is None else fanout_routes(fanouts, pool, watches=watches, unusable=unusable_handlers)),
+        *([] if pipelines is None else pipeline_routes(pipelines, service.bus, pool, calendars, check_trait)),
+    ]

@@ -1,0 +1,1 @@
+"""Rpc: say here what this part is for."""

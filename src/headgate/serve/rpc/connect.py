@@ -1,0 +1,387 @@
+"""RPC methods over HTTP in the Connect protocol: a POST with a message in it, as curl or any HTTP client can send.
+
+It stands before the web framework, because thousands of calls a second come in here, and does what surrounds every
+other request by itself: the guard's checks, and a correlation id, counts and log lines (`rpc_dispatch`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
+
+from headgate.errors import InvalidPayloadError
+from headgate.serve.http.access_log import CORRELATION_HEADER
+from headgate.serve.http.fast_path import LATER, Later, RawPairs, Whole, head_of
+from headgate.serve.http.problem import Problem, retry_after, send_problem
+from headgate.serve.rpc.codec import Binary, Codec
+from headgate.serve.rpc.connect_wire import (
+    JSON,
+    PROTO,
+    STATUSES,
+    Json,
+    RawHeaders,
+    end_of_stream,
+    enveloped,
+    error_content,
+    opened,
+    queried,
+    unpacked,
+)
+from headgate.serve.rpc.dispatcher import Dispatcher
+from headgate.serve.rpc.errors import RpcFailure, failure
+from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, Method, RpcCall, combined
+from headgate.telemetry import correlated
+
+API: Final = "connect"
+_UNARY: Final[dict[bytes, Codec]] = {PROTO: Binary(), JSON: Json()}
+_STREAMS: Final[dict[bytes, Codec]] = {b"application/connect+proto": Binary(), b"application/connect+json": Json()}
+_NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
+_TIMEOUT_DIGITS_MAX: Final = 10
+# Hosts that were let through and are known again; and what is certainly no length that the guard refuses.
+_HOSTS_MAX: Final = 64
+_LENGTH_DIGITS_MAX: Final = 6
+# A question is short. One that is not takes long to read, and is not for the event loop.
+_SMALL_DIGITS: Final = 4
+_CUT_OFF: Final = "the server stopped before the call was finished; find out what was done before you repeat it"
+
+
+class _Understood(NamedTuple):
+    """What the head of a call says."""
+
+    method: Method
+    codec: Codec
+    media: bytes
+    headers: dict[str, str]
+    # None: the caller has given none.
+    name: str | None
+    timeout_seconds: float | None
+
+
+class Connect:
+    """An ASGI application that answers calls of methods, and leaves everything else to the one behind it."""
+
+    def __init__(self, app: ASGIApp, dispatcher: Dispatcher, *, refusal: Callable[[HTTPScope], Problem | None]) -> None:
+        """Answer what `refusal`, which is the guard's, does not refuse."""
+        self._app = app
+        self._dispatcher = dispatcher
+        self._methods = dispatcher.methods
+        self._refusal = refusal
+        self._hosts: set[bytes] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = self._methods.get(scope["path"]) if scope["type"] == ScopeType.HTTP else None
+        if method is None:
+            await self._app(scope, receive, send)
+            return
+        headers = combined(scope["headers"], b", ")
+        exchange = _Exchange(scope, headers, receive, send, self._name(headers))  # type: ignore[arg-type]  # its type is "http"
+        try:
+            await self._serve(method, exchange)
+        except asyncio.CancelledError:
+            # Only a server that has drained for too long cancels requests, and nothing runs after this one's answer.
+            if exchange.has_begun:
+                raise
+            await exchange.fail(RpcFailure("UNAVAILABLE", "draining", _CUT_OFF, []))
+
+    def length_digits_max(self, url: bytes) -> int:
+        """Return how long a POST to this address may be to be answered by `direct`, in digits; 0: it never is."""
+        method = self._dispatcher.direct.get(url)
+        if method is None:
+            return 0
+        # What is handed over is not looked at here, and may be as long as the guard lets it.
+        return _LENGTH_DIGITS_MAX if method.is_taken_in else _SMALL_DIGITS
+
+    def understood(self, url: bytes, headers: RawPairs) -> _Understood | None:
+        """Return what the head of a call says that is like most, or None: then it comes as any other."""
+        found = combined(headers, b", ")
+        codec = _UNARY.get(found.get(b"content-type", b""))
+        if codec is None or b"content-encoding" in found or not self._is_plain(found, len(headers)):
+            return None
+        try:
+            timeout_seconds = _timeout_seconds(found)
+        except InvalidPayloadError:
+            return None
+        texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in found.items()}
+        name = self._name(found) if CORRELATION_HEADER in found else None
+        if name is not None and found[CORRELATION_HEADER] != name.encode("latin-1"):
+            # One that is not repeated: each call gets another.
+            return None
+        return _Understood(self._dispatcher.direct[url], codec, found[b"content-type"], texts, name, timeout_seconds)
+
+    def direct(
+        self,
+        understood: _Understood,
+        peer: str,
+        body: bytes,
+        later: Callable[[], Callable[[Whole], None]],
+    ) -> Whole | Later | None:
+        """Return the answer to a call that needs no waiting, or hand it over; None: it comes as any other."""
+        dispatcher = self._dispatcher
+        method, codec, media, headers, name, timeout_seconds = understood
+        clock = dispatcher.clock
+        deadline_at = None if timeout_seconds is None else clock.monotonic() + timeout_seconds
+        call = RpcCall(headers, peer, clock, deadline_at)
+        if name is None:
+            name = dispatcher.correlation(None)
+        if method.is_taken_in:
+            is_taken = dispatcher.hand_over(
+                API, method, body, codec, call, name, partial(_passed_on, later, media, name)
+            )
+            return LATER if is_taken else None
+        try:
+            content = dispatcher.at_once(API, method, body, codec, call, name)
+        except RpcFailure as exc:
+            return _failed(name, exc).whole()
+        return None if content is None else _succeeded(name, media, content).whole()
+
+    def _name(self, headers: dict[bytes, bytes]) -> str:
+        given = headers.get(CORRELATION_HEADER)
+        return self._dispatcher.correlation(None if given is None else given.decode("latin-1"))
+
+    async def _serve(self, method: Method, exchange: _Exchange) -> None:
+        is_plain = self._is_plain(exchange.headers, len(list(exchange.scope["headers"])))
+        if not (is_plain and exchange.is_spoken(method)):
+            with correlated(exchange.name):
+                problem = self._refusal(exchange.scope) or exchange.unspoken(method)
+            if problem is not None:
+                await exchange.refuse(problem)
+                return
+            if len(self._hosts) < _HOSTS_MAX:
+                self._hosts.add(exchange.headers[b"host"])
+        try:
+            media, content = await exchange.content()
+            call = self._call(exchange.headers, exchange.scope["client"])
+        except (InvalidPayloadError, RpcFailure) as exc:
+            with correlated(exchange.name):
+                failed = exc if isinstance(exc, RpcFailure) else failure(exc, method.request)
+                self._dispatcher.record(API, method, failed.status, 0.0)
+            await (exchange.end_stream(failed) if method.is_stream else exchange.fail(failed))
+            return
+        if method.is_stream:
+            await self._stream(method, exchange, content, call)
+            return
+        try:
+            answer = await self._dispatcher.unary(API, method, content, _UNARY[media], call, exchange.name)
+        except RpcFailure as exc:
+            await exchange.fail(exc)
+        else:
+            await exchange.answer(_succeeded(exchange.name, media, answer))
+
+    async def _stream(self, method: Method, exchange: _Exchange, content: bytes, call: RpcCall) -> None:
+        codec = _STREAMS[exchange.media]
+        answers = self._dispatcher.stream(API, method, content, codec, call, exchange.name)
+        failed: RpcFailure | None = None
+        await exchange.begin_stream()
+        try:
+            async with aclosing(_until(exchange.gone(), answers)) as parts:
+                async for each in parts:
+                    await exchange.send_part(enveloped(each))
+        except RpcFailure as exc:
+            failed = exc
+        await exchange.end_stream(failed)
+
+    def _is_plain(self, headers: dict[bytes, bytes], given: int) -> bool:
+        """Whether a request is like one that the guard let through, in everything that the guard looks at."""
+        return (
+            headers.get(b"host") in self._hosts
+            and b"origin" not in headers
+            and b"sec-fetch-site" not in headers
+            and len(headers.get(b"content-length", b"")) <= _LENGTH_DIGITS_MAX
+            # No header was given twice.
+            and len(headers) == given
+        )
+
+    def _call(self, headers: dict[bytes, bytes], client: tuple[str, int] | None) -> RpcCall:
+        """Return what the headers say. Raises `InvalidPayloadError`."""
+        clock, timeout_seconds = self._dispatcher.clock, _timeout_seconds(headers)
+        deadline_at = None if timeout_seconds is None else clock.monotonic() + timeout_seconds
+        peer = "" if client is None else f"{client[0]}:{client[1]}"
+        return RpcCall(RawHeaders(headers), peer, clock, deadline_at)
+
+
+def _timeout_seconds(headers: dict[bytes, bytes]) -> float | None:
+    """Return how long the caller waits, if it says so. Raises `InvalidPayloadError`."""
+    if headers.get(b"connect-protocol-version", b"1") != b"1":
+        raise InvalidPayloadError("connect-protocol-version: 1 is the one that is spoken here")
+    timeout = headers.get(b"connect-timeout-ms")
+    if timeout is None:
+        return None
+    if not timeout.isdigit() or len(timeout) > _TIMEOUT_DIGITS_MAX:
+        raise InvalidPayloadError("connect-timeout-ms: write whole milliseconds, at most ten digits")
+    return int(timeout) / 1000
+
+
+class _Answer(NamedTuple):
+    """A whole answer, before it is known over which way it goes."""
+
+    status: int
+    headers: RawPairs
+    content: bytes
+
+    def whole(self) -> Whole:
+        return Whole(self.status, head_of(self.headers), self.content)
+
+
+def _passed_on(
+    later: Callable[[], Callable[[Whole], None]], media: bytes, name: str
+) -> Callable[[bytes | RpcFailure], None]:
+    """Return what is to be called with the outcome of a call that was handed over."""
+    answered = later()
+
+    def told(outcome: bytes | RpcFailure) -> None:
+        answer = _failed(name, outcome) if isinstance(outcome, RpcFailure) else _succeeded(name, media, outcome)
+        answered(answer.whole())
+
+    return told
+
+
+def _headers(media: bytes, content: bytes, name: str) -> RawPairs:
+    return [
+        (b"content-type", media),
+        (b"content-length", b"%d" % len(content)),
+        (CORRELATION_HEADER, name.encode("latin-1")),
+        _NO_SNIFFING,
+    ]
+
+
+def _succeeded(name: str, media: bytes, content: bytes) -> _Answer:
+    return _Answer(200, _headers(media, content, name), content)
+
+
+def _failed(name: str, failed: RpcFailure) -> _Answer:
+    """Return the answer to a call that failed."""
+    seconds = failed.retry_seconds
+    more = {"headgate-code": failed.code, **({} if seconds is None else retry_after(seconds))}
+    content = error_content(failed)
+    headers = _headers(JSON, content, name)
+    headers += [(field.encode("latin-1"), value.encode("latin-1")) for field, value in more.items()]
+    return _Answer(STATUSES[failed.status][1], headers, content)
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    __slots__ = ("_receive", "_send", "has_begun", "headers", "media", "name", "scope")
+
+    def __init__(self, scope: HTTPScope, headers: dict[bytes, bytes], receive: Receive, send: Send, name: str) -> None:
+        self.scope = scope
+        self.headers = headers
+        self.name = name
+        self.has_begun = False
+        self.media = headers.get(b"content-type", b"")
+        self._receive = receive
+        self._send = send
+
+    def is_spoken(self, method: Method) -> bool:
+        """Whether the method was asked for as most callers do."""
+        return self.media in (_STREAMS if method.is_stream else _UNARY) and self.scope["method"] == "POST"
+
+    def unspoken(self, method: Method) -> Problem | None:
+        """Return what is wrong with how the method was asked for, if anything is, and settle the media type."""
+        verb = self.scope["method"]
+        if verb == "GET" and not method.has_side_effects and not method.is_stream:
+            return None
+        if verb != "POST":
+            detail = f"{method.path}: {verb} is not possible here; use POST"
+            return Problem.of(405, "method_not_allowed", detail)
+        accepted = _STREAMS if method.is_stream else _UNARY
+        if self.media not in accepted:
+            self.media = self.media.partition(b";")[0].strip().lower()
+        if self.media not in accepted:
+            names = " or ".join(media.decode() for media in accepted)
+            return Problem.of(415, "unsupported_media_type", f"{method.path}: send content-type {names}")
+        return None
+
+    async def content(self) -> tuple[bytes, bytes]:
+        """Return the media type and the unpacked message. Raises `InvalidPayloadError` and `RpcFailure`."""
+        if self.scope["method"] == "GET":
+            return queried(self.scope["query_string"])
+        body = await self._body()
+        if self.media in _STREAMS:
+            return self.media, opened(body, self.headers.get(b"connect-content-encoding", b""))
+        return self.media, unpacked(body, self.headers.get(b"content-encoding", b""))
+
+    async def _body(self) -> bytes:
+        message: Any = await self._receive()
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body", False):
+            return body
+        parts, size = [body], len(body)
+        # What is beyond the limit is left unread: the answer is clear.
+        while message.get("more_body", False) and size <= MESSAGE_BYTES_MAX:
+            message = await self._receive()
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+        return b"".join(parts)
+
+    async def gone(self) -> None:
+        """Return once the caller has gone away."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def answer(self, answer: _Answer) -> None:
+        """Send the whole answer."""
+        self.has_begun = True
+        await self._send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        await self._send({"type": "http.response.body", "body": answer.content, "more_body": False})
+
+    async def fail(self, failed: RpcFailure) -> None:
+        """Answer that the call failed."""
+        await self.answer(_failed(self.name, failed))
+
+    async def refuse(self, problem: Problem) -> None:
+        """Answer what is wrong with the request itself, in the shape that every such answer has."""
+        self.has_begun = True
+        # The body of a refused request is not read, so the connection cannot serve another one.
+        more = {CORRELATION_HEADER.decode(): self.name, "x-content-type-options": "nosniff", "connection": "close"}
+        if problem.code == "method_not_allowed":
+            more["allow"] = "POST"
+        if problem.code == "unsupported_media_type":
+            more["accept-post"] = ", ".join(media.decode() for media in (*_UNARY, *_STREAMS))
+        await send_problem(self._send, problem, more)
+
+    async def begin_stream(self) -> None:
+        """Send what comes before the first part."""
+        self.has_begun = True
+        headers = [
+            (b"content-type", self.media),
+            (CORRELATION_HEADER, self.name.encode("latin-1")),
+            _NO_SNIFFING,
+            (b"cache-control", b"no-store"),
+        ]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def send_part(self, content: bytes) -> None:
+        """Send one part of a stream."""
+        await self._send({"type": "http.response.body", "body": content, "more_body": True})
+
+    async def end_stream(self, failed: RpcFailure | None) -> None:
+        """End the answer. In a stream even a call that failed is answered with status 200, and says so at its end."""
+        if not self.has_begun:
+            await self.begin_stream()
+        await self._send({"type": "http.response.body", "body": end_of_stream(failed), "more_body": False})
+
+
+async def _until(gone: Any, answers: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:  # noqa: ANN401
+    """Yield the answers for as long as there is someone to read them."""
+    leaving = asyncio.ensure_future(gone)
+    coming: asyncio.Future[bytes | None] | None = None
+    try:
+        while True:
+            coming = asyncio.ensure_future(anext(answers, None))
+            await asyncio.wait({coming, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done() or (each := coming.result()) is None:
+                return
+            yield each
+    finally:
+        leaving.cancel()
+        if coming is not None and not coming.done():
+            coming.cancel()
+            await asyncio.wait({coming})
+        await answers.aclose()

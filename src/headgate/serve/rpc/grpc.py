@@ -1,0 +1,240 @@
+"""RPC methods as gRPC serves them, and reflection: what there is, told to whoever asks.
+
+The gRPC port: a server with the standard health service, and an orderly end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf import text_format
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import (  # type: ignore[import-untyped]  # it has no stubs
+    health,
+    health_pb2,
+    health_pb2_grpc,
+)
+from grpc_reflection.v1alpha import reflection, reflection_pb2  # type: ignore[import-untyped]
+
+from headgate.errors import SettingsError
+from headgate.serve.http.tls import Tls
+from headgate.serve.rpc.codec import Binary
+from headgate.serve.rpc.dispatcher import CORRELATION, Dispatcher
+from headgate.serve.rpc.errors import RpcFailure
+from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, Method, RpcCall, combined, services
+from headgate.settings import Address
+
+API: Final = "grpc"
+_BINARY: Final = Binary()
+_STATUSES: Final = {status.name: status for status in grpc.StatusCode}
+_ALPHA: Final = "grpc.reflection.v1alpha"
+_STABLE: Final = "grpc.reflection.v1"
+_REFLECT: Final = "ServerReflection"
+
+
+def add_methods(dispatcher: Dispatcher, server: grpc.aio.Server) -> None:
+    """Let `server` answer the methods of `dispatcher`."""
+    by_service: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
+    for method in dispatcher.methods.values():
+        handlers = by_service.setdefault(method.service, {})
+        # Without a deserializer of gRPC's own, which would call a malformed message the server's fault.
+        handlers[method.name] = (
+            grpc.unary_stream_rpc_method_handler(_stream(dispatcher, method))
+            if method.is_stream
+            else grpc.unary_unary_rpc_method_handler(_unary(dispatcher, method))
+        )
+    for service, handlers in by_service.items():
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+
+def add_reflection(methods: Iterable[Method], server: grpc.aio.Server) -> None:
+    """Let `server` tell which services and messages there are, under the present name of reflection and the old one."""
+    methods = list(methods)
+    pool = DescriptorPool()
+    for file in [method.request.DESCRIPTOR.file for method in methods] + [health_pb2.DESCRIPTOR]:
+        _add_file(pool, file)
+    _add_file(pool, reflection_pb2.DESCRIPTOR)
+    pool.Add(_stable_reflection())
+    names = [
+        *services(methods),
+        health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+        f"{_STABLE}.{_REFLECT}",
+        f"{_ALPHA}.{_REFLECT}",
+    ]
+    servicer = reflection.aio.ReflectionServicer(names, pool=pool)
+    # The messages of both are the same; only the name of the service is not.
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    for package in (_STABLE, _ALPHA):
+        added = grpc.method_handlers_generic_handler(f"{package}.{_REFLECT}", {"ServerReflectionInfo": handler})
+        server.add_generic_rpc_handlers((added,))
+
+
+def _unary(dispatcher: Dispatcher, method: Method) -> Callable[[bytes, Any], Any]:
+    async def answer(content: bytes, context: Any) -> bytes:  # noqa: ANN401 - whatever gRPC gives
+        call, name = _call(dispatcher, context)
+        try:
+            return await dispatcher.unary(API, method, content, _BINARY, call, name)
+        except RpcFailure as exc:
+            return await _abort(context, exc, name)
+
+    return answer
+
+
+def _stream(dispatcher: Dispatcher, method: Method) -> Callable[[bytes, Any], Any]:
+    async def answer(content: bytes, context: Any) -> AsyncIterator[bytes]:  # noqa: ANN401
+        call, name = _call(dispatcher, context)
+        try:
+            async for each in dispatcher.stream(API, method, content, _BINARY, call, name):
+                yield each
+        except RpcFailure as exc:
+            await _abort(context, exc, name)
+
+    return answer
+
+
+def _call(dispatcher: Dispatcher, context: Any) -> tuple[RpcCall, str]:  # noqa: ANN401
+    headers: dict[str, str] = combined(context.invocation_metadata(), ", ")
+    remaining = context.time_remaining()
+    deadline_at = None if remaining is None else dispatcher.clock.monotonic() + remaining
+    call = RpcCall(headers, context.peer(), dispatcher.clock, deadline_at)
+    return call, dispatcher.correlation(headers.get(CORRELATION))
+
+
+async def _abort(context: Any, failed: RpcFailure, name: str) -> bytes:  # noqa: ANN401
+    trailers = (
+        ("grpc-status-details-bin", failed.rich_status()),
+        ("headgate-code", failed.code),
+        (CORRELATION, name),
+    )
+    aborted: bytes = await context.abort(_STATUSES[failed.status], failed.message, trailers)
+    return aborted
+
+
+def _add_file(pool: DescriptorPool, file: FileDescriptor) -> None:
+    for needed in file.dependencies:
+        _add_file(pool, needed)
+    pool.AddSerializedFile(file.serialized_pb)
+
+
+def _stable_reflection() -> FileDescriptorProto:
+    """Return the description of reflection under its present name, which the library does not have yet."""
+    alpha = FileDescriptorProto.FromString(reflection_pb2.DESCRIPTOR.serialized_pb)
+    text = text_format.MessageToString(alpha).replace(_ALPHA, _STABLE).replace("v1alpha/", "v1/")
+    return text_format.Parse(text, FileDescriptorProto())
+
+
+_OPTIONS: Final = [
+    # Without this a second server on the same port would start and silently take half of the calls.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+]
+# How long streams, which never end by themselves, get to see that the server stops.
+_STREAM_SECONDS: Final = 0.2
+
+
+class GrpcServer:
+    """Serves gRPC on one address."""
+
+    def __init__(
+        self,
+        address: Address,
+        services: Sequence[Callable[[grpc.aio.Server], None]] = (),
+        *,
+        names: Sequence[str] = (),
+        tls: Tls | None = None,
+    ) -> None:
+        """Bind to `address`, and let each of `services` add itself to the server besides health.
+
+        Health answers for each of the services in `names`. Raises `SettingsError` if the port is taken or the address
+        is not this machine's.
+        """
+        self._names = ("", *names)
+        self._health = health.aio.HealthServicer()
+        self._calls = _Calls()
+        self._server = grpc.aio.server(options=_OPTIONS, interceptors=[self._calls])
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        for add_to in services:
+            add_to(self._server)
+        try:
+            port = (
+                self._server.add_insecure_port(str(address))
+                if tls is None
+                else self._server.add_secure_port(str(address), tls.grpc_credentials())
+            )
+        except RuntimeError as exc:
+            raise SettingsError(
+                f"grpc = {address}: cannot listen there; stop what listens on port {address.port}, "
+                "or choose another with --grpc HOST:PORT (port 0 picks a free one)"
+            ) from exc
+        self.address = Address(address.host, port)
+
+    async def start(self) -> None:
+        await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._server.start()
+
+    async def set_serving(self) -> None:
+        await self._report(health_pb2.HealthCheckResponse.SERVING)
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Report not serving, refuse new calls, let those under way finish, then end the streams."""
+        await self._health.enter_graceful_shutdown()
+        stopping = asyncio.create_task(self._server.stop(grace_seconds))
+        await self._calls.wait_idle(grace_seconds)
+        await self._server.stop(_STREAM_SECONDS)
+        await stopping
+
+    async def _report(self, status: int) -> None:
+        for name in self._names:
+            await self._health.set(name, status)
+
+
+class _Calls(grpc.aio.ServerInterceptor):
+    """Counts the calls under way that will end by themselves, which are those with a single response."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.response_streaming:
+            return handler
+        wrap = (
+            grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
+        )
+        behaviour = handler.stream_unary if handler.request_streaming else handler.unary_unary
+        return wrap(self._counted(behaviour), handler.request_deserializer, handler.response_serializer)
+
+    async def wait_idle(self, timeout_seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout_seconds)
+        except TimeoutError:
+            return
+
+    def _counted(self, behaviour: Any) -> Callable[..., Awaitable[Any]]:  # noqa: ANN401 - whatever the service has
+        async def counted(request: Any, context: Any) -> Any:  # noqa: ANN401
+            self._under_way += 1
+            self._idle.clear()
+            try:
+                return await behaviour(request, context)
+            finally:
+                self._under_way -= 1
+                if self._under_way == 0:
+                    self._idle.set()
+
+        return counted

@@ -1,0 +1,1 @@
+"""Statestore: say here what this part is for."""

@@ -1,0 +1,330 @@
+"""Signals and incidents as messages, and messages as signals and incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from headgate.errors import InvalidPayloadError
+from headgate.health.incidents.listing import IncidentFilter
+from headgate.health.model import enums as vocabulary
+from headgate.health.model import urns
+from headgate.health.model.incidents import BlastRadius, Changes, Incident, Notification, Resolution, Trouble
+from headgate.health.model.signals import Metrics, Producer, Signal, SignalUpdate, SignalValue
+from headgate.health.model.timestamps import instant, milliseconds
+from headgate.health.signals.results import Result
+from headgate.serve.rpc.statestore import proto as pb
+
+# The last second of the year 8999: what the store sorts by has four digits for a year.
+_SECONDS_MAX: Final = 221_845_391_999
+_NANOS_MAX: Final = 999_999_999
+
+
+def moment_of(message: Any, field: str) -> str | None:  # noqa: ANN401 - any message that has the field
+    """Return a moment in the one form, or None if it is not set. Raises `InvalidPayloadError`."""
+    if not message.HasField(field):
+        return None
+    given = getattr(message, field)
+    if not 0 <= given.seconds <= _SECONDS_MAX or not 0 <= given.nanos <= _NANOS_MAX:
+        raise InvalidPayloadError(f"{field}: {given.seconds} s and {given.nanos} ns are not a moment since 1970")
+    return instant(given.seconds * 1000 + given.nanos // 1_000_000)
+
+
+def set_moment(message: Any, field: str, text: str | None) -> None:  # noqa: ANN401
+    """Set a moment, unless there is none."""
+    if text:
+        seconds, ms = divmod(milliseconds(text), 1000)
+        target = getattr(message, field)
+        target.seconds, target.nanos = seconds, ms * 1_000_000
+
+
+# Signals.
+
+
+def signal_message(signal: Signal) -> pb.SignalState:
+    """Return a signal as a message."""
+    message = pb.SignalState(
+        dataset_urn=signal.dataset_urn,
+        signal_type=signal.signal_type,
+        tier=signal.tier,
+        owner_team=signal.owner_team,
+        version=signal.version,
+        previous_state=signal.previous_state or "",
+    )
+    if signal.stale:
+        message.stale = True
+        message.age_seconds = signal.age_seconds
+    set_moment(message, "state_changed_at", signal.state_changed_at)
+    set_moment(message, "last_updated", signal.last_updated)
+    _fill_value(message.value, signal.value)
+    return message
+
+
+def _fill_value(message: pb.SignalStateValue, value: SignalValue) -> None:
+    message.state = value.state
+    message.score = value.score
+    message.slo_threshold = value.slo_threshold
+    message.window_type = value.window_type
+    counted = value.metrics
+    message.metrics.evidence_count = counted.evidence_count
+    message.metrics.pass_count = counted.pass_count
+    message.metrics.fail_count = counted.fail_count
+    set_moment(message, "window_start", value.window_start)
+    set_moment(message, "window_end", value.window_end)
+    set_moment(message, "breach_start", value.breach_start)
+    if value.failure_signature:
+        message.failure_signature = value.failure_signature
+    if value.incident_id:
+        message.incident_id = value.incident_id
+    if value.evidence_sample:
+        message.evidence_sample.extend(value.evidence_sample)
+    if value.top_producer is not None:
+        fill_producer(message.top_producer, value.top_producer)
+
+
+def update_of(message: pb.UpdateSignalStateRequest) -> SignalUpdate:
+    """Return what a message asks to be taken over. Raises `InvalidPayloadError`."""
+    if not message.HasField("state"):
+        raise InvalidPayloadError("state: it is missing; say at least state.state, window_start and window_end")
+    return SignalUpdate(
+        dataset_urn=message.dataset_urn,
+        signal_type=message.signal_type,
+        value=_value_of(message.state),
+        expected_version=message.expected_version,
+        is_counted=message.state.HasField("metrics"),
+    )
+
+
+def _value_of(message: pb.SignalStateValue) -> SignalValue:
+    started, ended = moment_of(message, "window_start"), moment_of(message, "window_end")
+    if started is None or ended is None:
+        field = "window_start" if started is None else "window_end"
+        raise InvalidPayloadError(f"state.{field}: it is missing; a state is that of a window")
+    counted = message.metrics
+    return SignalValue(
+        state=vocabulary.signal_state(message.state),
+        score=message.score,
+        window_start=started,
+        window_end=ended,
+        slo_threshold=message.slo_threshold,
+        window_type=message.window_type,
+        metrics=Metrics(
+            evidence_count=counted.evidence_count, pass_count=counted.pass_count, fail_count=counted.fail_count
+        ),
+        breach_start=moment_of(message, "breach_start"),
+        failure_signature=message.failure_signature or None,
+        top_producer=producer_of(message.top_producer) if message.HasField("top_producer") else None,
+        evidence_sample=tuple(message.evidence_sample),
+        incident_id=message.incident_id or None,
+    )
+
+
+def result_message(result: Result) -> pb.UpdateSignalStateResponse:
+    """Return what was made of an update."""
+    signal = result.signal
+    version = 0 if signal is None else signal.version
+    if result.is_success:
+        return pb.UpdateSignalStateResponse(
+            success=True,
+            new_version=version,
+            current_version=version,
+            duplicate=result.verdict is result.verdict.DUPLICATE,
+        )
+    return pb.UpdateSignalStateResponse(
+        error_code=result.verdict,
+        error_message=result.message,
+        current_version=version,
+        current=None if signal is None else signal_message(signal),
+    )
+
+
+def producer_of(message: pb.ProducerInfo) -> Producer | None:
+    """Return a producer, or None for one without an id. Raises `InvalidPayloadError`."""
+    if not message.producer_id:
+        return None
+    return Producer(
+        producer_id=message.producer_id,
+        version=message.version,
+        confidence=vocabulary.confidence(message.confidence) if message.confidence else None,
+        deployed_at=moment_of(message, "deployed_at"),
+    )
+
+
+def fill_producer(message: pb.ProducerInfo, producer: Producer) -> None:
+    """Set the fields of a producer."""
+    message.producer_id = producer.producer_id
+    message.version = producer.version
+    message.confidence = producer.confidence or ""
+    set_moment(message, "deployed_at", producer.deployed_at)
+
+
+# Incidents.
+
+
+def incident_message(incident: Incident, *, joined: bool = False) -> pb.Incident:
+    """Return an incident as a message."""
+    message = pb.Incident(
+        incident_id=incident.incident_id,
+        status=incident.status,
+        severity=incident.severity,
+        title=incident.title,
+        primary_dataset_urn=incident.primary_dataset_urn,
+        signal_types=incident.signal_types,
+        failure_signatures=incident.failure_signatures,
+        primary_evidence_id=incident.primary_evidence_id or "",
+        evidence_sample=incident.evidence_sample,
+        rca_summary=incident.rca_summary or "",
+        owner_team=incident.owner_team,
+        oncall_user=incident.oncall_user or "",
+        version=incident.version,
+        phase=incident.phase,
+        episode=incident.episode,
+        merged_into=incident.merged_into or "",
+        assignee=incident.assignee or "",
+        dedup_key=incident.dedup_key,
+        joined=joined,
+        tier=incident.tier,
+        trace_id=incident.trace_id or "",
+        escalation_level=incident.escalation_level,
+        recurrences=incident.recurrences,
+        merged_from=incident.merged_from,
+    )
+    for field in ("created_at", "updated_at", "resolved_at", "acknowledged_at", "snoozed_until"):
+        set_moment(message, field, getattr(incident, field))
+    _fill_parts(message, incident)
+    return message
+
+
+def _fill_parts(message: pb.Incident, incident: Incident) -> None:
+    if incident.implicated_producer is not None:
+        fill_producer(message.implicated_producer, incident.implicated_producer)
+    hit = incident.blast_radius
+    if hit is not None:
+        message.blast_radius.downstream_count = hit.downstream_count
+        message.blast_radius.downstream_services.extend(hit.downstream_services)
+        message.blast_radius.estimated_impact = hit.estimated_impact
+        message.blast_radius.downstream_datasets.extend(hit.downstream_datasets)
+        message.blast_radius.tier_1_count = hit.tier_1_count
+        message.blast_radius.incomplete = not hit.complete
+    told = incident.notification_state
+    if told is not None:
+        message.notification_state.pagerduty_incident_id = told.pagerduty_incident_id or ""
+        message.notification_state.slack_thread_ts = told.slack_thread_ts or ""
+        message.notification_state.jira_ticket = told.jira_ticket or ""
+    ended = incident.resolution
+    if ended is not None:
+        message.resolution.root_cause = ended.root_cause
+        message.resolution.mitigation = ended.mitigation
+        message.resolution.resolved_by = ended.resolved_by
+        message.resolution.false_positive = ended.false_positive
+        message.resolution.reason = ended.reason
+
+
+def trouble_of(message: pb.CreateIncidentRequest) -> Trouble:
+    """Return what an incident is wanted for. Raises `InvalidIdError` or `InvalidPayloadError`."""
+    severity = vocabulary.severity(message.severity) if message.severity else None
+    return Trouble(
+        dataset_urn=urns.dataset_urn(message.dataset_urn),
+        signal_types=(vocabulary.signal_type(message.signal_type),),
+        failure_signatures=tuple(message.failure_signatures),
+        severity=severity,
+        title=message.title,
+        implicated_producer=producer_of(message.implicated_producer),
+        blast_radius=_blast_radius_of(message.blast_radius) if message.HasField("blast_radius") else None,
+        primary_evidence_id=message.primary_evidence_id or None,
+        evidence_sample=tuple(message.evidence_sample),
+        oncall_user=message.oncall_user or None,
+        trace_id=message.trace_id or None,
+        dedup_key=message.dedup_key,
+    )
+
+
+def _blast_radius_of(message: pb.BlastRadius) -> BlastRadius:
+    impact = message.estimated_impact
+    return BlastRadius(
+        downstream_count=message.downstream_count,
+        downstream_services=tuple(message.downstream_services),
+        estimated_impact=vocabulary.impact(impact) if impact else vocabulary.Impact.UNKNOWN,
+        downstream_datasets=tuple(message.downstream_datasets),
+        tier_1_count=message.tier_1_count,
+        complete=not message.incomplete,
+    )
+
+
+# What of an incident can be changed by a request, and how it is read from one.
+_CHANGEABLE: Final = (
+    "status",
+    "severity",
+    "title",
+    "assignee",
+    "oncall_user",
+    "rca_summary",
+    "notification_state",
+    "resolution",
+)
+
+
+def changes_of(message: pb.UpdateIncidentRequest) -> Changes:
+    """Return what is to be changed. Raises `InvalidPayloadError` for a field that cannot be."""
+    wanted = _wanted(message)
+    given = message.incident
+    changes: dict[str, Any] = {field: getattr(given, field) for field in wanted if field not in _PARTS}
+    if "notification_state" in wanted:
+        changes["notification_state"] = _notification_of(given.notification_state)
+    if "resolution" in wanted:
+        changes["resolution"] = resolution_of(given.resolution)
+    # A status that is not in the mask may be said in finer words.
+    if "phase" in changes:
+        changes.setdefault("status", changes.pop("phase"))
+    actor = f"for {message.actor}: " if message.actor else ""
+    return Changes(**changes, reason=f"{actor}{message.reason}" if actor or message.reason else "")
+
+
+_PARTS: Final = ("notification_state", "resolution")
+
+
+def _wanted(message: pb.UpdateIncidentRequest) -> list[str]:
+    if not message.HasField("update_mask"):
+        return [field.name for field, _ in message.incident.ListFields() if field.name in (*_CHANGEABLE, "phase")]
+    wanted = list(dict.fromkeys(path.partition(".")[0] for path in message.update_mask.paths))
+    for field in wanted:
+        if field not in (*_CHANGEABLE, "phase"):
+            raise InvalidPayloadError(f"update_mask: {field[:40]!r} cannot be changed; {', '.join(_CHANGEABLE)} can")
+    return wanted
+
+
+def _notification_of(message: pb.NotificationState) -> Notification:
+    return Notification(
+        pagerduty_incident_id=message.pagerduty_incident_id or None,
+        slack_thread_ts=message.slack_thread_ts or None,
+        jira_ticket=message.jira_ticket or None,
+    )
+
+
+def resolution_of(message: pb.Resolution) -> Resolution:
+    """Return why an incident is over."""
+    return Resolution(
+        root_cause=message.root_cause,
+        mitigation=message.mitigation,
+        resolved_by=message.resolved_by,
+        false_positive=message.false_positive,
+        reason=message.reason,
+    )
+
+
+def filter_of(message: pb.ListIncidentsRequest) -> IncidentFilter:
+    """Return which incidents are wanted. Raises `InvalidIdError` or `InvalidPayloadError`."""
+    return IncidentFilter(
+        statuses=_distinct(vocabulary.stage(each).status for each in message.status),
+        severities=_distinct(vocabulary.severity(each) for each in message.severity),
+        dataset_urn=urns.dataset_urn(message.dataset_urn) if message.dataset_urn else None,
+        owner_team=message.owner_team or None,
+        failure_signature=message.failure_signature or None,
+        signal_type=vocabulary.signal_type(message.signal_type) if message.signal_type else None,
+        since=moment_of(message, "from_time") or "",
+        until=moment_of(message, "to_time") or "9999",
+    )
+
+
+def _distinct(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(values))

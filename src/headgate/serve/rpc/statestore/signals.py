@@ -1,0 +1,256 @@
+"""The methods of the state store: what each does with its message, and what its caller must be allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from headgate.auth.principals import Principal, may, require
+from headgate.auth.roles import Permission
+from headgate.auth.rules import Reach, Rule, found
+from headgate.errors import InvalidPayloadError, NotFoundError, StoreBusyError, UserError
+from headgate.health.incidents.listing import PAGE_MAX
+from headgate.health.model import enums as vocabulary
+from headgate.health.model.incidents import Changes, Incident
+from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate
+from headgate.health.service import HealthService
+from headgate.health.signals.decisions import Verdict
+from headgate.health.signals.results import Result
+from headgate.health.signals.writer import BATCH_MAX
+from headgate.serve.rest.health.dataset_names import NamedDatasets
+from headgate.serve.rpc.methods import Declarations, RpcCall
+from headgate.serve.rpc.statestore import proto as pb
+from headgate.serve.rpc.statestore.evidence import EvidencePort, evidence_message, put_message
+from headgate.serve.rpc.statestore.messages import (
+    changes_of,
+    filter_of,
+    incident_message,
+    resolution_of,
+    result_message,
+    signal_message,
+    trouble_of,
+    update_of,
+)
+from headgate.serve.runtime.thread_pool import WorkPool
+
+PAGE_DEFAULT: Final = 50
+MASK: Final = "***"
+MESSAGES_MAX: Final = 20_000
+_P = Permission
+
+
+class SignalMethods:
+    """SignalStateService."""
+
+    SERVICE: Final = "SignalStateService"
+
+    def __init__(self, health: HealthService, pool: WorkPool) -> None:
+        self._health = health
+        self._signals = health.signals
+        self._read = NamedDatasets(health, _P.SIGNAL_READ)
+        self._written = NamedDatasets(health, _P.SIGNAL_WRITE)
+        self._pool = pool
+        # The message of each signal as it was last read. While it stays as it is, so does its message.
+        self._messages: dict[tuple[str, str], tuple[Signal, pb.SignalState]] = {}
+
+    def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
+        """Declare the methods. With `quick_reads` one row is read in less time than a thread would take to start."""
+        writing, reading = found(_P.SIGNAL_WRITE), found(_P.SIGNAL_READ)
+        rpcs.awaited(self.SERVICE, "UpdateSignalState", self.update, rule=writing, taken_in=True)
+        rpcs.unary(self.SERVICE, "BatchUpdateSignalState", self.update_many, rule=writing, taken_in=True, bulk=True)
+        rpcs.unary(self.SERVICE, "GetSignalState", self.get, rule=reading, inline=quick_reads)
+        rpcs.unary(self.SERVICE, "GetDatasetSignals", self.of_dataset, rule=reading, inline=quick_reads)
+
+    async def update(self, request: pb.UpdateSignalStateRequest, call: RpcCall) -> pb.UpdateSignalStateResponse:
+        if not call.principal.is_unlimited:
+            # The name itself is made the registered one by whoever takes the value over, with what else it looks up.
+            await self._pool.run(partial(self._written.require, [request.dataset_urn], call.principal))
+        update = update_of(request)
+        with self._health.updating_signal(update) as noted:
+            # Many wait for one commit, and none of them needs a thread for that.
+            result = noted(await self._pool.told(partial(self._health.coalescer.submit, update)))
+        if result.verdict is Verdict.UNAVAILABLE:
+            # As a status, which clients know to repeat by themselves.
+            raise StoreBusyError(result.message)
+        return result_message(result)
+
+    def update_many(
+        self, request: pb.BatchUpdateSignalStateRequest, call: RpcCall
+    ) -> pb.BatchUpdateSignalStateResponse:
+        self._written.require((each.dataset_urn for each in request.updates), call.principal)
+        if len(request.updates) > BATCH_MAX:
+            raise InvalidPayloadError(f"updates: {len(request.updates)} at once; send at most {BATCH_MAX}")
+        results: list[Result | None] = []
+        sound: list[SignalUpdate] = []
+        for each in request.updates:
+            try:
+                sound.append(update_of(each))
+                results.append(None)
+            except UserError as exc:
+                results.append(Result(Verdict.INVALID, message=exc.message))
+        answers = iter(self._signals.update_many(sound))
+        messages = [result_message(next(answers) if result is None else result) for result in results]
+        succeeded = sum(message.success for message in messages)
+        return pb.BatchUpdateSignalStateResponse(
+            results=messages, success_count=succeeded, failure_count=len(messages) - succeeded
+        )
+
+    def get(self, request: pb.GetSignalStateRequest, call: RpcCall) -> pb.SignalState:
+        urn = self._read.seen(request.dataset_urn, call.principal)
+        key = urn, _signal_type(request.signal_type)
+        signal = self._signals.get(*key, consistent=request.consistent)
+        if signal is None:
+            raise NotFoundError(f"signal {key[0]} {key[1]}: nobody has said anything about it yet")
+        known = self._messages.get(key)
+        # Read again, it is another object that says the same.
+        if known is not None and (known[0] is signal or known[0] == signal):
+            return known[1]
+        message = signal_message(signal)
+        if len(self._messages) >= MESSAGES_MAX:
+            self._messages.clear()
+        self._messages[key] = signal, message
+        return message
+
+    def of_dataset(self, request: pb.GetDatasetSignalsRequest, call: RpcCall) -> pb.GetDatasetSignalsResponse:
+        urn = self._read.seen(request.dataset_urn, call.principal)
+        kinds = [vocabulary.signal_type(each) for each in request.signal_types]
+        signals: Sequence[Signal] = self._signals.of_dataset(urn, kinds, consistent=request.consistent)
+        return pb.GetDatasetSignalsResponse(signals=[signal_message(each) for each in signals])
+
+
+class EvidenceMethods:
+    """EvidenceCacheService."""
+
+    SERVICE: Final = "EvidenceCacheService"
+
+    def __init__(self, health: HealthService) -> None:
+        self._cache = health.evidence
+        self._port = EvidencePort(health.evidence, health.registry.names)
+        self._written = NamedDatasets(health, _P.EVIDENCE_WRITE)
+
+    def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
+        """Declare the methods. With `quick_reads` one row is read in less time than a thread would take to start."""
+        writing = found(_P.EVIDENCE_WRITE)
+        rpcs.unary(self.SERVICE, "PutEvidence", self.put, rule=writing, taken_in=True)
+        rpcs.unary(self.SERVICE, "BatchPutEvidence", self.put_many, rule=writing, taken_in=True, bulk=True)
+        quick = self.get_row if quick_reads else None
+        rpcs.unary(self.SERVICE, "GetEvidence", self.get, rule=found(_P.EVIDENCE_READ), quick=quick)
+
+    def put(self, request: pb.PutEvidenceRequest, call: RpcCall) -> pb.PutEvidenceResponse:
+        if not request.HasField("evidence"):
+            raise InvalidPayloadError("evidence: it is missing")
+        self._written.require([request.evidence.dataset_urn], call.principal)
+        return put_message(self._port.put(request.evidence))
+
+    def put_many(self, request: pb.BatchPutEvidenceRequest, call: RpcCall) -> pb.BatchPutEvidenceResponse:
+        self._written.require((each.dataset_urn for each in request.evidence), call.principal)
+        return self._port.put_many(request.evidence)
+
+    def get_row(self, request: pb.GetEvidenceRequest, call: RpcCall) -> pb.Evidence | None:
+        """Return what is not in the archive alone, which takes longer to look into."""
+        evidence = self._cache.get(request.evidence_id, include_archived=False)
+        if evidence is None:
+            return None
+        require(call.principal, _P.EVIDENCE_READ, evidence.dataset_urn)
+        return evidence_message(evidence)
+
+    def get(self, request: pb.GetEvidenceRequest, call: RpcCall) -> pb.Evidence:
+        evidence = self._port.get(request.evidence_id, include_archived=request.include_archived)
+        require(call.principal, _P.EVIDENCE_READ, evidence.dataset_urn)
+        return evidence_message(evidence)
+
+
+class IncidentMethods:
+    """IncidentService."""
+
+    SERVICE: Final = "IncidentService"
+
+    def __init__(self, health: HealthService) -> None:
+        self._incidents = health.incidents
+        self._listing = health.incident_listing
+        self._read = NamedDatasets(health, _P.INCIDENT_READ)
+        self._written = NamedDatasets(health, _P.INCIDENT_WRITE)
+
+    def declare(self, rpcs: Declarations) -> None:
+        """Declare the methods."""
+        rpcs.unary(self.SERVICE, "CreateIncident", self.create, rule=found(_P.INCIDENT_WRITE), taken_in=True)
+        # A copilot may say what caused an incident; what it sends beyond that is refused here.
+        rpcs.unary(self.SERVICE, "UpdateIncident", self.update, rule=found(_P.INCIDENT_ANNOTATE), taken_in=True)
+        rpcs.unary(self.SERVICE, "GetIncident", self.get, rule=found(_P.INCIDENT_READ))
+        rpcs.unary(self.SERVICE, "ResolveIncident", self.resolve, rule=found(_P.INCIDENT_WRITE), taken_in=True)
+        rpcs.unary(self.SERVICE, "ListIncidents", self.ls, rule=Rule(_P.INCIDENT_READ, Reach.FILTERED))
+
+    def create(self, request: pb.CreateIncidentRequest, call: RpcCall) -> pb.Incident:
+        self._written.require([request.dataset_urn], call.principal)
+        opened = self._incidents.open(trouble_of(request), actor=call.principal.name)
+        return shown(opened.incident, call.principal, joined=not opened.is_new)
+
+    def get(self, request: pb.GetIncidentRequest, call: RpcCall) -> pb.Incident:
+        incident = self._incidents.get(request.incident_id, consistent=request.consistent)
+        require(call.principal, _P.INCIDENT_READ, incident.primary_dataset_urn)
+        return shown(incident, call.principal)
+
+    def update(self, request: pb.UpdateIncidentRequest, call: RpcCall) -> pb.Incident:
+        changes = changes_of(request)
+        permission = _P.INCIDENT_ANNOTATE if _annotates(changes) else _P.INCIDENT_WRITE
+        return self._change(request.incident_id, changes, request.expected_version, permission, call)
+
+    def resolve(self, request: pb.ResolveIncidentRequest, call: RpcCall) -> pb.Incident:
+        changes = Changes(status="RESOLVED", resolution=resolution_of(request.resolution))
+        return self._change(request.incident_id, changes, request.expected_version, _P.INCIDENT_WRITE, call)
+
+    def ls(self, request: pb.ListIncidentsRequest, call: RpcCall) -> pb.ListIncidentsResponse:
+        limit = request.page_size or PAGE_DEFAULT
+        if not 1 <= limit <= PAGE_MAX:
+            raise InvalidPayloadError(f"page_size {limit}: it is from 1 to {PAGE_MAX}")
+        principal: Principal = call.principal
+        wanted = filter_of(request)
+        if wanted.dataset_urn is not None:
+            wanted = replace(wanted, dataset_urn=self._read.one(wanted.dataset_urn, principal))
+        page = self._listing.ls(wanted, limit=limit, cursor=request.page_token or None)
+        seen = [each for each in page.incidents if principal.reaches(each.primary_dataset_urn)]
+        return pb.ListIncidentsResponse(
+            incidents=[shown(each, principal) for each in seen], next_page_token=page.cursor or ""
+        )
+
+    def _change(
+        self, incident_id: str, changes: Changes, expected_version: int, permission: Permission, call: RpcCall
+    ) -> pb.Incident:
+        incident = self._incidents.get(incident_id)
+        require(call.principal, permission, incident.primary_dataset_urn)
+        expected = _expected(expected_version)
+        changed = self._incidents.change(incident_id, changes, actor=call.principal.name, expected_version=expected)
+        return shown(changed, call.principal)
+
+
+# There are a few, and each is asked for again and again.
+_signal_type: Final = lru_cache(maxsize=256)(vocabulary.signal_type)
+
+
+def shown(incident: Incident, principal: Principal, *, joined: bool = False) -> pb.Incident:
+    """Return an incident as a principal may see it: who is on call and where they were told is not for everyone."""
+    message = incident_message(incident, joined=joined)
+    if may(principal, _P.SECRET_FIELDS_READ):
+        return message
+    if message.oncall_user:
+        message.oncall_user = MASK
+    for field, _ in message.notification_state.ListFields():
+        setattr(message.notification_state, field.name, MASK)
+    return message
+
+
+def _annotates(changes: Changes) -> bool:
+    """Whether nothing but what caused the incident is said."""
+    return changes == Changes(rca_summary=changes.rca_summary, reason=changes.reason)
+
+
+def _expected(version: int) -> int | None:
+    """Return the version that must be there, or None for any. Raises `InvalidPayloadError`."""
+    if version == ANY_VERSION:
+        return None
+    if version <= 0:
+        raise InvalidPayloadError("expected_version: write the version you read, or -1 for whatever there is")
+    return version

@@ -1,0 +1,1 @@
+"""Runtime: say here what this part is for."""
