@@ -13,7 +13,7 @@ import headgate as hg
 from bench.measure import Figure, ratio
 from headgate.asl.runtime.durable_host import WORKFLOW
 from headgate.asl.service import AslService
-from headgate.wiring import connect
+from headgate.bootstrap.store import connect
 
 app = hg.App("bench-asl")
 

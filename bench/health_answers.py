@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from bench.health_rows import Sizes, evidence_id, evidence_like, incident_id, signal_at, urn
 from bench.health_signals import opened
 from bench.measure import Figure, seconds
+from headgate.bootstrap.store import BLOBS, CountingStore
 from headgate.health.evidence.archive import Archive, Line
 from headgate.health.evidence.rows import line_of
 from headgate.health.gate.decisions import Question
@@ -17,7 +18,6 @@ from headgate.health.incidents.rows import Plain, incident_key, incident_of, inc
 from headgate.health.service import HealthService
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.catalogue.tables import INCIDENT_INDEX
-from headgate.wiring import BLOBS, CountingStore
 
 CONTEXT_MS_MAX, GATE_MS_MAX = 500.0, 5.0
 # A blob of the archive is full.

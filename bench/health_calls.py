@@ -14,14 +14,14 @@ from bench.health_rows import Sizes, settings_at, signal_at
 from bench.health_server import BARE, ECHO, ECHO_RPC, Running, serving
 from bench.measure import Figure, ratio
 from headgate.auth.principals import LOCAL
+from headgate.bootstrap.health import open_health
+from headgate.bootstrap.store import open_cache, open_service, open_store
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
-from headgate.health_wiring import open_health
 from headgate.serve.graphql.engine import Asked, Engine
 from headgate.serve.graphql.limits import Limits
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.store.resilience.guarded_store import AnyStore
-from headgate.wiring import open_cache, open_service, open_store
 
 REQUESTS = 4_000
 HTTP_MIN, GRPC_MIN = 0.50, 0.70

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
+from headgate.bootstrap.store import open_store
 from headgate.clock import SystemClock
 from headgate.health.evidence.rows import Correlation, Evidence, Fingerprints, Otel, Producer, Result, Validation
 from headgate.health.evidence.rows import Source as EvidenceSource
@@ -44,7 +45,6 @@ from headgate.store.catalogue.tables import (
 )
 from headgate.store.model.requests import Put
 from headgate.store.model.schema import Key
-from headgate.wiring import open_store
 
 TYPES: Final = (
     vocabulary.FRESHNESS,

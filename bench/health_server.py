@@ -31,10 +31,11 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from bench.health_rows import settings_at
 from headgate.auth.authenticator import Authenticator
+from headgate.bootstrap.health import open_health, open_keys
+from headgate.bootstrap.store import open_cache, open_service, open_store
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.health.metrics import HealthMeters
-from headgate.health_wiring import open_health, open_keys
 from headgate.serve import server
 from headgate.serve.application import build_http
 from headgate.serve.http.authentication import caller, known_caller
@@ -48,7 +49,6 @@ from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import Watches
 from headgate.settings import Address
 from headgate.telemetry import Metrics, Tracing, configure_logs
-from headgate.wiring import open_cache, open_service, open_store
 
 ECHO = "/echo"
 BARE = "/bare"

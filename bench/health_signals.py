@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from bench.health_rows import Sizes, settings_at, signal_at, signature_at, state_at
 from bench.measure import Figure, ratio
+from headgate.bootstrap.health import open_health
+from headgate.bootstrap.store import CountingStore, open_cache, open_service, open_store
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.health.model.enums import SignalState
@@ -21,14 +23,12 @@ from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
 from headgate.health.signals.rows import history_row, signal_of, signal_row
 from headgate.health.signals.writer import BATCH_MAX
-from headgate.health_wiring import open_health
 from headgate.serve import process as garbage
 from headgate.store.catalogue.tables import SIGNAL_HISTORY, SIGNAL_STATE
 from headgate.store.model.schema import Key
 from headgate.store.model.values import dump
 from headgate.store.port import Store
 from headgate.store.sqlite.rows import TableRows
-from headgate.wiring import CountingStore, open_cache, open_service, open_store
 
 RATE_MIN = 0.10
 # One in fifty changes its state, to WARNING or back from it.

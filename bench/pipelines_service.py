@@ -11,6 +11,7 @@ from time import perf_counter, process_time, sleep
 from typing import Any
 
 import headgate as hg
+from headgate.bootstrap.store import AppService, CountingStore, join_fanouts, open_fanouts, open_service, open_store
 from headgate.clock import SystemClock
 from headgate.pipelines.background_threads import PipelineLoops
 from headgate.pipelines.catalog.rows import StoredPipeline, change_writes, moment_text
@@ -20,7 +21,6 @@ from headgate.settings import Settings
 from headgate.store.model.conditions import absent
 from headgate.store.port import Store
 from headgate.triggers.contract import JobState, Polled, Started, TriggerOrder, completed
-from headgate.wiring import AppService, CountingStore, join_fanouts, open_fanouts, open_service, open_store
 
 LANDED = "landed"
 ORDERS = "orders"

@@ -82,8 +82,8 @@ class Cloud:
         """Take an account whose access key is in the environment."""
         from headgate.aws.container import open_container
         from headgate.aws.function_settings import read_settings
+        from headgate.bootstrap.store import KEYS, create_dynamodb_tables
         from headgate.store.keyring import Keyring
-        from headgate.wiring import KEYS, create_dynamodb_tables
         from tests.ministack import REGION, aws_session
 
         self.account = account

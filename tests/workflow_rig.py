@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from headgate.aws.app_container import AppContainer, open_app_container
 from headgate.aws.function_settings import read_settings
+from headgate.bootstrap.store import create_dynamodb_tables
 from headgate.clock import Clock
-from headgate.wiring import create_dynamodb_tables
 from tests.aws_rig import TERRAFORM, WORKFLOW_FUNCTIONS, Context, handler_of, tables_in
 from tests.ministack import REGION, aws_session
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headgate import testing as testing
+    from headgate.bootstrap.store import connect
     from headgate.durable.bus.events import Event
     from headgate.durable.bus.subscriptions import Filter
     from headgate.durable.client.client import Client
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from headgate.fanout.model.rows import Policy
     from headgate.fanout.remote.chunk_handler import chunk_handler
     from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
-    from headgate.wiring import connect
 
 _HOMES = {
     "durable.sdk.activity_context": ("activity", "complete_later", "heartbeat"),

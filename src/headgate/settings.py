@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import SettingsError
 from headgate.setting_sections import (
     Address as Address,

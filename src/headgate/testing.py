@@ -21,6 +21,7 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec import Raw
 
+from headgate.bootstrap.store import AppService, database_path, join_fanouts, open_fanouts, open_service, open_store
 from headgate.clock import VirtualClock
 from headgate.durable.client.handle import Handle, failure_of
 from headgate.durable.model.duration import Duration, seconds
@@ -39,7 +40,6 @@ from headgate.durable.worker.worker import Worker
 from headgate.errors import DefinitionError
 from headgate.fanout.inline_worker import InlineWorker
 from headgate.settings import Settings
-from headgate.wiring import AppService, database_path, join_fanouts, open_fanouts, open_service, open_store
 
 STEPS_MAX: Final = 100_000
 

@@ -9,10 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
+from headgate.bootstrap.pipelines import OpenPipelines, apply_folder, open_pipelines
+from headgate.bootstrap.store import OpenedStore, open_fanouts
 from headgate.durable.model.duration import Duration, seconds
 from headgate.durable.sdk.app import App
 from headgate.notify.alert_rows import Alert
-from headgate.pipeline_wiring import OpenPipelines, apply_folder, open_pipelines
 from headgate.pipelines.events.outbox import StoredPipelineEvent
 from headgate.pipelines.lifecycle.scheduler import Defined
 from headgate.pipelines.operations.manual import ManualActions
@@ -25,7 +26,6 @@ from headgate.settings import Settings
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Change
 from headgate.testing import Environment
-from headgate.wiring import OpenedStore, open_fanouts
 from tests.pipeline_rig import CONSUMER, Rig
 
 _PAGE: Final = 500

@@ -16,8 +16,8 @@ import pytest
 
 from headgate.asl.executions import ExecutionStatus, MachineExecutions
 from headgate.asl.runtime.task_tokens import Callback, Told
+from headgate.bootstrap.store import AppService, connect
 from headgate.errors import StaleClaimError
-from headgate.wiring import AppService, connect
 from tests.acceptance.asl_app import app
 from tests.acceptance.program import PROGRAM, until
 from tests.asl_rig import beside, check_events, each, entered, machine, task

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from headgate.bootstrap.store import open_store
 from headgate.clock import SystemClock
 from headgate.settings import Settings
 from headgate.store.catalogue.tables import HEALTH_CHECK
-from headgate.wiring import open_store
 from tests.acceptance.program import Server, run, run_as_nobody
 from tests.redis_server import RedisServer
 

@@ -20,9 +20,9 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it has no stubs
 
+from headgate.bootstrap.store import open_store
 from headgate.clock import SystemClock
 from headgate.settings import Settings
-from headgate.wiring import open_store
 from tests.acceptance.program import PROGRAM, Server, run, until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from headgate.bootstrap.store import open_store
 from headgate.clock import SystemClock
 from headgate.settings import Settings
 from headgate.store.catalogue.tables import ALL_TABLES, HEALTH_CHECK
 from headgate.store.dynamodb.store import DynamoStore
-from headgate.wiring import open_store
 from tests.acceptance.program import Server, run
 from tests.ministack import REGION, Ministack, aws_session, fresh_account
 

@@ -248,7 +248,7 @@ def test_package__unpacked_without_anything_else_installed__has_all_that_the_han
             f"import sys; sys.path.insert(0, {str(task)!r})",
             *[f"from {module} import {name}" for module, _, name in handlers],
             "from headgate.pipelines.lifecycle.starter import lifecycle_definition; assert lifecycle_definition()",
-            "from headgate.wiring import load_app; assert load_app('orders:app').name == 'orders'",
+            "from headgate.bootstrap.store import load_app; assert load_app('orders:app').name == 'orders'",
             "class Context:",
             "    aws_request_id = 'r1'",
             "    def get_remaining_time_in_millis(self): return 60000",

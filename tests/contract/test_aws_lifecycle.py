@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from headgate.aws import handlers
 from headgate.aws.lifecycle_topic import LifecycleTopic
+from headgate.bootstrap.store import KEYS
 from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition.model import Exclusions, Pipeline, Readiness, Schedule, Sla, Trait, TriggerSpec
 from headgate.pipelines.enums import Cause, RunStatus
@@ -30,7 +31,6 @@ from headgate.store.catalogue.tables import PIPELINES, RUN_LOG
 from headgate.store.keyring import Keyring, Purpose
 from headgate.store.model.requests import Change, ChangeKind
 from headgate.triggers.aws.clients import TRIES
-from headgate.wiring import KEYS
 from tests.acceptance.program import Server
 from tests.aws_faults import Faults, refused
 from tests.aws_rig import JOB, Cloud, not_granted, noting, passing_on, sign_in, stream_record, until

@@ -35,7 +35,7 @@ from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 from tests.contract.conftest import assert_refused
-from tests.unit.store.test_conditions import FALSE_OF_ITEM, FALSE_OF_NOTHING, ITEM, TRUE_OF_ITEM, TRUE_OF_NOTHING
+from tests.unit.store.model.test_conditions import FALSE_OF_ITEM, FALSE_OF_NOTHING, ITEM, TRUE_OF_ITEM, TRUE_OF_NOTHING
 
 TABLES = (CONTROL, EVIDENCE_CACHE, IDEMPOTENCY)
 KEY = Key("p", "s")

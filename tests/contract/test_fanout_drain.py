@@ -12,6 +12,7 @@ import boto3
 import pytest
 from mypy_boto3_sqs import SQSClient
 
+from headgate.bootstrap.store import open_fanouts, open_store
 from headgate.clock import SystemClock
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.model.messages import message_about
@@ -23,7 +24,6 @@ from headgate.fanout.repair.redrive import Selection
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
 from headgate.settings import Settings
-from headgate.wiring import open_fanouts, open_store
 from tests.ministack import REGION, fresh_account
 
 LETTERS = 221

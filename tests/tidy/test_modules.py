@@ -81,16 +81,16 @@ def imported_names(nodes: list[ast.AST]) -> dict[str, str]:
     return found
 
 
-def test_types__read_at_run_time__only_by_way_of_shapes() -> None:
-    shapes = ROOT / "src" / "headgate" / "shapes.py"
+def test_types__read_at_run_time__only_through_typed_decode() -> None:
+    typed_decode = ROOT / "src" / "headgate" / "typed_decode.py"
     found = [
-        f"{module.relative_to(ROOT)}:{line}: give the type to headgate.shapes; msgspec is not safe from threads"
+        f"{module.relative_to(ROOT)}:{line}: give the type to headgate.typed_decode; msgspec is not safe from threads"
         for module in MODULES
-        if module != shapes
+        if module != typed_decode
         for line in late_reads(module.read_text())
     ]
 
-    assert late_reads(shapes.read_text()), "the search finds nothing at all"
+    assert late_reads(typed_decode.read_text()), "the search finds nothing at all"
     assert found == []
 
 

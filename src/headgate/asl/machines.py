@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.asl.compile.problems import Problem
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.substitution import substitute

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.definition import Machine
 from headgate.asl.runtime.interpreter import Limits

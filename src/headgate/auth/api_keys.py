@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.auth.audit_entry import AuditEntry, AuditLog, change_digest, changed_fields
 from headgate.auth.principals import EVERYWHERE, LOCAL, Kind, Principal, checked_scopes, covers
 from headgate.auth.roles import Role

@@ -11,6 +11,15 @@ from typing import Any, Final
 from headgate.aws.function_settings import read_app_settings, read_settings
 from headgate.aws.home import furnish
 from headgate.aws.stream_records import change_of
+from headgate.bootstrap.store import (
+    AppService,
+    OpenedStore,
+    join_fanouts,
+    load_app,
+    open_fanouts,
+    open_service,
+    open_store,
+)
 from headgate.clock import Clock, SystemClock
 from headgate.durable.serverless.activity_handler import InvokedActivities
 from headgate.durable.serverless.sqs import QueueUrls, WakeQueues
@@ -22,7 +31,6 @@ from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.table_names import TableNames
 from headgate.telemetry import configure_logs
 from headgate.triggers.aws.clients import AwsClients
-from headgate.wiring import AppService, OpenedStore, join_fanouts, load_app, open_fanouts, open_service, open_store
 
 QUEUE: Final = "aws:sqs"
 

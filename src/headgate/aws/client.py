@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.aws.app_container import app_container
 from headgate.aws.invocations import Context, Event, answered
 from headgate.durable.bus import events

@@ -16,16 +16,19 @@ from headgate.aws.home import furnish
 from headgate.aws.lifecycle_topic import LifecycleTopic
 from headgate.aws.sla_schedules import ScheduledSlaMonitor
 from headgate.aws.stream_batches import StreamBatches
+from headgate.bootstrap.health import open_health
+from headgate.bootstrap.pipelines import NOTIFY_FILE, OpenPipelines, apply_folder, open_pipelines, open_step_functions
+from headgate.bootstrap.store import (
+    AppService,
+    OpenedStore,
+    join_fanouts,
+    open_cache,
+    open_fanouts,
+    open_service,
+    open_store,
+)
 from headgate.clock import Clock, SystemClock
 from headgate.durable.sdk.app import App
-from headgate.health_wiring import open_health
-from headgate.pipeline_wiring import (
-    NOTIFY_FILE,
-    OpenPipelines,
-    apply_folder,
-    open_pipelines,
-    open_step_functions,
-)
 from headgate.pipelines.background_threads import PipelineLoops
 from headgate.pipelines.lifecycle.messages import Answer
 from headgate.pipelines.lifecycle.starter import FUNCTIONS
@@ -36,15 +39,6 @@ from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Change
 from headgate.telemetry import configure_logs
 from headgate.triggers.aws.clients import AwsClients
-from headgate.wiring import (
-    AppService,
-    OpenedStore,
-    join_fanouts,
-    open_cache,
-    open_fanouts,
-    open_service,
-    open_store,
-)
 
 PIPELINES_FOLDER: Final = "pipelines"
 _TASK_ROOT: Final = "LAMBDA_TASK_ROOT"

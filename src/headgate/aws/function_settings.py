@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import SettingsError
 from headgate.settings import Settings
 

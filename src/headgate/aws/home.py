@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from headgate.bootstrap.store import keys_path
 from headgate.errors import StoreIOError
 from headgate.pipelines.lifecycle.aws_errors import asking
 from headgate.settings import Settings
 from headgate.triggers.aws.clients import AwsClients
-from headgate.wiring import keys_path
 
 
 def furnish(settings: Settings, clients: AwsClients, *, keys_secret_arn: str, files: Iterable[Path] = ()) -> None:

@@ -235,7 +235,7 @@ def _served(home: Path) -> str | None:
     """Return the address that the server of this home has left there."""
     import msgspec
 
-    from headgate import shapes
+    from headgate import typed_decode as shapes
 
     path = home / ADDRESS_FILE
     try:
@@ -309,7 +309,7 @@ def _problem(reply: Reply) -> HeadgateError:
     """Return the error that an answer tells of."""
     import msgspec
 
-    from headgate import shapes
+    from headgate import typed_decode as shapes
 
     try:
         problem = shapes.from_json(reply.content, dict[str, Any])

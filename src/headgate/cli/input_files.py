@@ -28,7 +28,7 @@ def read_document(name: str, what: str) -> dict[str, Any]:
 
     import msgspec
 
-    from headgate import shapes
+    from headgate import typed_decode as shapes
 
     content = read_content(name, what)
     try:
@@ -43,7 +43,7 @@ def read_documents(name: str, what: str) -> list[dict[str, Any]]:
     """Return the objects in a file: one, a list, or one a line. Raises as `read_document` does."""
     import msgspec
 
-    from headgate import shapes
+    from headgate import typed_decode as shapes
 
     content = read_content(name, what)
     try:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.model import payload
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import DefinitionError, NotFoundError, PayloadTooLargeError

@@ -18,13 +18,13 @@ from headgate.errors import ThrottledError
 from headgate.health.evidence.limits import Stats as EvidenceStats
 from headgate.health.model.enums import Severity, SignalState, Tier
 from headgate.health.registry.degraded_lookup import LookupStats
+from headgate.latency_histograms import BOUNDS_MS, Timings
 from headgate.store.cache.keys import Kind
 from headgate.store.cache.stats import CacheStats
 from headgate.store.catalogue.tables import DATASET_REGISTRY, DATASET_RESOLUTION, SIGNAL_STATE
 from headgate.store.resilience.circuit_breaker import Breaker, BreakerChange, BreakerState
 from headgate.store.resilience.rate_limiter import Limiter
 from headgate.store.stats import StoreStats
-from headgate.timings import BOUNDS_MS, Timings
 
 OTHER: Final = "other"
 TEAMS_MAX: Final = 100

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import CorruptionError
 from headgate.notify.enums import Action, AlertStatus, DeliveryState, Severity
 from headgate.store.catalogue.tables import ALERT, CONTROL, PIPELINES

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct, field
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import SettingsError
 from headgate.notify.decisions import DEDUP_SECONDS, GROUP_AFTER, GROUP_SECONDS, AlertPolicy, EscalationStep
 from headgate.notify.enums import DefaultRoute, Severity

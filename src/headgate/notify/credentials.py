@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.clock import Clock
 from headgate.errors import SettingsError, TransientError
 from headgate.settings import Secret

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.bus.events import Event
 from headgate.errors import InvalidPayloadError
 from headgate.notify.enums import INFRASTRUCTURE, DefaultRoute, Severity

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import CorruptionError, InvalidPayloadError
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.schema import Key

@@ -9,6 +9,7 @@ from contextlib import closing
 import structlog
 from msgspec import Struct
 
+from headgate.bootstrap.store import join_fanouts, open_fanouts, open_service, open_store
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.errors import DefinitionError
@@ -18,7 +19,6 @@ from headgate.fanout.local.child_protocol import Unusable
 from headgate.fanout.local.worker import Options
 from headgate.serve.process import Stop
 from headgate.settings import Settings
-from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store
 
 _GRACE_SHARE = 0.7
 _log = structlog.get_logger(__name__)

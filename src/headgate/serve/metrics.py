@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from headgate.latency_histograms import Timing, Timings
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.sweeper import Sweeper
 from headgate.store.cache.stats import COUNTERS, CacheStats
-from headgate.timings import Timing, Timings
 
 
 class ApiMeters(Collector):

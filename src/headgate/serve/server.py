@@ -12,6 +12,17 @@ import structlog
 
 from headgate.auth.api_keys import ApiKeys
 from headgate.auth.authenticator import Authenticator
+from headgate.bootstrap.health import OpenRegion, open_authenticator, open_health, open_keys, open_region
+from headgate.bootstrap.pipelines import OpenPipelines, apply_folder, audited, open_engine, open_pipelines
+from headgate.bootstrap.store import (
+    AppService,
+    OpenedStore,
+    join_fanouts,
+    open_cache,
+    open_fanouts,
+    open_service,
+    open_store,
+)
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.fanout.background_threads import Background
@@ -19,8 +30,6 @@ from headgate.fanout.service import FanoutService
 from headgate.health.metrics import HealthMeters
 from headgate.health.regions.agent import KEEP_SECONDS
 from headgate.health.service import HealthService
-from headgate.health_wiring import OpenRegion, open_authenticator, open_health, open_keys, open_region
-from headgate.pipeline_wiring import OpenPipelines, apply_folder, audited, open_engine, open_pipelines
 from headgate.pipelines.background_threads import PipelineLoops
 from headgate.pipelines.watchdog.heartbeats import Who
 from headgate.serve import process as garbage
@@ -51,15 +60,6 @@ from headgate.serve.watchdog_process import WatchdogChild
 from headgate.settings import Settings
 from headgate.store.cache.read_through import Cache
 from headgate.telemetry import Metrics, Tracing
-from headgate.wiring import (
-    AppService,
-    OpenedStore,
-    join_fanouts,
-    open_cache,
-    open_fanouts,
-    open_service,
-    open_store,
-)
 
 ROWS_SWEPT_EVERY_SECONDS: Final = 60.0
 # Looking for unreferenced blobs means looking at every old blob, and a day late is early enough.

@@ -15,13 +15,13 @@ from typing import Final
 
 import structlog
 
+from headgate.bootstrap.pipelines import open_engine, open_pipelines
+from headgate.bootstrap.store import database_path, join_fanouts, open_fanouts, open_service, open_store
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
-from headgate.pipeline_wiring import open_engine, open_pipelines
 from headgate.pipelines.watchdog.watchdog import TickReport
 from headgate.serve.process import Stop
 from headgate.settings import Settings
-from headgate.wiring import database_path, join_fanouts, open_fanouts, open_service, open_store
 
 RESTART_SECONDS: Final = 5.0
 # Between a tick that could not look at everything and the next, at least.

@@ -8,12 +8,12 @@ from contextlib import closing
 
 import structlog
 
+from headgate.bootstrap.store import join_fanouts, open_fanouts, open_service, open_store
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.serve import process as garbage
 from headgate.serve.process import Stop
 from headgate.settings import Settings
-from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store
 
 _GRACE_SHARE = 0.7
 _log = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
 """All durable state: one port, a catalogue of tables, and the backends that keep it.
 
-Domain code imports `port`, `tables`, `conditions` and `writes`. Only `headgate.wiring` names a backend.
+Domain code imports `port`, `tables`, `conditions` and `writes`. Only `headgate.bootstrap.store` names a backend.
 """

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.clock import Clock
 from headgate.errors import CorruptionError, ForeignFileError, SettingsError, SignatureError, StoreIOError
 from headgate.store.blobs.folder import sync_folder

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, ge
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.model.duration import from_json_type
 from headgate.errors import DefinitionError
 

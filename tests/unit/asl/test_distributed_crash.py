@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from headgate.bootstrap.store import join_fanouts, open_fanouts, open_service, open_store
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.fanout.model.states import FanoutStatus
 from headgate.settings import Settings
-from headgate.wiring import join_fanouts, open_fanouts, open_service, open_store
 from tests.unit.asl.map_rig import each
 
 ITEMS = 40

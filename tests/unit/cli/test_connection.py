@@ -13,7 +13,7 @@ import pytest
 
 from headgate.cli.connection import Connection, Reply
 from headgate.errors import SettingsError, TransientError
-from tests.unit.serve.test_tls import make_files
+from tests.unit.serve.http.test_tls import make_files
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from headgate.bootstrap.store import load_app
 from headgate.errors import SettingsError
-from headgate.wiring import load_app
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import headgate as hg
+from headgate.bootstrap.pipelines import OpenPipelines, open_pipelines
+from headgate.bootstrap.store import OpenedStore, open_fanouts
 from headgate.clock import Clock
 from headgate.notify.alert_rows import Alert
 from headgate.notify.enums import AlertStatus, Severity
-from headgate.pipeline_wiring import OpenPipelines, open_pipelines
 from headgate.pipelines.stuck_executions import LOOK_SECONDS
 from headgate.settings import Settings
 from headgate.testing import Environment
-from headgate.wiring import OpenedStore, open_fanouts
 
 
 class Site:

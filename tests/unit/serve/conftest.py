@@ -12,6 +12,7 @@ import httpx
 import pytest
 from litestar.types import ASGIApp, ControllerRouterHandler
 
+from headgate.bootstrap.store import OpenedStore, open_store
 from headgate.clock import SystemClock
 from headgate.serve.application import build_http
 from headgate.serve.probes import Health, Phase
@@ -19,7 +20,6 @@ from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.sweeper import Sweeper
 from headgate.settings import Settings
 from headgate.telemetry import Metrics, Tracing
-from headgate.wiring import OpenedStore, open_store
 from tests.stores import lay_database
 
 

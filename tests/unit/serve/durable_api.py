@@ -12,12 +12,12 @@ import httpx
 from litestar.types import ASGIApp
 
 import headgate as hg
+from headgate.bootstrap.store import AppService
 from headgate.serve.application import build_http
 from headgate.serve.probes import Health, Phase
 from headgate.serve.rest.routes import api_routes
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.telemetry import Metrics, Tracing
-from headgate.wiring import AppService
 
 
 class Shop:

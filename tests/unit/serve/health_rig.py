@@ -16,11 +16,12 @@ from litestar.types import ASGIApp
 from headgate.auth.authenticator import Authenticator
 from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
+from headgate.bootstrap.health import open_health, open_keys
+from headgate.bootstrap.pipelines import open_pipelines
+from headgate.bootstrap.store import join_fanouts, open_cache, open_fanouts, open_service, open_store
 from headgate.clock import VirtualClock
 from headgate.durable.model.records import instant
 from headgate.durable.sdk.app import App
-from headgate.health_wiring import open_health, open_keys
-from headgate.pipeline_wiring import open_pipelines
 from headgate.serve.application import build_http
 from headgate.serve.probes import Health, Phase
 from headgate.serve.rest.health.routes import health_routes
@@ -29,7 +30,6 @@ from headgate.serve.rest.routes import api_routes
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.settings import Settings
 from headgate.telemetry import Metrics, Tracing
-from headgate.wiring import join_fanouts, open_cache, open_fanouts, open_service, open_store
 from tests.stores import lay_database
 
 ORDERS = "urn:dp:orders:created:v1"

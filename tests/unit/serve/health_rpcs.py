@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
+from headgate.bootstrap.store import OpenedStore
 from headgate.clock import SystemClock
 from headgate.durable.bus.bus import Bus
 from headgate.health.model.datasets import DatasetSpec
@@ -18,7 +19,6 @@ from headgate.serve.rpc.statestore.service import statestore_methods
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import Watches
 from headgate.store.cache.read_through import Cache
-from headgate.wiring import OpenedStore
 
 URN = "urn:dp:orders:created:v1"
 NOW = SystemClock().now().replace(microsecond=0)

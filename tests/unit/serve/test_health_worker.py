@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from headgate.bootstrap.store import OpenedStore
 from headgate.clock import SystemClock
 from headgate.durable.replay.turn_timeout import Overdue
 from headgate.durable.worker.status import Pulse
 from headgate.serve.probes import Check, Health, Phase, Report, Status
-from headgate.wiring import OpenedStore
 
 WELL = Pulse(
     has_failed=False,

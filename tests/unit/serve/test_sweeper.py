@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from headgate.bootstrap.store import OpenedStore
 from headgate.errors import StoreClosedError
 from headgate.serve.probes import Check, Health, Status
 from headgate.serve.server import _sweepers
 from headgate.serve.sweeper import BATCH_MAX, Sweeper
-from headgate.wiring import OpenedStore
 from tests.unit.serve.conftest import Application
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from headgate.bootstrap.store import database_path, open_store
 from headgate.clock import SystemClock
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.watchdog.followups import Watch, Watches, WatchKind
@@ -22,7 +23,6 @@ from headgate.pipelines.watchdog.watchdog import TickReport
 from headgate.serve.watchdog_process import DEGRADED_SECONDS, WatchdogChild, rest_seconds, run
 from headgate.settings import Settings
 from headgate.store.catalogue.tables import PIPELINES
-from headgate.wiring import database_path, open_store
 from tests.acceptance.program import until
 
 SLOT = Slot("orders", "daily", "2026-03-03")

@@ -19,7 +19,7 @@ from urllib.parse import unquote_plus
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.asl.errors import ITEM_READER_FAILED, StateError
 from headgate.asl.expressions.scope import Json, Member
 from headgate.errors import NotFoundError, UserError

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.asl.expressions.scope import Json
 from headgate.asl.map.items import batched
 from headgate.asl.map.messages import Ending, MapOrder, Standing, Tolerance, Verdict

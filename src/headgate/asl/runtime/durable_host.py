@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.asl.errors import HEARTBEAT_TIMEOUT, TASK_FAILED, TIMEOUT, StateError
 from headgate.asl.expressions.formats import iso_moment
 from headgate.asl.expressions.scope import Json

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.asl.expressions.scope import Json
 from headgate.errors import SignatureError
 from headgate.store.keyring import Keyring, Purpose

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.asl.errors import TASK_FAILED, TIMEOUT, StateError, runtime
 from headgate.asl.expressions.scope import Json
 from headgate.asl.runtime.interpreter import Call

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from headgate import wiring
+from headgate.bootstrap import store as wiring
 from headgate.clock import SystemClock
 from headgate.errors import HeadgateError
 from headgate.serve.probes import DISK_FREE_BYTES_MIN

@@ -63,8 +63,8 @@ def rotate(
 
 
 def _path(context: typer.Context, config: Path | None, home: str | None) -> Path:
+    from headgate.bootstrap.store import keys_path
     from headgate.errors import NotFoundError
-    from headgate.wiring import keys_path
 
     path = keys_path(session_of(context).settings(config, home=home))
     with _access(path):

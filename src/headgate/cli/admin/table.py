@@ -53,8 +53,8 @@ def list_tables(context: typer.Context, home: Home = None, config: Config = None
 @app.command("create")
 def create_tables(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
     """Create the tables that DynamoDB lacks, and wait until they can be used."""
+    from headgate.bootstrap.store import create_dynamodb_tables
     from headgate.clock import SystemClock
-    from headgate.wiring import create_dynamodb_tables
 
     created = create_dynamodb_tables(_dynamodb(session_of(context).settings(config, home=home)), SystemClock())
     if as_json:
@@ -68,8 +68,8 @@ def create_tables(context: typer.Context, home: Home = None, config: Config = No
 @app.command("check")
 def check_tables(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
     """Compare the tables in DynamoDB with the catalogue. The exit code is 1 if they differ."""
+    from headgate.bootstrap.store import check_dynamodb_tables
     from headgate.clock import SystemClock
-    from headgate.wiring import check_dynamodb_tables
 
     differences = check_dynamodb_tables(_dynamodb(session_of(context).settings(config, home=home)), SystemClock())
     if as_json:

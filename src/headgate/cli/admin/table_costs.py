@@ -35,7 +35,7 @@ def costs(
     """
     import msgspec
 
-    from headgate import shapes
+    from headgate import typed_decode as shapes
     from headgate.health import aws_costs as model
 
     known = {each.as_of: each for each in (model.PRICES_2024_10, model.PRICES_2024_11)}

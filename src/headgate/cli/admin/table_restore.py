@@ -41,8 +41,8 @@ def compare(
 
     On DynamoDB, what a restore leaves out is switched on in the copy first: expiry, stream, point-in-time recovery.
     """
+    from headgate.bootstrap.health import compare_restored
     from headgate.clock import SystemClock
-    from headgate.health_wiring import compare_restored
 
     settings = session_of(context).settings(config, home=home)
     found, faults = compare_restored(settings, SystemClock(), _table(table), restored, ignoring=ignore or ())
@@ -81,8 +81,8 @@ def mend(
     as_json: Json = False,
 ) -> None:
     """Put items back as they are in a restored copy. Whoever changes one meanwhile wins."""
+    from headgate.bootstrap.health import mend_restored
     from headgate.clock import SystemClock
-    from headgate.health_wiring import mend_restored
 
     if bool(key) == all:
         raise UserError("mend: name items with --key, or give --all")
@@ -136,7 +136,7 @@ def _key(table: Table, text: str) -> Key:
     """Return the key that was given. Raises `UserError`."""
     import msgspec
 
-    from headgate import shapes
+    from headgate import typed_decode as shapes
     from headgate.store.model.schema import Key
 
     parts: list[Any] = list(text.partition("=")[::2]) if table.sort is not None else [text]

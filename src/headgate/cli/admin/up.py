@@ -44,10 +44,10 @@ def up(  # noqa: PLR0913 - each is a thing that users set
     SIGINT finish what is under way first; a second one does not.
     """
     from headgate import __version__
+    from headgate.bootstrap.store import load_app
     from headgate.clock import SystemClock
     from headgate.serve import server
     from headgate.telemetry import Tracing, configure_logs
-    from headgate.wiring import load_app
 
     flags = {"tls.cert": tls_cert, "tls.key": tls_key, "pipelines.folder": pipelines}
     session = session_of(context)

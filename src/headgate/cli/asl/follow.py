@@ -14,8 +14,8 @@ from headgate.cli.api_client import Api, at
 from headgate.errors import ExecutionClosedError, FatalError, NotFoundError
 
 if TYPE_CHECKING:
+    from headgate.bootstrap.store import AppService
     from headgate.clock import Clock
-    from headgate.wiring import AppService
 
 Event = dict[str, Any]
 

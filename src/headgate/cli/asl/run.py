@@ -76,10 +76,10 @@ class _Given:
 def _run_here(settings: Settings, app: str | None, given: _Given, *, as_json: bool) -> int:
     import msgspec
 
+    from headgate.bootstrap.store import connect, load_app
     from headgate.clock import SystemClock
     from headgate.durable.sdk.app import App
     from headgate.telemetry import configure_logs
-    from headgate.wiring import connect, load_app
 
     clock = SystemClock()
     # The lines of the execution are what one looks at; of the rest only what is amiss.

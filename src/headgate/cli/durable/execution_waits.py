@@ -129,7 +129,7 @@ def replay(
 
     The exit code is 70 if the code does not do what the history says; the error names the first difference.
     """
-    from headgate.wiring import load_app
+    from headgate.bootstrap.store import load_app
 
     if not app_reference:
         raise UserError("replay: name the code with --app MODULE:APP")
@@ -171,7 +171,7 @@ def logged(api: Api, execution_id: str) -> list[dict[str, Any]]:
 def _read(path: Path) -> dict[str, Any]:
     import msgspec
 
-    from headgate import shapes
+    from headgate import typed_decode as shapes
 
     try:
         found = shapes.from_json(path.read_bytes(), dict[str, Any])
@@ -189,7 +189,8 @@ def _replay(loaded: Any, recorded: dict[str, Any]) -> int:  # noqa: ANN401 - an 
     """Return how many turns were replayed, each run of the execution by itself. Raises `DeterminismError`."""
     import msgspec
 
-    from headgate import shapes, testing
+    from headgate import testing
+    from headgate import typed_decode as shapes
     from headgate.durable.model.history import TerminateRequested, Turn
     from headgate.durable.replay import sandbox as guard
 

@@ -70,10 +70,10 @@ def worker(
 
     When it has begun, one line on standard output says so. SIGTERM lets what runs end and gives back the rest.
     """
+    from headgate.bootstrap.store import load_app
     from headgate.clock import SystemClock
     from headgate.serve.worker_process import run
     from headgate.telemetry import configure_logs
-    from headgate.wiring import load_app
 
     settings = session_of(context).settings(config, home=home)
     configure_logs(style=settings.log.format, level=settings.log.level)

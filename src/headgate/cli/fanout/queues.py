@@ -120,8 +120,8 @@ def _fault(check: str, said: str) -> dict[str, str]:
 
 
 def _queue_faults(settings: Settings, queue_url: str, environment: str) -> Faults:
+    from headgate.bootstrap.store import examine_queue
     from headgate.clock import SystemClock
-    from headgate.wiring import examine_queue
 
     findings = examine_queue(settings, SystemClock(), queue_url=queue_url, environment=environment)
     return [_fault(each.check, str(each)) for each in findings]
@@ -139,9 +139,9 @@ def drain(
 
     A letter whose chunk runs, or that belongs to none, stays where it is; the exit code is then 2.
     """
+    from headgate.bootstrap.store import drain_queue
     from headgate.clock import SystemClock
     from headgate.telemetry import configure_logs
-    from headgate.wiring import drain_queue
 
     settings = session_of(context).settings(config, home=home)
     configure_logs(style=settings.log.format, level=settings.log.level)

@@ -67,8 +67,8 @@ def first(
     """
     import msgspec
 
+    from headgate.bootstrap.health import issue_first_key
     from headgate.clock import SystemClock
-    from headgate.health_wiring import issue_first_key
 
     _refuse_present(output)
     made = issue_first_key(session_of(context).settings(config, home=home), SystemClock(), principal)

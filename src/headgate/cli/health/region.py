@@ -27,12 +27,12 @@ _MS: Final = 1000
 @app.command("show")
 def show(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
     """Show which region writes, until when, and what each observer says of both."""
+    from headgate.bootstrap.health import open_failover
     from headgate.clock import SystemClock
     from headgate.health.model.timestamps import instant
     from headgate.health.regions.agent import read_reports
     from headgate.health.regions.failover import FailoverPolicy, verdict
     from headgate.health.regions.regions import WriterLease
-    from headgate.health_wiring import open_failover
 
     clock = SystemClock()
     settings = session_of(context).settings(config, home=home)
@@ -76,8 +76,8 @@ def watch(
 
     Servers of the regions do so by themselves; this is for a third place, so that there is a quorum without one region.
     """
+    from headgate.bootstrap.health import open_duty
     from headgate.clock import SystemClock
-    from headgate.health_wiring import open_duty
     from headgate.telemetry import configure_logs
 
     clock = SystemClock()
@@ -95,9 +95,9 @@ def watch(
 @app.command("drill")
 def drill(context: typer.Context, home: Home = None, config: Config = None, as_json: Json = False) -> None:
     """Say what would be done if the writer's region were down now. Nothing is."""
+    from headgate.bootstrap.health import open_failover
     from headgate.clock import SystemClock
     from headgate.health.regions.agent import read_reports
-    from headgate.health_wiring import open_failover
 
     settings = session_of(context).settings(config, home=home)
     with _authority(settings) as authority:
@@ -116,9 +116,9 @@ def failback(
     as_json: Json = False,
 ) -> None:
     """Let the home region write again, if it is well and has caught up. The exit code is 3 if it may not yet."""
+    from headgate.bootstrap.health import open_failover
     from headgate.clock import SystemClock
     from headgate.health.regions.agent import read_reports
-    from headgate.health_wiring import open_failover
 
     settings = session_of(context).settings(config, home=home)
     with _authority(settings) as authority:
@@ -139,8 +139,8 @@ def merge(
 
     May be run in both regions, in any order and any number of times: both end with the same rows.
     """
+    from headgate.bootstrap.health import merge_region
     from headgate.clock import SystemClock
-    from headgate.health_wiring import merge_region
 
     session = session_of(context)
     taken = merge_region(session.settings(config, home=home), session.settings(other), SystemClock())
@@ -153,8 +153,8 @@ def merge(
 
 @contextmanager
 def _authority(settings: Settings) -> Iterator[Store]:
+    from headgate.bootstrap.store import open_authority
     from headgate.clock import SystemClock
-    from headgate.wiring import open_authority
 
     with closing(open_authority(settings, SystemClock())) as authority:
         yield authority

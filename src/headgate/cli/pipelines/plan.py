@@ -54,7 +54,7 @@ def _planned(api: Api, loaded: LoadedPipeline, known: dict[str, Any] | None) -> 
 
 
 def _said(source: str, problem: dict[str, Any]) -> str:
-    from headgate import shapes
+    from headgate import typed_decode as shapes
     from headgate.pipelines.definition.problems import Problem
 
     return shapes.convert({**problem, "source": source}, Problem).text()

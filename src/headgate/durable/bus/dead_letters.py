@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.bus import events
 from headgate.durable.bus.events import Event
 from headgate.durable.bus.subscriptions import Registry, check_pattern, delivery, takes_type

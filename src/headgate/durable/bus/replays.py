@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.bus.event_log import EventLog, StoredEvent, expiry, first_id
 from headgate.durable.bus.subscriptions import Subscription, check_pattern, delivery, matches, takes_type
 from headgate.durable.model.records import Activity, activity_of

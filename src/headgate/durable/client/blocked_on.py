@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.clock import Clock
 from headgate.durable.engine.activity_store import options_of
 from headgate.durable.engine.membership import Member, list_members

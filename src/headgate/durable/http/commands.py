@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.http.inputs import Input, Params, RestInput, parameters_of
 from headgate.durable.http.messages import WITHOUT_BODY, Request, Response, to_json
 from headgate.durable.http.paths import RPC, PathTemplate

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import msgspec
 import msgspec.inspect
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.http.messages import BadInputError, HttpError, InputProblem, Request, from_json
 from headgate.durable.http.paths import PathTemplate
 from headgate.errors import DefinitionError

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar, overload
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.model import payload
 from headgate.errors import BadOutputError, UserError
 

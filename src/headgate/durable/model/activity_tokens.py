@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.model.records import Activity
 from headgate.errors import SignatureError
 from headgate.store.keyring import Keyring, Purpose

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import msgspec.inspect
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import DefinitionError, InvalidPayloadError, PayloadTooLargeError
 
 BYTES_MAX: Final = 6_000_000

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Raw
 from msgspec.structs import replace
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.model.declarations import Declarations, Limits
 from headgate.durable.model.history import CancelRequested, Status, TerminateRequested
 from headgate.durable.model.records import OPEN, item_of, message

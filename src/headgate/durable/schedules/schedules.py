@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.clock import Clock
 from headgate.durable.model import payload
 from headgate.durable.schedules import cron

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import structlog
 from msgspec.structs import replace
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.engine.membership import Member, list_members
 from headgate.durable.serverless.wakeups import Due, WorkerWake
 from headgate.durable.worker.worker import Worker

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.core.transitions import Change
 from headgate.fanout.model.fingerprints import fingerprint

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.fanout.core.queries import Library
 from headgate.fanout.model.fingerprints import fingerprint
 from headgate.fanout.model.rows import Attempt, Chunk, Fanout

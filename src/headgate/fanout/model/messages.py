@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.model.rows import Chunk, Fanout, sort_key
 

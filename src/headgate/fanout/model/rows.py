@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.model.records import instant
 from headgate.errors import CorruptionError, InvalidIdError
 from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome, Status

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.clock import Clock
 from headgate.errors import ConflictError, CorruptionError, NotFoundError, OutcomeUnknownError, UserError
 from headgate.fanout.core.attempts import moved_to, placed

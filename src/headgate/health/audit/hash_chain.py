@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.auth.audit_entry import AuditEntry
 from headgate.errors import CorruptionError, InvalidPayloadError, SignatureError
 from headgate.health.model.timestamps import instant

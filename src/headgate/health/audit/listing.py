@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import CursorError, InvalidPayloadError, SignatureError
 from headgate.health.audit.hash_chain import CHAINS, Record, read_record
 from headgate.store.catalogue.tables import AUDIT

@@ -32,7 +32,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.clock import Clock
 from headgate.errors import CorruptionError, HeadgateError
 from headgate.health.evidence.limits import Stats

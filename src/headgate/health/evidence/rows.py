@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import CorruptionError, InvalidIdError, InvalidPayloadError
 from headgate.health.model import enums as vocabulary
 from headgate.health.model.enums import Confidence

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.auth.audit_entry import AuditEntry, AuditLog
 from headgate.clock import Clock
 from headgate.errors import InvalidPayloadError, NotFoundError

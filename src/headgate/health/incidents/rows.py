@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.health.incidents.decisions import REOPEN_MS
 from headgate.health.model import timestamps as moments
 from headgate.health.model.incidents import Incident

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import InvalidPayloadError, PayloadTooLargeError
 from headgate.health.model import timestamps as moments
 

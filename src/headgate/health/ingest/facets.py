@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct, field
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.health.ingest.effects import Oddity
 
 _F = TypeVar("_F", bound="Facet")

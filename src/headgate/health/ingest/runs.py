@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.health.ingest.effects import RunState, SpecUpdate
 from headgate.health.lineage.specs import EDGES_MAX, LineageSpec
 from headgate.health.model.enums import Confidence, EntityType

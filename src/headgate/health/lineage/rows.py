@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.health.lineage.manifests import Manifest, Mention, Pending, confidences
 from headgate.health.lineage.specs import EdgeKind, LineageSpec
 from headgate.health.model.enums import Confidence, EntityType

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import CursorError, InvalidItemError, SignatureError
 from headgate.store.keyring import Keyring, Purpose
 from headgate.store.model.requests import Page, Query, Range, Sort

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.clock import Clock
 from headgate.errors import ConflictError, IllegalTransitionError, StoreBusyError
 from headgate.health.regions.regions import Fence, Lease, WriterLease

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import CorruptionError, InvalidPayloadError
 from headgate.health.model import enums as vocabulary
 from headgate.health.model.datasets import Dataset, DatasetSpec, DatasetStatus

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.model import payload
 from headgate.errors import CorruptionError, InvalidIdError, InvalidPayloadError
 from headgate.health.model.timestamps import milliseconds, moment

@@ -19,12 +19,12 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from headgate.batch_pacer import ENOUGH, Pace
 from headgate.errors import StoreClosedError, TransientError
 from headgate.health.model.enums import VOLUME, SignalState
 from headgate.health.model.signals import ANY_VERSION, SignalUpdate
 from headgate.health.signals.results import Result
 from headgate.health.signals.writer import BATCH_MAX, Signals
-from headgate.pace import ENOUGH, Pace
 
 # A store that is away for a moment need not be noticed by those who wait.
 ATTEMPTS: Final = 2

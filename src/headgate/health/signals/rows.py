@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import CorruptionError
 from headgate.health.model.enums import Confidence, SignalState, Tier
 from headgate.health.model.signals import Metrics, Producer, Signal, SignalValue, Snapshot

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.clock import Clock
 from headgate.durable.model.records import instant
 from headgate.errors import ConflictError, CorruptionError, InvalidIdError, NotFoundError, VersionConflictError

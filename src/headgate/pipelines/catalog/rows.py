@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import CorruptionError, UserError
 from headgate.pipelines.authoring.loader import load_pipeline
 from headgate.pipelines.definition.model import Pipeline

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Struct
 from msgspec.structs import FieldInfo
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.model import duration
 from headgate.durable.model.duration import Seconds, from_json_type
 from headgate.errors import InvalidPayloadError

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import InvalidPayloadError
 from headgate.pipelines.definition.model import Json
 from headgate.pipelines.enums import Cause, FailureCategory, JobEvent, RunStatus

@@ -14,7 +14,7 @@ from graphql import ExecutionResult, create_source_event_stream
 from litestar import Request, Response
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.auth.principals import Principal
 from headgate.errors import (
     DeadlineExceededError,

@@ -17,7 +17,7 @@ import strawberry
 from msgspec import Struct
 from strawberry import UNSET
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import CursorError, QueryLimitError
 from headgate.health.incidents.listing import IncidentFilter
 from headgate.health.model import urns

@@ -13,7 +13,7 @@ import strawberry
 from msgspec import Struct
 from strawberry import UNSET
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.auth.principals import Principal
 from headgate.auth.roles import Permission
 from headgate.durable.bus.event_log import StoredEvent

@@ -22,7 +22,7 @@ from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.auth.principals import LOCAL, Principal, require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule

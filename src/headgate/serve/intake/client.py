@@ -25,9 +25,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from headgate.auth.principals import Principal
+from headgate.batch_pacer import Pace
 from headgate.clock import Clock
 from headgate.errors import IntakeEndedError
-from headgate.pace import Pace
 from headgate.serve.intake.connection import Line
 from headgate.serve.intake.frames import Answer, Ask, Beat, Count, Failed, Frame
 from headgate.serve.rpc.codec import Codec

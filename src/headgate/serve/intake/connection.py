@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from headgate.batch_pacer import Pace
 from headgate.clock import Clock
-from headgate.pace import Pace
 from headgate.serve.intake.frames import Forget, Frame, Incoming, forgetting, forgotten, packed
 from headgate.store.cache.read_through import Cache
 from headgate.store.cache.shared import Invalidation

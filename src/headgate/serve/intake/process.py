@@ -16,11 +16,12 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
+from headgate.bootstrap.health import open_health
+from headgate.bootstrap.store import open_cache, open_service, open_store
 from headgate.clock import Clock, SystemClock
 from headgate.durable.sdk.app import App
 from headgate.health.metrics import HealthMeters
 from headgate.health.service import HealthService
-from headgate.health_wiring import open_health
 from headgate.serve import process as garbage
 from headgate.serve.intake.connection import Line
 from headgate.serve.intake.frames import Answer, Ask, Beat, Count, Failed, Frame
@@ -37,7 +38,6 @@ from headgate.serve.sweeper import Sweeper
 from headgate.settings import Settings
 from headgate.store.cache.read_through import Cache
 from headgate.telemetry import Tracing, configure_logs, watch_store
-from headgate.wiring import open_cache, open_service, open_store
 
 BEAT_SECONDS: Final = 1.0
 TENDED_EVERY_SECONDS: Final = 5.0

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.auth.principals import Principal, may
 from headgate.auth.roles import Permission
 from headgate.durable.bus.bus import Bus

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.model.duration import from_json_type
 from headgate.errors import NotFoundError
 from headgate.health.model.timestamps import instant

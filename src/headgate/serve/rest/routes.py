@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from litestar.types import ControllerRouterHandler
 
+from headgate.bootstrap.store import AppService
 from headgate.fanout.service import FanoutService
 from headgate.pipelines.authoring.validation import TraitCheck
 from headgate.pipelines.catalog.calendar_store import CalendarStore
@@ -21,7 +22,6 @@ from headgate.serve.rest.fanout.fanouts import fanout_routes
 from headgate.serve.rest.pipelines.pipelines import pipeline_routes
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.runtime.watch_hub import Watches
-from headgate.wiring import AppService
 
 
 def api_routes(

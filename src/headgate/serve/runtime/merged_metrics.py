@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Metric
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 
 _ADDED: Final = frozenset({"counter", "histogram"})
 _WORSE: Final = "circuit_breaker_state"

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.clock import Clock
 from headgate.errors import CorruptionError, InvalidItemError, NotFoundError
 from headgate.store.blobs.folder import Blobs

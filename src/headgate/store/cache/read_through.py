@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.clock import Clock
 from headgate.errors import FatalError, InvalidItemError, StoreBusyError, TransientError
 from headgate.store.cache.keys import Group, Key, Kind, is_group, kind_of

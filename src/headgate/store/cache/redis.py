@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.clock import Clock
 from headgate.errors import InvalidItemError, SettingsError, TransientError
 from headgate.store.cache.keys import Group, Key, group_of, is_group, kind_of

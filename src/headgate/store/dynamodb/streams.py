@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.clock import Clock
 from headgate.errors import (
     ConflictError,

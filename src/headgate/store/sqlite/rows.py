@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.store.model.conditions import VERSION
 from headgate.store.model.requests import Query, Range, Sort
 from headgate.store.model.schema import Key, Table

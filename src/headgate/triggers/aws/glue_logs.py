@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.triggers.aws.clients import error_code
 from headgate.triggers.contract import JobState, Polled, failed, shown
 from headgate.triggers.failure_patterns import category_of

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.model.duration import Seconds
 from headgate.triggers.aws.clients import AwsClients, aws_call
 from headgate.triggers.config import Config, between, check_name

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
 from headgate.durable.bus.forwarding import _CheckedNetwork, _Deadline

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.triggers.contract import FailureCategory
 
 T = TypeVar("T")

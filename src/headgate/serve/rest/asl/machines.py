@@ -15,6 +15,7 @@ from headgate.asl.graph.render import Form, draw
 from headgate.asl.machines import Machines, StoredMachine, parse
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Rule
+from headgate.bootstrap.store import AppService
 from headgate.errors import DefinitionError
 from headgate.serve.http.operations import (
     JSON,
@@ -45,7 +46,6 @@ from headgate.serve.rest.asl.models import (
 )
 from headgate.serve.rest.asl.state_visits import statuses
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.wiring import AppService
 
 SVG: Final = "image/svg+xml"
 _MEDIA: Final = {Form.SVG: SVG, Form.MERMAID: "text/vnd.mermaid", Form.TEXT: "text/plain"}

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.asl.executions import MACHINE_TAG, Description, ExecutionStatus, execution_id_of
 from headgate.asl.graph.render import Form
 from headgate.asl.machines import StoredMachine

@@ -14,7 +14,7 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Raw, Struct
 from msgspec.structs import replace
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach
 from headgate.durable.bus import events

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.durable.engine.stuck import STUCK_EVENT
 from headgate.durable.model.duration import optional_seconds
 from headgate.durable.model.history import Status

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import DefinitionError, InvalidPayloadError, NotFoundError
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.model.rows import Policy

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.auth import rules
 from headgate.auth.principals import Principal, require
 from headgate.auth.roles import Permission

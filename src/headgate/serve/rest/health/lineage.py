@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.auth import rules
 from headgate.auth.principals import require
 from headgate.auth.roles import Permission

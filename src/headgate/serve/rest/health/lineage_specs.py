@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.errors import InvalidPayloadError
 from headgate.health.lineage.specs import TTL_SECONDS, LineageSpec
 from headgate.health.model import enums as vocabulary

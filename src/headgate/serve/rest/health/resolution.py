@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from headgate import shapes
+from headgate import typed_decode as shapes
 from headgate.auth import rules
 from headgate.auth.principals import require
 from headgate.auth.roles import Permission

@@ -1,0 +1,1 @@
+"""Bootstrap: say here what this part is for."""

@@ -1,0 +1,404 @@
+"""Builds health and who may call it around an open store."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+from msgspec.structs import replace
+
+from headgate.auth.api_keys import ApiKeys, IssuedKey
+from headgate.auth.authenticator import Authenticator
+from headgate.auth.principals import LOCAL
+from headgate.auth.roles import Role
+from headgate.bootstrap.store import (
+    DATABASE,
+    OpenedStore,
+    all_items,
+    database_path,
+    make_usable,
+    open_authority,
+    open_cache,
+    open_service,
+    open_store,
+)
+from headgate.clock import Clock
+from headgate.durable.bus.bus import Bus
+from headgate.durable.bus.egress_policy import Destinations
+from headgate.durable.bus.events import Event
+from headgate.durable.sdk.app import App
+from headgate.durable.service import Service
+from headgate.errors import SettingsError, StoreBusyError, UserError
+from headgate.feedback import subscriber_filter as awaited
+from headgate.health.error_alerts import Alerts
+from headgate.health.evidence.limits import Limits
+from headgate.health.evidence.sampling import Rates, ResultRates
+from headgate.health.metrics import HealthMeters
+from headgate.health.model.events import Announce
+from headgate.health.regions.agent import Observer, RegionDuty
+from headgate.health.regions.failover import Failover, FailoverState, Keeper
+from headgate.health.regions.fenced_store import FencedStore
+from headgate.health.regions.regions import Fence, Replica, WriterLease, known_epoch
+from headgate.health.regions.table_restore import NAMED_MAX, Difference, Mended, compare, mend, swapped
+from headgate.health.service import HealthService
+from headgate.ids import IdMaker
+from headgate.settings import Settings
+from headgate.store.cache.read_through import Cache
+from headgate.store.catalogue.tables import (
+    COLUMN_READERS,
+    COLUMN_WRITERS,
+    DATASET_READERS,
+    DATASET_REGISTRY,
+    DATASET_RESOLUTION,
+    DATASET_WRITERS,
+    EVIDENCE_CACHE,
+    INCIDENT_INDEX,
+    SIGNAL_HISTORY,
+    SIGNAL_STATE,
+)
+from headgate.store.model.requests import Write
+from headgate.store.model.schema import Key, Table
+from headgate.store.port import Store
+from headgate.store.resilience.guarded_store import AnyStore, GuardedStore
+from headgate.telemetry import Tracing
+
+if TYPE_CHECKING:
+    from headgate.auth.tokens import Tokens
+
+_log = structlog.get_logger("statestore.regions")
+# What the regions share; the audit is one chain in each, and is not merged.
+MERGED: Final = (
+    SIGNAL_STATE, SIGNAL_HISTORY, INCIDENT_INDEX, DATASET_REGISTRY, DATASET_RESOLUTION, EVIDENCE_CACHE,
+    DATASET_WRITERS, DATASET_READERS, COLUMN_WRITERS, COLUMN_READERS,
+)  # fmt: skip
+_ASK_SECONDS: Final = 5.0
+_MOVE_SECONDS: Final = 60.0
+LAST_KNOWN: Final = "last-known-datasets.json"
+# An incident and its signal make two events known in one transaction, beside much else.
+_NEWS_DELIVERIES_MAX: Final = 8
+
+
+def announcing(store: Store, bus: Bus) -> Announce:
+    """Return what makes news of health known on a bus: to pipelines only of datasets that one of them depends on."""
+
+    def announce(event: Event, now_ms: int) -> list[Write]:
+        unwanted = (awaited.SUBSCRIPTION,) if awaited.is_in_vain(store, event) else ()
+        return bus.event_writes(event, now_ms, deliveries_max=_NEWS_DELIVERIES_MAX, unwanted=unwanted)
+
+    return announce
+
+
+def open_health(
+    opened: OpenedStore,
+    cache: Cache,
+    clock: Clock,
+    service: Service,
+    *,
+    meters: HealthMeters | None = None,
+    tracing: Tracing | None = None,
+    fence: Fence | None = None,
+) -> HealthService:
+    """Return the health of datasets on an open store, which makes its news known on the bus of a service.
+
+    Its calls to the store go through breakers and limiters. `meters` count what happens; failures that come too often
+    are told on the bus. With a `fence`, only the region that is the writer writes.
+    """
+    health, evidence = opened.settings.health, opened.settings.evidence
+
+    alerts = Alerts(clock, service.ids, service.bus.emit, meters)
+    if meters is not None:
+        meters.watch_store(opened.store.stats)
+    opened.store.stats.attempt_failed = alerts.record
+    store: AnyStore = opened.store if fence is None else FencedStore(opened.store, fence)
+    guarded = GuardedStore(store, clock, watcher=alerts)
+    if meters is not None:
+        meters.watch_guards(guarded.breakers, guarded.limiters)
+    return HealthService(
+        guarded,
+        clock,
+        service.ids,
+        cache,
+        opened.keyring,
+        opened.blobs,
+        announce=announcing(guarded, service.bus),
+        told=lambda: service.bus.told(),
+        tier_1_needs_ticket=health.tier_1_needs_ticket,
+        opens_incidents=health.opens_incidents,
+        last_known_path=opened.settings.home / LAST_KNOWN,
+        meters=meters,
+        alerts=alerts,
+        tracing=tracing,
+        db_system=opened.settings.store.backend,
+        is_writer=(lambda: True) if fence is None else fence.is_open,
+        evidence_limits=Limits(
+            hot_seconds=3600 * evidence.hot_hours,
+            per_signature_per_minute=evidence.per_signature_per_minute,
+            per_dataset_per_minute=evidence.per_dataset_per_minute,
+            total_per_minute=evidence.total_per_minute,
+            rows_max=evidence.rows_max,
+        ),
+        evidence_rates=Rates(
+            usual=ResultRates(
+                passed=evidence.pass_rate,
+                failed=evidence.fail_rate,
+                warned=evidence.warn_rate,
+                skipped=evidence.skip_rate,
+            )
+        ),
+        archive_seconds=86_400 * evidence.archive_days or None,
+    )
+
+
+def open_keys(opened: OpenedStore, clock: Clock, health: HealthService) -> ApiKeys:
+    """Return the API keys of an open store."""
+    return ApiKeys(opened.store, clock, health.ids, health.audit)
+
+
+def issue_first_key(settings: Settings, clock: Clock, principal: str) -> IssuedKey:
+    """Make a key for an administrator in the store that the settings name, which needs no other key.
+
+    Raises `InvalidPayloadError` for what is no name, and whatever opening the store raises.
+    """
+    opened = open_store(settings, clock)
+    with closing(opened.store), closing(open_cache(settings, clock)) as cache:
+        service = open_service(App("headgate"), opened, clock)
+        region = open_region(opened, clock, service)
+        with nullcontext() if region is None else closing(region):
+            health = open_health(opened, cache, clock, service, fence=None if region is None else region.fence)
+            with closing(health):
+                keys = open_keys(opened, clock, health)
+                return keys.issue(principal, [Role.ADMIN], issuer=LOCAL, note="made beside the server")
+
+
+class OpenRegion(NamedTuple):
+    """The region of a process: what lets its writes through, and what is to be done all the time."""
+
+    fence: Fence
+    duty: RegionDuty
+    authority: Store
+
+    def close(self) -> None:
+        """Let go of the authority. The lease runs out by itself, unless another process of the region renews it."""
+        self.fence.leave()
+        self.authority.close()
+
+
+def open_region(
+    opened: OpenedStore, clock: Clock, service: Service, meters: HealthMeters | None = None
+) -> OpenRegion | None:
+    """Return the region of this process, which holds the lease from now on if it is to be the writer.
+
+    None if the settings name none. Raises what the authority raises if it cannot be asked.
+    """
+    settings = opened.settings
+    name = settings.region.name
+    if name is None:
+        return None
+    authority = open_authority(settings, clock)
+    fence = Fence(opened.store, name, clock)
+    home, _ = _regions(settings)
+    keeper = Keeper(authority, WriterLease(authority, clock), fence, name, home)
+    keeper.keep()
+
+    def tell(state: FailoverState) -> None:
+        if meters is not None:
+            meters.failed_over(state.active)
+        service.bus.emit(_moved(state, service.ids))
+
+    return OpenRegion(fence, open_duty(settings, authority, clock, keeper=keeper, tell=tell), authority)
+
+
+def open_duty(
+    settings: Settings,
+    authority: Store,
+    clock: Clock,
+    *,
+    keeper: Keeper | None = None,
+    tell: Callable[[FailoverState], None] = lambda _state: None,
+) -> RegionDuty:
+    """Return what watches both regions and moves the writer. Raises `SettingsError` if no regions are named."""
+    chosen = settings.region
+    regions = _regions(settings)
+    unknown = [each for each in regions if each not in chosen.urls]
+    if unknown:
+        raise SettingsError(f"region.urls: it does not say where the server of {unknown[0]} is asked how it is")
+    observer = chosen.observer or chosen.name
+    if observer is None:
+        raise SettingsError("region.observer: one that watches beside the regions needs a name of its own")
+    return RegionDuty(
+        authority,
+        clock,
+        regions=regions,
+        observer=Observer(authority, clock, observer, partial(_is_well, chosen.urls)),
+        failover=open_failover(settings, authority, clock, tell=tell),
+        keeper=keeper,
+    )
+
+
+def open_failover(
+    settings: Settings,
+    authority: Store,
+    clock: Clock,
+    *,
+    tell: Callable[[FailoverState], None] = lambda _state: None,
+) -> Failover:
+    """Return what moves the writer between the regions of the settings. Raises `SettingsError` if there are none."""
+    command = settings.region.move_command
+
+    def told(state: FailoverState) -> None:
+        _log.warning("region_moved", action="region.move", region=state.active, failovers=state.failovers)
+        tell(state)
+
+    return Failover(
+        authority,
+        clock,
+        WriterLease(authority, clock),
+        regions=_regions(settings),
+        move_traffic=partial(_move_traffic, command),
+        tell=told,
+    )
+
+
+def _regions(settings: Settings) -> tuple[str, str]:
+    chosen = settings.region
+    if chosen.home is None or chosen.standby is None:
+        raise SettingsError("region.home: there are no regions; set region.home, region.standby and where the lease is")
+    return chosen.home, chosen.standby
+
+
+def _is_well(urls: Mapping[str, str], region: str) -> bool:
+    import httpx
+
+    try:
+        return httpx.get(f"{urls[region].rstrip('/')}/health", timeout=_ASK_SECONDS).status_code == HTTPStatus.OK
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return False
+
+
+def _move_traffic(command: Path | None, region: str) -> None:
+    """Have traffic moved to a region. Raises `StoreBusyError` if that failed: it is tried again at the next look."""
+    _log.error("initiating_failover", action="region.move", region=region)
+    if command is None:
+        return
+    try:
+        subprocess.run([str(command), region], check=True, timeout=_MOVE_SECONDS, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError) as exc:
+        raise StoreBusyError(f"region.move_command {command} {region}: {exc}; it is tried again") from exc
+
+
+def _moved(state: FailoverState, ids: IdMaker) -> Event:
+    return Event(
+        id=ids.make("evt"),
+        type="headgate.region.moved",
+        source="/headgate/health",
+        subject=state.active,
+        data={"event_type": "REGION_MOVED", "region": state.active, "failovers": state.failovers},
+    )
+
+
+@contextmanager
+def _both(settings: Settings, other: Settings, clock: Clock) -> Iterator[tuple[OpenedStore, OpenedStore]]:
+    ours = open_store(settings, clock)
+    with closing(ours.store):
+        theirs = open_store(other, clock)
+        with closing(theirs.store):
+            yield ours, theirs
+
+
+def merge_region(settings: Settings, other: Settings, clock: Clock) -> dict[str, int]:
+    """Take the rows of health of another region into this one, and return how many of each table were newer there.
+
+    May be done in any order and any number of times. Raises what opening the stores raises.
+    """
+    taken: dict[str, int] = {}
+    with _both(settings, other, clock) as (ours, theirs):
+        replica = Replica(ours.store)
+        for table in MERGED:
+            count = sum(replica.take(table, item) for item in all_items(theirs, table, clock))
+            if count:
+                taken[table.name] = count
+        known = known_epoch(theirs.store)
+        if known is not None:
+            replica.learn_epoch(*known)
+    return taken
+
+
+def compare_restored(
+    settings: Settings, clock: Clock, table: Table, restored: str, *, ignoring: Sequence[str] = ()
+) -> tuple[Difference, list[str]]:
+    """Compare a restored copy of a table with the one in use, and return what is wrong with the copy besides.
+
+    On DynamoDB, what a restore leaves out (expiry, stream, recovery) is switched on in the copy first.
+    """
+    with _both(settings, restored_settings(settings, table, restored), clock) as (ours, theirs):
+        faults = make_usable(theirs, table)
+        both = (all_items(each, table, clock) for each in (ours, theirs))
+        return compare(table, *both, ignoring=ignoring), faults
+
+
+def mend_restored(
+    settings: Settings, clock: Clock, table: Table, restored: str, keys: Sequence[Key] | None, *, dry_run: bool
+) -> Mended:
+    """Put items back as they are in a restored copy: those of `keys`, or for None all that differ or are gone."""
+    with _both(settings, restored_settings(settings, table, restored), clock) as (ours, theirs):
+        if keys is None:
+            found = compare(table, *(all_items(each, table, clock) for each in (ours, theirs)))
+            if found.extra_count > NAMED_MAX or found.differing_count > NAMED_MAX:
+                raise UserError(f"table {table.name}: more than {NAMED_MAX} items differ; put the copy in its place")
+            keys = [*found.extra, *found.differing]
+        return mend(ours.store, table, keys, lambda key: theirs.store.get(table, key, consistent=True), dry_run=dry_run)
+
+
+def restored_settings(settings: Settings, table: Table, restored: str) -> Settings:
+    """Return the settings of a restored copy: the name of its table, or on SQLite the folder it was restored to.
+
+    Raises `SettingsError` if that cannot be.
+    """
+    if settings.store.backend == "sqlite":
+        copy = replace(settings, home=Path(restored).expanduser().absolute())
+        if not database_path(copy).exists():
+            raise SettingsError(f"--restored {restored}: there is no {DATABASE} in it; name the folder it was put into")
+        return copy
+    names = swapped(settings.store.table_names, table, restored, prefix=settings.store.table_prefix)
+    return replace(settings, store=replace(settings.store, table_names=names))
+
+
+def open_authenticator(settings: Settings, clock: Clock, keys: ApiKeys) -> Authenticator:
+    """Return what says who calls. Raises `SettingsError` if tokens cannot be checked as the settings say."""
+    auth = settings.auth
+    return Authenticator(
+        keys, _open_tokens(settings, clock), is_required=auth.required, is_behind_proxy=settings.behind_proxy
+    )
+
+
+def _open_tokens(settings: Settings, clock: Clock) -> Tokens | None:
+    auth = settings.auth
+    if auth.oidc_issuer is None:
+        return None
+    # What fetches keys and checks signatures takes its time to load, and most servers have no issuer.
+    from headgate.auth.key_sets import JwksFetcher, KeySet, from_file
+    from headgate.auth.tokens import TokenPolicy, Tokens
+
+    policy = TokenPolicy(
+        issuer=auth.oidc_issuer,
+        audience=auth.oidc_audience or "",
+        algorithms=auth.oidc_algorithms,
+        leeway_seconds=auth.oidc_leeway_seconds,
+        name_claim=auth.oidc_name_claim,
+        roles_claim=auth.oidc_roles_claim,
+        scopes_claim=auth.oidc_scopes_claim,
+        roles=auth.oidc_roles,
+    )
+    file = auth.oidc_jwks_file
+    if file is not None:
+        return Tokens(policy, from_file(file, clock), clock)
+    forward = settings.forward
+    allowed = Destinations(forward.private_hosts, forward.private_networks, forward.plain_http)
+    fetch = JwksFetcher(clock, issuer=auth.oidc_issuer, url=auth.oidc_jwks_url, destinations=allowed)
+    return Tokens(policy, KeySet(fetch, clock), clock)

@@ -1,0 +1,396 @@
+"""Builds pipelines from settings: their functions, triggers, evaluators, alerts, loops and watchdog."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from msgspec import Struct
+
+from headgate.auth.audit_entry import AuditEntry
+from headgate.bootstrap.store import AppService, OpenedStore
+from headgate.clock import Clock
+from headgate.durable.bus.egress_policy import Destinations
+from headgate.durable.model.retry import Retry
+from headgate.durable.sdk.app import App
+from headgate.errors import NotFoundError, SettingsError, TransientError
+from headgate.fanout.service import FanoutService
+from headgate.feedback import definition_lineage, outcomes
+from headgate.feedback import health_listener as health_news
+from headgate.feedback import subscriber_filter as awaited
+from headgate.feedback.dataset_gate import DatasetGate
+from headgate.health.service import HealthService
+from headgate.ids import IdMaker
+from headgate.notify.alerts import Alerts
+from headgate.notify.channels.factory import Surroundings, open_channels
+from headgate.notify.configuration import NotifyConfig, parse_config
+from headgate.notify.deliverer import Deliverer, register
+from headgate.notify.mutes import Change, Commit, Mutes
+from headgate.notify.notices import NOBODY, Audience, Notice
+from headgate.notify.notifier import Notifier
+from headgate.pipelines import alarms
+from headgate.pipelines.authoring.archetypes import load_archetypes
+from headgate.pipelines.authoring.loader import Known, load_folder
+from headgate.pipelines.catalog.calendar_store import CalendarStore
+from headgate.pipelines.definition.problems import InvalidPipelineError, Problem, errors_of
+from headgate.pipelines.events.catalogue import CATALOGUE
+from headgate.pipelines.events.names import EventName
+from headgate.pipelines.events.outbox import PipelineEvent
+from headgate.pipelines.lifecycle.eventbridge_timers import OneShots
+from headgate.pipelines.lifecycle.messages import Answer
+from headgate.pipelines.lifecycle.starter import MACHINE
+from headgate.pipelines.lifecycle.step_functions import StepFunctions
+from headgate.pipelines.operations.backfill_runner import Backfilling
+from headgate.pipelines.operations.backfills import Backfills
+from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.service import Engine, PipelineService
+from headgate.pipelines.traits.breaker import EvaluatorBreakers
+from headgate.pipelines.traits.builtin import BuiltinEvaluator
+from headgate.pipelines.traits.evaluators import Evaluators, TraitOrder
+from headgate.pipelines.traits.http import HttpEvaluator
+from headgate.pipelines.traits.probes import probes
+from headgate.pipelines.traits.rows import TraitResult
+from headgate.pipelines.traits.subprocess import ProcessEvaluator
+from headgate.pipelines.watchdog.heartbeats import Heartbeats
+from headgate.pipelines.watchdog.liveness_check import Lifecycle
+from headgate.pipelines.watchdog.sla_monitor import SlaMonitor
+from headgate.pipelines.watchdog.verdicts import Verdicts
+from headgate.pipelines.watchdog.watchdog import Watchdog, build_watchdog
+from headgate.settings import Settings
+from headgate.store.model.requests import Write
+from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerState
+from headgate.triggers.aws.clients import AwsClients
+from headgate.triggers.registry import TriggerKinds, trigger_kinds
+from headgate.triggers.secret_sources import SecretSources
+
+NOTIFY_FILE: Final = "notify.toml"
+ARCHETYPES: Final = "archetypes"
+# Health that is away for a night is told what happened when it comes back: some twelve hours.
+_LOOP_RETRY: Final = Retry(attempts=60, first=1.0, factor=3.0, most=900.0)
+_log = structlog.get_logger(__name__)
+
+
+class OpenPipelines(Struct, frozen=True, kw_only=True):
+    """Pipelines at work on an open store."""
+
+    service: PipelineService
+    triggers: TriggerKinds
+    evaluators: Evaluators
+    verdicts: Verdicts
+    backfills: Backfills
+    backfilling: Backfilling
+    calendars: CalendarStore
+    alerts: Alerts
+    mutes: Mutes
+    notifier: Notifier
+    deliverer: Deliverer
+    channels: tuple[str, ...]
+    watchdog: Watchdog
+    heartbeats: Heartbeats
+
+
+def open_pipelines(
+    service: AppService,
+    opened: OpenedStore,
+    fanouts: FanoutService,
+    clock: Clock,
+    *,
+    environ: Mapping[str, str],
+    health: HealthService | None = None,
+    commit: Commit | None = None,
+    engine: Engine | None = None,
+) -> OpenPipelines:
+    """Return the pipelines of an open store, their functions registered with the app. Raises `SettingsError`.
+
+    To be called before the worker of the service starts. `commit` writes down what people do about alerts. `engine`
+    runs the lifecycle, where that is not the service itself.
+    """
+    settings, store = opened.settings, opened.store
+    calendars = CalendarStore(store, clock)
+    triggers = _open_triggers(settings, service, fanouts, clock, environ)
+    gate = None if health is None else DatasetGate(health.gatekeeper)
+    pipelines = PipelineService(
+        store,
+        clock,
+        service.ids,
+        service.bus,
+        service.asl,
+        triggers,
+        calendars=calendars.all,
+        gate=gate,
+        engine=engine,
+    )
+    verdicts = Verdicts(store, clock, pipelines.parts.tells)
+    evaluators = _open_evaluators(settings, pipelines, clock, environ)
+    functions = {
+        "EvaluatorFunctionArn": _evaluator(evaluators, pipelines),
+        "sla_monitor_arn": SlaMonitor(pipelines.parts, verdicts),
+    }
+    pipelines.register(service.app, functions, is_store_near=settings.store.backend == "sqlite")
+    service.app.on_event(alarms.TYPE, name=alarms.SUBSCRIPTION)(alarms.Alarms(pipelines.events).handle)
+    if health is not None:
+        close_loop(service.app, pipelines, health)
+    alerts, mutes, notifier, deliverer = _open_alerts(opened, service, pipelines, clock, commit)
+    backfills = Backfills(store, clock, service.ids)
+    lifecycle = Lifecycle(
+        is_open=(lambda name: _is_open(service, name)) if engine is None else engine.is_open,
+        orchestrate=pipelines.orchestrator,
+        end_job=pipelines.triggering.end_job,
+    )
+    return OpenPipelines(
+        service=pipelines,
+        triggers=triggers,
+        evaluators=evaluators,
+        verdicts=verdicts,
+        backfills=backfills,
+        backfilling=Backfilling(pipelines.parts, pipelines.starter, backfills),
+        calendars=calendars,
+        alerts=alerts,
+        mutes=mutes,
+        notifier=notifier,
+        deliverer=deliverer,
+        channels=tuple(_notify_config(settings).channels),
+        watchdog=build_watchdog(pipelines.parts, pipelines.definitions, pipelines.starter, lifecycle),
+        heartbeats=Heartbeats(store, clock, pipelines.parts.tells),
+    )
+
+
+def open_engine(settings: Settings, clock: Clock, ids: IdMaker) -> Engine | None:
+    """Return what runs the lifecycle in the place of the durable engine, if the settings name it."""
+    named = settings.pipelines
+    if named.state_machine_arn is None or named.scheduler_role_arn is None:
+        return None
+    return open_step_functions(
+        _aws(settings),
+        clock,
+        ids,
+        machine_arn=named.state_machine_arn,
+        scheduler_role_arn=named.scheduler_role_arn,
+        scheduler_group=named.scheduler_group_name,
+    )
+
+
+def open_step_functions(
+    clients: AwsClients,
+    clock: Clock,
+    ids: IdMaker,
+    *,
+    machine_arn: str,
+    scheduler_role_arn: str,
+    scheduler_group: str,
+) -> StepFunctions:
+    """Return the lifecycle on Step Functions, with the one-shot schedules that begin it later."""
+    one_shots = OneShots(clients.client("scheduler"), role_arn=scheduler_role_arn, group=scheduler_group)
+    return StepFunctions(clients.client("stepfunctions"), one_shots, machine_arn=machine_arn, clock=clock, ids=ids)
+
+
+def _aws(settings: Settings) -> AwsClients:
+    return AwsClients(region=settings.store.aws_region, endpoint_url=settings.store.aws_endpoint_url)
+
+
+def _open_triggers(
+    settings: Settings, service: AppService, fanouts: FanoutService, clock: Clock, environ: Mapping[str, str]
+) -> TriggerKinds:
+    return trigger_kinds(
+        clock=clock,
+        environ=environ,
+        secrets=SecretSources(environ, folder=settings.home / "secrets"),
+        commands_folder=settings.home / "commands",
+        destinations=_destinations(settings),
+        aws=_aws(settings),
+        client=service.client,
+        fanouts=fanouts,
+    )
+
+
+def _open_evaluators(
+    settings: Settings, pipelines: PipelineService, clock: Clock, environ: Mapping[str, str]
+) -> Evaluators:
+    builtin = BuiltinEvaluator(pipelines.sensors, pipelines.parts.runs, probes(aws=lambda: _aws(settings)))
+
+    def changed(change: BreakerChange) -> None:
+        if change.after is BreakerState.OPEN:
+            told = PipelineEvent(name=EventName.EVALUATOR_BREAKER_OPENED, detail={"evaluator": change.name})
+            pipelines.events.tell(told)
+
+    def also(result: TraitResult, before: TraitResult | None) -> list[Write]:
+        # Told when it is news: a trait that stays what it was is in its own history.
+        if before is not None and before.status is result.status:
+            return []
+        slot = Slot(result.pipeline_id, result.schedule_id, result.date)
+        detail = {"trait": result.trait_type, "status": result.status.value}
+        return pipelines.parts.tells(EventName.TRAIT_EVALUATED, slot, detail)
+
+    return Evaluators(
+        clock,
+        pipelines.traits,
+        breakers=EvaluatorBreakers(clock, changed=changed),
+        also=also,
+        builtin=builtin,
+        http=HttpEvaluator(clock, _destinations(settings)),
+        process=ProcessEvaluator(environ),
+    )
+
+
+def _destinations(settings: Settings) -> Destinations:
+    forward = settings.forward
+    return Destinations(forward.private_hosts, forward.private_networks, forward.plain_http)
+
+
+def _evaluator(evaluators: Evaluators, pipelines: PipelineService) -> Any:  # noqa: ANN401 - a function of JSON
+    """Return the function behind EvaluateSingleTrait."""
+
+    def evaluate(event: dict[str, Any]) -> Answer:
+        run = pipelines.parts.runs.get(str(event["runId"]))
+        pipeline = pipelines.parts.pipeline_of(run)
+        name = str(event["trait"]["type"])
+        order = TraitOrder(
+            pipeline_id=run.pipeline_id,
+            trait_type=name,
+            trait=pipeline.readiness.traits[name],
+            schedule_id=run.schedule_id,
+            date=run.date,
+            run_id=run.run_id,
+        )
+        result = evaluators.evaluate_trait(order, pipelines.parts.now())
+        return _told(result, pipelines.parts.now())
+
+    return evaluate
+
+
+def _told(result: TraitResult, now: datetime) -> Answer:
+    at_ms = round(now.timestamp() * 1000)
+    return {"type": result.trait_type, "status": result.status_at(at_ms).value, "reason": result.reason_at(at_ms)}
+
+
+def _is_open(service: AppService, name: str) -> bool:
+    try:
+        return not service.client.get(f"{MACHINE}:{name}").status.is_closed
+    except NotFoundError:
+        return False
+
+
+# Health.
+
+
+def close_loop(app: App, pipelines: PipelineService, health: HealthService) -> None:
+    """Have what becomes of runs change the health of datasets, and that wake whoever waits for them.
+
+    What definitions say of datasets is brought to the lineage.
+    """
+    lineage = definition_lineage.DefinitionLineage(pipelines, health)
+    told = outcomes.Outcomes(pipelines, health, lineage)
+    woken = health_news.HealthNews(pipelines)
+    app.on_event(*outcomes.TYPES, name="headgate.feedback.outcomes", retry=_LOOP_RETRY)(told.handle)
+    app.on_event(*definition_lineage.TYPES, name="headgate.loop.lineage", retry=_LOOP_RETRY)(lineage.handle)
+    app.on_event(*awaited.TYPES, name=awaited.SUBSCRIPTION, retry=_LOOP_RETRY)(woken.handle)
+
+
+# Alerts.
+
+
+def _open_alerts(
+    opened: OpenedStore, service: AppService, pipelines: PipelineService, clock: Clock, commit: Commit | None
+) -> tuple[Alerts, Mutes, Notifier, Deliverer]:
+    settings, store = opened.settings, opened.store
+    config = _notify_config(settings)
+    around = Surroundings(
+        store=store,
+        clock=clock,
+        ids=service.ids,
+        home=settings.home,
+        destinations=_destinations(settings),
+        aws_region=settings.store.aws_region,
+        aws_endpoint_url=settings.store.aws_endpoint_url,
+    )
+    channels = open_channels(config, around)
+    commits: Commit = commit if commit is not None else (lambda writes, _change: store.transact(list(writes)))
+    alerts = Alerts(store, clock, service.bus, commits)
+    mutes = Mutes(store, clock, service.ids, commits)
+
+    def audience_of(pipeline_id: str) -> Audience:
+        try:
+            pipeline = pipelines.known.find(pipeline_id)
+        except TransientError:
+            return NOBODY
+        if pipeline is None:
+            return NOBODY
+        said = pipeline.alerts
+        return Audience(owner=pipeline.owner, labels=pipeline.labels, channels=said.channels, mute=said.mute)
+
+    def ended_by(notice: Notice) -> str:
+        if told := pipelines.stuck.ended_by(notice):
+            return told
+        # A watchdog may find only afterwards that a period was missed which has been made up for.
+        if notice.event not in CATALOGUE[EventName.PIPELINE_COMPLETED].resolves:
+            return ""
+        log = pipelines.parts.runs.log(Slot(notice.pipeline_id, notice.schedule_id, notice.date))
+        return EventName.PIPELINE_COMPLETED.value if log is not None and log.status.is_done else ""
+
+    notifier = Notifier(
+        store, clock, service.ids, service.bus, config, alerts, mutes, audience_of=audience_of, ended_by=ended_by
+    )
+    deliverer = Deliverer(clock, service.ids, service.bus, alerts, channels, link_prefix=config.link_prefix)
+    register(service.app, notifier, deliverer, list(channels), config.routes)
+    return alerts, mutes, notifier, deliverer
+
+
+def _notify_config(settings: Settings) -> NotifyConfig:
+    """Return how alerts go out: as notify.toml in the home says, or to the console."""
+    file = settings.home / NOTIFY_FILE
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        return NotifyConfig()
+    except OSError as exc:
+        raise SettingsError(f"{file}: cannot be read: {exc.strerror}; make it readable") from exc
+    try:
+        return parse_config(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as exc:
+        raise SettingsError(f"{file}: it is not TOML: {exc}; mend it there") from exc
+
+
+def audited(change: Change) -> AuditEntry:
+    """Return what is written down of something that was done about alerts."""
+    return AuditEntry(change.actor, change.action, change.entity, None, None, reason=change.reason)
+
+
+def apply_folder(pipelines: OpenPipelines, folder: Path) -> None:
+    """Make the definitions in a folder the current ones. What is wrong with one is told, and stops no other.
+
+    The archetypes of the project are those in the folder 'archetypes' beside it, also for what is defined later.
+    Raises `SettingsError` if there is no such folder.
+    """
+    if not folder.is_dir():
+        raise SettingsError(f"pipelines.folder {folder}: there is no such folder; name one with YAML files")
+    service = pipelines.service
+    bad = _learn_archetypes(service, folder.resolve().parent / ARCHETYPES)
+    known = Known(
+        archetypes=service.archetypes,
+        calendars=pipelines.calendars.all(),
+        check_trigger=pipelines.triggers.check,
+        check_trait=pipelines.evaluators.check,
+    )
+    loaded = load_folder(folder, known)
+    for each in loaded.pipelines:
+        service.definitions.put(each.pipeline, each.text, "folder", source=each.source, also=service.defined)
+    for problem in (*bad, *errors_of(loaded.problems)):
+        _log.error("pipeline not defined", file=problem.source, error=problem.text())
+        told = PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": problem.text()})
+        service.events.tell(told)
+
+
+def _learn_archetypes(service: PipelineService, folder: Path) -> Sequence[Problem]:
+    """Have a service know the archetypes of a project, and return what is wrong with them."""
+    if not folder.is_dir():
+        return ()
+    try:
+        service.archetypes = load_archetypes(folder)
+    except InvalidPipelineError as exc:
+        # Pipelines that have none of them are as right as before.
+        return exc.problems
+    return ()

@@ -1,0 +1,1 @@
+"""Feedback: say here what this part is for."""

@@ -1,1 +1,0 @@
-"""The loop between health and pipelines."""

@@ -1,0 +1,148 @@
+"""The JSON Schema for editors: what loads is valid by it, and what is plainly wrong is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import msgspec
+import pytest
+from msgspec import Struct
+
+from headgate.pipelines.authoring import archetypes
+from headgate.pipelines.authoring.archetypes import shipped_archetypes
+from headgate.pipelines.authoring.json_schema import DESCRIPTIONS, Kind, json_schema
+from headgate.pipelines.authoring.loader import load_pipeline
+from headgate.pipelines.authoring.scaffold import project_files
+from headgate.pipelines.definition import model as definition
+from headgate.pipelines.definition.bounds import BOUNDS
+from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.definition.serialization import plain
+from headgate.pipelines.definition.source_map import documents
+from tests.unit.pipelines.authoring.formats.test_detect import NEWER, OLDER
+from tests.unit.pipelines.loading_rig import MEDALLION, RIGHT, SOURCE, errors
+
+
+def _validator(kind: Kind = Kind.PIPELINE) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json_schema(kind))
+
+
+def _document(text: str) -> Any:
+    (node,) = documents(text, SOURCE)
+    return node.plain()
+
+
+def _files() -> list[tuple[Kind, str, str]]:
+    found = [(Kind.PIPELINE, path.name, path.read_text()) for path in sorted(MEDALLION.glob("*.yaml"))]
+    for name, text in project_files("shop").items():
+        if name.endswith(".yaml"):
+            found.append((Kind(Path(name).parent.name.removesuffix("s")), name, text))
+    return found
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_json_schema__itself__is_a_schema_of_its_dialect(kind: Kind) -> None:
+    schema = json_schema(kind)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    schema["$defs"].clear()
+    assert json_schema(kind)["$defs"], "it is the caller's own"
+
+
+@pytest.mark.parametrize(("kind", "name", "text"), _files(), ids=[name for _, name, _ in _files()])
+def test_json_schema__every_example_and_scaffold__is_valid(kind: Kind, name: str, text: str) -> None:
+    assert [error.message for error in _validator(kind).iter_errors(_document(text))] == []
+
+
+def test_json_schema__the_archetypes_that_come__are_valid() -> None:
+    path = Path(archetypes.__file__).with_name("archetypes.yaml")
+    found = documents(path.read_text(), path.name)
+    assert len(found) == len(shipped_archetypes()) == 3
+    for node in found:
+        _validator(Kind.ARCHETYPE).validate(node.plain())
+
+
+@pytest.mark.parametrize("text", [OLDER, NEWER, RIGHT])
+def test_json_schema__what_loading_makes_of_any_format__is_valid(text: str) -> None:
+    document = plain(load_pipeline(text, SOURCE))
+    _validator().validate(document)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{id: orders, readiness: {rules: [{not: {key: hold}}, {n_of: {n: 1, rules: [{key: a}]}}]}}",
+        "{id: orders, schedules: , sla: , owner: }",
+        "{id: orders, readiness: {mode: any, window: 2h 30m, interval: 300, rules: [{key: a}]}}",
+        "{id: orders, sla: {deadline: ':30', evaluation_deadline: 90m, day_offset: 1, max_duration: PT5M}}",
+        "{id: orders, trigger: {type: http, config: {url: 'https://x.example', body: [1, {a: null}]}, poll_window: 0}}",
+        "{id: orders, schedules: [{sensor: {key: a, check: in, field: b, value: [1, x]}, catch_up: none}]}",
+    ],
+)
+def test_json_schema__forms_that_loading_takes__are_valid(text: str) -> None:
+    assert [error.message for error in _validator().iter_errors(_document(text))] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "{id: Orders}",
+        "{id: orders, perod: daily}",
+        "{id: orders, tier: 4}",
+        "{id: orders, period: yearly}",
+        "{id: orders, retry: {attempts: 12}}",
+        "{id: orders, budgets: {drift: 6}}",
+        "{id: orders, sla: {max_duration: 86401}}",
+        "{id: orders, sla: {deadline: '25:00'}}",
+        "{id: orders, readiness: {window: soon}}",
+        "{id: orders, readiness: {rules: [{}]}}",
+        "{id: orders, readiness: {rules: [{key: a, trait: b}]}}",
+        "{id: orders, readiness: {rules: [{key: a, check: gtt}]}}",
+        "{id: orders, readiness: {rules: [{not_: {key: hold}}]}}",
+        "{id: orders, trigger: {config: {}}}",
+        "{id: orders, trigger: {type: cron}}",
+        "{id: orders, schedules: [{after: noon}]}",
+        "{id: orders, schedules: [{exclude: {dates: [tomorrow]}}]}",
+        "{id: orders, schedules: [{upstream: [{pipeline: b, periods: every}]}]}",
+        "{id: orders, dry_run: 'yes'}",
+    ],
+)
+def test_json_schema__what_is_plainly_wrong__is_not_valid(text: str) -> None:
+    assert not _validator().is_valid(_document(text))
+    # Loading is no more lenient, except for the name that stored definitions have.
+    assert errors(text) or "not_" in text
+
+
+def _structs() -> list[type[Struct]]:
+    return [
+        value
+        for value in vars(definition).values()
+        if isinstance(value, type)
+        and issubclass(value, Struct)
+        and not value.__name__.startswith("_")
+        and value is not Struct
+    ]
+
+
+def test_json_schema__every_struct_and_field__is_in_it() -> None:
+    parts = json_schema()["$defs"]
+    for struct in _structs():
+        names = {field.encode_name.removesuffix("_") for field in msgspec.structs.fields(struct)}
+        assert set(parts[struct.__name__]["properties"]) == names
+
+
+def test_descriptions_and_limits__each__is_of_a_field_there_is() -> None:
+    known = {f"{struct.__name__}.{field.name}" for struct in _structs() for field in msgspec.structs.fields(struct)}
+    assert DESCRIPTIONS.keys() <= known
+    assert {f"{struct.__name__}.{name}" for struct, name in BOUNDS} <= known
+    pipeline = {name for name in DESCRIPTIONS if name.startswith("Pipeline.")}
+    assert len(pipeline) > len(msgspec.structs.fields(Pipeline)) // 2
+
+
+def test_json_schema__numbers__have_the_bounds_that_loading_has() -> None:
+    parts = json_schema()["$defs"]
+    for (struct, name), bounds in BOUNDS.items():
+        text = msgspec.json.encode(parts[struct.__name__]["properties"][name]).decode()
+        assert '"maximum"' in text, (struct, name, bounds)
