@@ -92,7 +92,9 @@ def running(*, work: bool = True, loops: bool = True, live_max: int | None = Non
             service = open_service(app, opened, clock)
             join_fanouts(service, opened, open_fanouts(opened, clock, service.ids))
             pipelines = PipelineService(opened.store, clock, service.ids, service.bus, service.asl, Jobs())
-            pipelines.register(app, {"EvaluatorFunctionArn": _nothing, "sla_monitor_arn": _no_sla}, is_store_near=True)
+            pipelines.register(
+                app, {"EvaluatorFunctionArn": _nothing, "sla_monitor_arn": _no_sla}, reads_are_local=True
+            )
             looping = PipelineLoops(pipelines)
             if work:
                 _start(service, live_max)

@@ -146,7 +146,7 @@ class Rig:
         self.pipelines.register(
             self.app,
             {"EvaluatorFunctionArn": self._evaluate, "sla_monitor_arn": self._sla, **self._functions},
-            is_store_near=True,
+            reads_are_local=True,
         )
         self.pipelines.put_machine()
         # The lookout is at work from the start.

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import SettingsError
 from headgate.setting_sections import (
     Address as Address,
@@ -218,7 +218,7 @@ def _convert(field_type: object, given: Given) -> Any:  # noqa: ANN401
         return parse(value)
     if given.is_text and unpack is not None:
         value = unpack(value)
-    return shapes.convert(value, field_type, strict=not given.is_text)
+    return typed_decode.convert(value, field_type, strict=not given.is_text)
 
 
 def _extra(field_type: object, name: str) -> Any:  # noqa: ANN401

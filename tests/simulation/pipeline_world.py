@@ -140,7 +140,7 @@ class PipelineProcess(AslProcess):
                 "EvaluatorFunctionArn": lambda _event: {},
                 "sla_monitor_arn": lambda _event: {"warningAt": "", "breachAt": ""},
             },
-            is_store_near=True,
+            reads_are_local=True,
         )
         self.clockwork: Clockwork = self.pipelines.clockwork
 

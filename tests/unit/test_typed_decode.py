@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 
 # Four threads read, at once, a type that nobody has read before, and a generic one that is equal to an earlier one
 # and yet another object. With plain msgspec the interpreter dies of SIGSEGV in one of the first rounds.
@@ -20,7 +20,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode
 
 ROUNDS = 300
 FRESH = """
@@ -38,11 +38,11 @@ class Outer(msgspec.Struct, frozen=True):
 VALUE = {"a": 1, "b": {"x": 1, "y": {"k": [1]}}, "c": [{"x": 2}], "d": {"q": {}}}
 JSON, MSGPACK = msgspec.json.encode(VALUE), msgspec.msgpack.encode(VALUE)
 READS = [
-    lambda kind: shapes.convert(VALUE, kind),
-    lambda kind: shapes.from_json(JSON, kind),
-    lambda kind: shapes.from_msgpack(MSGPACK, kind),
-    lambda kind: shapes.json_decoder(kind).decode(JSON),
-    lambda kind: shapes.msgpack_decoder(kind).decode(MSGPACK),
+    lambda kind: typed_decode.convert(VALUE, kind),
+    lambda kind: typed_decode.from_json(JSON, kind),
+    lambda kind: typed_decode.from_msgpack(MSGPACK, kind),
+    lambda kind: typed_decode.json_decoder(kind).decode(JSON),
+    lambda kind: typed_decode.msgpack_decoder(kind).decode(MSGPACK),
 ]
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def read(nth):
         for round in range(ROUNDS):
             together.wait()
             outer, page = round_of_types
-            assert shapes.convert({"first": 1, "items": {"a": [3]}}, page).items == {"a": [3]}
+            assert typed_decode.convert({"first": 1, "items": {"a": [3]}}, page).items == {"a": [3]}
             assert READS[(nth + round) % len(READS)](outer).c[0].x == 2
         finished.append(nth)
     except BaseException:
@@ -98,7 +98,7 @@ import time
 
 import msgspec
 
-from headgate import shapes
+from headgate import typed_decode
 
 begun = threading.Event()
 
@@ -113,13 +113,13 @@ class Slow(msgspec.Struct):
     a: "slow()"
 
 
-reading = threading.Thread(target=shapes.convert, args=({"a": 1}, Slow))
+reading = threading.Thread(target=typed_decode.convert, args=({"a": 1}, Slow))
 reading.start()
 begun.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(5)
-    os._exit(shapes.convert({"a": 1}, Slow).a)
+    os._exit(typed_decode.convert({"a": 1}, Slow).a)
 reading.join()
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
@@ -139,28 +139,28 @@ class Point(msgspec.Struct, frozen=True):
 def test_reading__what_does_not_fit__the_error_of_msgspec_each_time() -> None:
     for _ in range(2):
         with pytest.raises(msgspec.ValidationError, match=r"Expected `int`, got `str` - at `\$.x`"):
-            shapes.convert({"x": "1"}, Point)
+            typed_decode.convert({"x": "1"}, Point)
         with pytest.raises(msgspec.ValidationError, match=r"Expected `int`, got `str` - at `\$\[0\].x`"):
-            shapes.from_json(b'[{"x": "1"}]', list[Point])
+            typed_decode.from_json(b'[{"x": "1"}]', list[Point])
         with pytest.raises(msgspec.ValidationError, match="Object missing required field `x`"):
-            shapes.from_msgpack(msgspec.msgpack.encode({}), Point)
+            typed_decode.from_msgpack(msgspec.msgpack.encode({}), Point)
         with pytest.raises(msgspec.DecodeError, match="truncated"):
-            shapes.from_json("{", Point)
+            typed_decode.from_json("{", Point)
         with pytest.raises(TypeError, match="is not supported"):
-            shapes.convert(1, "no type")
+            typed_decode.convert(1, "no type")
 
 
 def test_convert__options__are_those_of_msgspec() -> None:
     def halved(kind: type, value: Any) -> Any:
         return kind(value / 2)
 
-    assert shapes.convert({"x": "1"}, Point, strict=False) == Point(1)
-    assert shapes.convert({"1": 2}, dict[int, int], str_keys=True) == {1: 2}
-    assert shapes.convert(4, complex, dec_hook=halved) == 2 + 0j
+    assert typed_decode.convert({"x": "1"}, Point, strict=False) == Point(1)
+    assert typed_decode.convert({"1": 2}, dict[int, int], str_keys=True) == {1: 2}
+    assert typed_decode.convert(4, complex, dec_hook=halved) == 2 + 0j
 
 
 def test_reading__a_type_that_cannot_be_hashed__is_read() -> None:
     many = Annotated[list[Point], {"not": "hashable"}]
 
-    assert [shapes.from_json(b'[{"x": 1}]', many) for _ in range(2)] == [[Point(1)], [Point(1)]]
-    assert shapes.json_decoder(many).decode(b"[]") == []
+    assert [typed_decode.from_json(b'[{"x": 1}]', many) for _ in range(2)] == [[Point(1)], [Point(1)]]
+    assert typed_decode.json_decoder(many).decode(b"[]") == []

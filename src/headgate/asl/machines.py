@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.asl.compile.problems import Problem
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.substitution import substitute
@@ -201,7 +201,7 @@ def _item(machine: StoredMachine, sort: str) -> Item:
 
 
 def _machine(item: Item) -> StoredMachine:
-    return shapes.convert(item, StoredMachine)
+    return typed_decode.convert(item, StoredMachine)
 
 
 def parse(definition: str) -> Json:

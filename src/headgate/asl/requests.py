@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.definition import Machine
 from headgate.asl.runtime.interpreter import Limits
@@ -73,7 +73,7 @@ class Stopped(Struct, frozen=True):
     def read(cls, reason: str) -> Stopped:
         """Return what a reason says, whoever gave it."""
         try:
-            read = shapes.from_json(reason, cls)
+            read = typed_decode.from_json(reason, cls)
         except msgspec.DecodeError:
             return cls(cause=reason)
         return read if f'"kind":"{STOPPED}"' in reason else cls(cause=reason)

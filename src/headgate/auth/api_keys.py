@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.auth.audit_entry import AuditEntry, AuditLog, change_digest, changed_fields
 from headgate.auth.principals import EVERYWHERE, LOCAL, Kind, Principal, checked_scopes, covers
 from headgate.auth.roles import Role
@@ -107,7 +107,7 @@ class _Row(ApiKey, frozen=True, kw_only=True):
         return {name: value for name, value in row.items() if value is not None}
 
     def about(self) -> ApiKey:
-        return shapes.convert({name: getattr(self, name) for name in ApiKey.__struct_fields__}, ApiKey)
+        return typed_decode.convert({name: getattr(self, name) for name in ApiKey.__struct_fields__}, ApiKey)
 
 
 class ApiKeys:
@@ -336,6 +336,6 @@ def _digest(key_id: str, secret: str) -> str:
 def _read(item: Item) -> _Row:
     try:
         fields: dict[str, Any] = {name: item[name] for name in _Row.__struct_fields__ if name in item}
-        return shapes.convert(fields, _Row)
+        return typed_decode.convert(fields, _Row)
     except msgspec.ValidationError as exc:
         raise CorruptionError(f"key {item.get('key_id')}: its row is not one of a key ({exc})") from exc

@@ -14,7 +14,7 @@ import jwt
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
 from headgate.durable.bus.forwarding import _CheckedNetwork, _Deadline
@@ -150,7 +150,7 @@ class JwksFetcher:
     def _discovered(self) -> str:
         address = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
         try:
-            told = shapes.from_json(self._get(address), _Issuer)
+            told = typed_decode.from_json(self._get(address), _Issuer)
         except msgspec.DecodeError as exc:
             raise TransientError(f"{address}: it is not what an issuer says of itself ({exc})") from exc
         if told.issuer != self._issuer:
@@ -208,7 +208,7 @@ def public_keys(document: bytes) -> tuple[PublicKey, ...]:
     Raises `TransientError` if there are none: what an issuer says by mistake it may put right.
     """
     try:
-        told = shapes.from_json(document, _Document)
+        told = typed_decode.from_json(document, _Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise TransientError(f"not a JWKS document: {exc}") from exc
     found = tuple(key for key in map(_public_key, told.keys[:KEYS_MAX]) if key is not None)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.aws.app_container import app_container
 from headgate.aws.invocations import Context, Event, answered
 from headgate.durable.bus import events
@@ -88,7 +88,7 @@ def client(event: Event, context: Context) -> Event:
 
 def _done(service: Service, event: Event) -> Event:
     try:
-        asked = shapes.convert(event, Asked)
+        asked = typed_decode.convert(event, Asked)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(
             f"event: {exc}; give an action (start, signal, cancel, terminate, redrive, emit, show) and what it needs"

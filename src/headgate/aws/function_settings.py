@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import SettingsError
 from headgate.settings import Settings
 
@@ -59,7 +59,7 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     def activity_queues(self) -> dict[str, str]:
         """Return the queues of activities by task queue. Raises `SettingsError`."""
         try:
-            return shapes.from_json(self.activity_queue_urls, dict[str, str])
+            return typed_decode.from_json(self.activity_queue_urls, dict[str, str])
         except msgspec.DecodeError as exc:
             raise SettingsError(
                 f'ACTIVITY_QUEUE_URLS: {exc}; write a JSON object of URLs by task queue, such as {{"default": "https://…"}}'

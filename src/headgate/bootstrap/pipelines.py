@@ -130,7 +130,7 @@ def open_pipelines(
         "EvaluatorFunctionArn": _evaluator(evaluators, pipelines),
         "sla_monitor_arn": SlaMonitor(pipelines.parts, verdicts),
     }
-    pipelines.register(service.app, functions, is_store_near=settings.store.backend == "sqlite")
+    pipelines.register(service.app, functions, reads_are_local=settings.store.backend == "sqlite")
     service.app.on_event(alarms.TYPE, name=alarms.SUBSCRIPTION)(alarms.Alarms(pipelines.events).handle)
     if health is not None:
         close_loop(service.app, pipelines, health)

@@ -235,11 +235,11 @@ def _served(home: Path) -> str | None:
     """Return the address that the server of this home has left there."""
     import msgspec
 
-    from headgate import typed_decode as shapes
+    from headgate import typed_decode
 
     path = home / ADDRESS_FILE
     try:
-        url: str = shapes.from_json(path.read_bytes(), dict[str, str])["http"]
+        url: str = typed_decode.from_json(path.read_bytes(), dict[str, str])["http"]
         parts = urlsplit(url)
         host = _ANY_HOST.get(parts.hostname or "")
     except FileNotFoundError:
@@ -309,10 +309,10 @@ def _problem(reply: Reply) -> HeadgateError:
     """Return the error that an answer tells of."""
     import msgspec
 
-    from headgate import typed_decode as shapes
+    from headgate import typed_decode
 
     try:
-        problem = shapes.from_json(reply.content, dict[str, Any])
+        problem = typed_decode.from_json(reply.content, dict[str, Any])
         code, detail = str(problem["code"]), str(problem["detail"])
     except (msgspec.DecodeError, KeyError):
         return UserError(f"{reply.url}: answered {reply.status} as no server of ours does; check --server")

@@ -28,13 +28,13 @@ def read_document(name: str, what: str) -> dict[str, Any]:
 
     import msgspec
 
-    from headgate import typed_decode as shapes
+    from headgate import typed_decode
 
     content = read_content(name, what)
     try:
         if name.endswith(".toml"):
             return tomllib.loads(content.decode())
-        return shapes.from_json(content, dict[str, Any])
+        return typed_decode.from_json(content, dict[str, Any])
     except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeError, RecursionError) as exc:
         raise InvalidPayloadError(f"{what} {name}: it holds no object in JSON or TOML ({exc})") from exc
 
@@ -43,15 +43,15 @@ def read_documents(name: str, what: str) -> list[dict[str, Any]]:
     """Return the objects in a file: one, a list, or one a line. Raises as `read_document` does."""
     import msgspec
 
-    from headgate import typed_decode as shapes
+    from headgate import typed_decode
 
     content = read_content(name, what)
     try:
         if content.lstrip()[:1] == b"[":
-            return shapes.from_json(content, list[dict[str, Any]])
+            return typed_decode.from_json(content, list[dict[str, Any]])
         try:
-            return [shapes.from_json(content, dict[str, Any])]
+            return [typed_decode.from_json(content, dict[str, Any])]
         except msgspec.DecodeError:
-            return [shapes.from_json(line, dict[str, Any]) for line in content.splitlines() if line.strip()]
+            return [typed_decode.from_json(line, dict[str, Any]) for line in content.splitlines() if line.strip()]
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise InvalidPayloadError(f"{what} {name}: it holds no JSON objects ({exc})") from exc

@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.model import payload
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import DefinitionError, NotFoundError, PayloadTooLargeError
@@ -178,7 +178,7 @@ def perform(handler: Loaded, job: Job, say: Callable[[int], None]) -> Done | Fai
             deferred=work.deferred,
         )
         # Handlers can put anything into these, and whoever reads the answer should not have to wonder.
-        return shapes.convert(msgspec.to_builtins(done), Done)
+        return typed_decode.convert(msgspec.to_builtins(done), Done)
     except MemoryError as exc:
         return _failed(job, started, exc, work, error_class="OOM")
     except (NonRetryable, NotFoundError) as exc:
@@ -191,7 +191,7 @@ def perform(handler: Loaded, job: Job, say: Callable[[int], None]) -> Done | Fai
 def _work(job: Job, say: Callable[[int], None]) -> Work:
     places: Sequence[int] = range(job.start, job.start + job.items)
     if job.deferred is not None:
-        places = shapes.from_json(job.deferred, list[int])
+        places = typed_decode.from_json(job.deferred, list[int])
     source = msgspec.json.decode(job.source) if job.source else {}
     items = read_items(source, Piece(job.start, job.items, job.input_key, job.input), places)
     return Work(job, items, places, say)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.model.retry import Retry
 from headgate.durable.sdk.app import App
@@ -119,7 +119,7 @@ async def map(  # noqa: PLR0913 - each is a thing that users set
     except asyncio.CancelledError:
         await _cancel(run_id)
         raise
-    summary = shapes.convert(told, Summary)
+    summary = typed_decode.convert(told, Summary)
     if summary.status != FanoutStatus.SUCCEEDED and not allow_failures:
         raise FanoutFailure(summary)
     return Mapped(summary, await _collect(run_id, each=each) if collect else None)

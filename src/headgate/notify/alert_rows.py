@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import CorruptionError
 from headgate.notify.enums import Action, AlertStatus, DeliveryState, Severity
 from headgate.store.catalogue.tables import ALERT, CONTROL, PIPELINES
@@ -216,7 +216,7 @@ def _replacing(version: int) -> Condition:
 def _struct(item: Mapping[str, Any], kind: type[S]) -> S:
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
     try:
-        return shapes.convert({name: item[name] for name in names if name in item}, kind)
+        return typed_decode.convert({name: item[name] for name in names if name in item}, kind)
     except msgspec.ValidationError as exc:
         where = (item.get("PK"), item.get("SK"))
         raise CorruptionError(f"row {where}: it is not a {kind.__name__}, {exc}; look at who else writes it") from exc

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct, field
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import SettingsError
 from headgate.notify.decisions import DEDUP_SECONDS, GROUP_AFTER, GROUP_SECONDS, AlertPolicy, EscalationStep
 from headgate.notify.enums import DefaultRoute, Severity
@@ -122,7 +122,7 @@ class NotifyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 def parse_config(given: Mapping[str, Any]) -> NotifyConfig:
     """Return the configuration of a settings table. Raises `SettingsError` with the place and what is allowed there."""
     try:
-        config = shapes.convert(given, NotifyConfig)
+        config = typed_decode.convert(given, NotifyConfig)
     except msgspec.ValidationError as exc:
         raise SettingsError(f"notify: {_placed(exc)}") from exc
     if not config.channels:

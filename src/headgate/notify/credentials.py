@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import SettingsError, TransientError
 from headgate.settings import Secret
@@ -88,7 +88,7 @@ class Credential:
         if not member:
             return text
         try:
-            found = shapes.from_json(text, dict[str, object]).get(member, "")
+            found = typed_decode.from_json(text, dict[str, object]).get(member, "")
         except msgspec.DecodeError:
             # Without the cause, which would quote the secret.
             raise TransientError(f"{self._what} ({self._reference}): the secret is not a JSON object") from None

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.ids import IdMaker
@@ -131,7 +131,8 @@ class Mutes:
         page = self._store.query(Query(table=CONTROL, partition=PARTITION, limit=MUTES_MAX, consistent=True))
         now_ms = self._now_ms()
         found = [
-            shapes.convert({name: item[name] for name in _ATTRIBUTES if name in item}, Mute) for item in page.items
+            typed_decode.convert({name: item[name] for name in _ATTRIBUTES if name in item}, Mute)
+            for item in page.items
         ]
         return tuple(mute for mute in found if mute.until_ms > now_ms)
 

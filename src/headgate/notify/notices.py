@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.bus.events import Event
 from headgate.errors import InvalidPayloadError
 from headgate.notify.enums import INFRASTRUCTURE, DefaultRoute, Severity
@@ -67,7 +67,7 @@ NOBODY: Final = Audience()
 def notice_of(event: Event) -> Notice:
     """Return what an event on the bus is to tell. Raises `InvalidPayloadError` for one that does not say it."""
     try:
-        return shapes.convert(event.decoded().data, Notice)
+        return typed_decode.convert(event.decoded().data, Notice)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(
             f"event {event.id} of {event.type}: it is no notice, {exc}; emit it with its severity, route and keys"

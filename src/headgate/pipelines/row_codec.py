@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import CorruptionError, InvalidPayloadError
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.schema import Key
@@ -34,7 +34,7 @@ def struct_of(item: Mapping[str, Any], kind: type[S]) -> S:
     Raises `CorruptionError` if the item is not one of this kind.
     """
     try:
-        return shapes.convert({name: item[name] for name in _names(kind) if name in item}, kind)
+        return typed_decode.convert({name: item[name] for name in _names(kind) if name in item}, kind)
     except msgspec.ValidationError as exc:
         where = (item.get("PK"), item.get("SK"))
         raise CorruptionError(f"row {where}: it is not a {kind.__name__}, {exc}; look at who else writes it") from exc

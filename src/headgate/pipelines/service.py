@@ -145,7 +145,7 @@ class PipelineService:
         app: App,
         functions: Mapping[str, Callable[[dict[str, Any]], Answer]],
         *,
-        is_store_near: bool = False,
+        reads_are_local: bool = False,
     ) -> None:
         """Give an app the functions of the lifecycle, and the store its machine.
 
@@ -163,7 +163,7 @@ class PipelineService:
         self.stuck.join(app)
         for variable, function in own.items():
             name = FUNCTIONS[variable]
-            look = self.orchestrator.look if is_store_near and function is self.orchestrator else None
+            look = self.orchestrator.look if reads_are_local and function is self.orchestrator else None
             app.activities[name] = _activity(name, function, self._bus, look)
 
     # What `loops` do.

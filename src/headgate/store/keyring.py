@@ -19,10 +19,10 @@ from typing import Final
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import CorruptionError, ForeignFileError, SettingsError, SignatureError, StoreIOError
-from headgate.store.blobs.folder import sync_folder
+from headgate.store.durable_files import sync_folder, write_private
 
 _FORMAT: Final = 1
 _SECRET_BYTES: Final = 32
@@ -88,7 +88,7 @@ class Keyring:
         if mode & 0o077:
             raise SettingsError(f"{path}: mode {mode:04o} lets others read the keys; run: chmod 600 {path}")
         try:
-            file = shapes.from_json(content, _File)
+            file = typed_decode.from_json(content, _File)
         except msgspec.ValidationError as exc:
             raise ForeignFileError(
                 f"{path}: not a Headgate keyring ({exc}); move it away or name another home"
@@ -117,7 +117,7 @@ class Keyring:
         fresh = path.with_suffix(".new")
         try:
             fresh.unlink(missing_ok=True)
-            _write_private(fresh, self._file())
+            write_private(fresh, self._file())
             fresh.replace(path)
             sync_folder(path.parent)
         except OSError as exc:
@@ -177,7 +177,7 @@ class Keyring:
         """Return a key's secret, reading the file again for one that another process has made since."""
         if (purpose, key_id) not in self._secrets and self._path is not None:
             with contextlib.suppress(OSError, msgspec.DecodeError):
-                file = shapes.from_json(self._path.read_bytes(), _File)
+                file = typed_decode.from_json(self._path.read_bytes(), _File)
                 for held_for, held in file.keys.items():
                     self._secrets |= {(held_for, key.id): base64.b64decode(key.secret) for key in held}
         return self._secrets.get((purpose, key_id))
@@ -199,7 +199,7 @@ def _create(path: Path, content: bytes) -> None:
     # Two processes may start at once: each writes its own file, and linking lets exactly one of them win.
     draft = path.with_suffix(f".{secrets.token_hex(4)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write_private(draft, content)
+    write_private(draft, content)
     try:
         os.link(draft, path)
     except FileExistsError:
@@ -207,13 +207,6 @@ def _create(path: Path, content: bytes) -> None:
     finally:
         draft.unlink()
     sync_folder(path.parent)
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _text(raw: bytes) -> str:

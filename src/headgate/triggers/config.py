@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, ge
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.model.duration import from_json_type
 from headgate.errors import DefinitionError
 
@@ -32,7 +32,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def read(kind: str, config_type: type[C], value: dict[str, Any]) -> C:
     """Return a config in its type. Raises `DefinitionError`, which names the field and what is allowed."""
     try:
-        return shapes.convert(value, config_type, dec_hook=from_json_type)
+        return typed_decode.convert(value, config_type, dec_hook=from_json_type)
     except msgspec.ValidationError as exc:
         raise DefinitionError(f"trigger {kind}: {_explained(config_type, str(exc))}") from exc
 

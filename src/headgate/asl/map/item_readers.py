@@ -19,7 +19,7 @@ from urllib.parse import unquote_plus
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.asl.errors import ITEM_READER_FAILED, StateError
 from headgate.asl.expressions.scope import Json, Member
 from headgate.errors import NotFoundError, UserError
@@ -176,7 +176,7 @@ _READERS: Final[Mapping[str, Callable[[bytes, Mapping[str, Json]], Iterator[Json
 def _inventory(blobs: Blobs, bucket: str, key: str) -> Iterator[Json]:
     """Give the rows of an S3 inventory, whose manifest names the files they are in and the columns they have."""
     try:
-        manifest = shapes.from_json(_content(blobs, bucket, key), _Inventory)
+        manifest = typed_decode.from_json(_content(blobs, bucket, key), _Inventory)
     except msgspec.DecodeError as exc:
         raise _failed(f"manifest {key} of bucket {bucket}: {exc}") from exc
     if manifest.file_format != "CSV":

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.asl.expressions.scope import Json
 from headgate.asl.map.items import batched
 from headgate.asl.map.messages import Ending, MapOrder, Standing, Tolerance, Verdict
@@ -240,7 +240,7 @@ def _failed(
 def _message(cause: str) -> str:
     """Return what a cause says to people: that of a function is JSON, with a trace that no two of them share."""
     try:
-        return shapes.from_json(cause, _Cause).message
+        return typed_decode.from_json(cause, _Cause).message
     except msgspec.DecodeError:
         return cause
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.asl.errors import HEARTBEAT_TIMEOUT, TASK_FAILED, TIMEOUT, StateError
 from headgate.asl.expressions.formats import iso_moment
 from headgate.asl.expressions.scope import Json
@@ -261,7 +261,7 @@ class DurableHost:
         if target.wait in (Wait.ANSWER, Wait.TOKEN):
             return await self.function(services.START, order, call)
         loaded = await self.function(services.LOAD, order)
-        return await self._await_child(call, shapes.convert(loaded, Request))
+        return await self._await_child(call, typed_decode.convert(loaded, Request))
 
     async def _await_child(self, call: Call, request: Request) -> Json:
         request = replace(request, started_at_ms=self.now_ms())

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.asl.expressions.scope import Json
 from headgate.errors import SignatureError
 from headgate.store.keyring import Keyring, Purpose
@@ -49,7 +49,7 @@ def sign_token(keyring: Keyring, execution_id: str, signal: str) -> str:
 def read_token(keyring: Keyring, token: str) -> TaskToken:
     """Return what a token stands for. Raises `SignatureError`."""
     try:
-        read = shapes.from_json(keyring.verify(Purpose.TOKEN, token), TaskToken)
+        read = typed_decode.from_json(keyring.verify(Purpose.TOKEN, token), TaskToken)
     except msgspec.MsgspecError as exc:
         raise SignatureError("the token is not one of a Task; use what $$.Task.Token gave") from exc
     if read.kind != "asl":

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.asl.errors import TASK_FAILED, TIMEOUT, StateError, runtime
 from headgate.asl.expressions.scope import Json
 from headgate.asl.runtime.interpreter import Call
@@ -83,7 +83,7 @@ def handler_of(name: str) -> str:
 def read_parameters(name: str, parameters: Json) -> FanoutParameters:
     """Return what a Task asks for. Raises `StateError`."""
     try:
-        given = shapes.convert(parameters, FanoutParameters)
+        given = typed_decode.convert(parameters, FanoutParameters)
     except msgspec.ValidationError as exc:
         raise runtime(f"The Parameters of fanout:{name} cannot be used: {exc}") from exc
     if (given.items is None) == (given.range is None):

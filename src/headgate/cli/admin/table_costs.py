@@ -35,7 +35,7 @@ def costs(
     """
     import msgspec
 
-    from headgate import typed_decode as shapes
+    from headgate import typed_decode
     from headgate.health import aws_costs as model
 
     known = {each.as_of: each for each in (model.PRICES_2024_10, model.PRICES_2024_11)}
@@ -44,9 +44,9 @@ def costs(
     given = read_document(file, "load")
     stated, stated_total = given.pop("stated", []), given.pop("stated_total", None)
     try:
-        estate = shapes.convert(given, model.Estate)
-        lines = shapes.convert(stated, list[model.Stated])
-        total = None if stated_total is None else shapes.convert(stated_total, float)
+        estate = typed_decode.convert(given, model.Estate)
+        lines = typed_decode.convert(stated, list[model.Stated])
+        total = None if stated_total is None else typed_decode.convert(stated_total, float)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"load {file}: {exc}") from exc
     bill = model.monthly(model.by_month(estate) if a_second else estate, known[prices])

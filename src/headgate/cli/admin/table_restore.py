@@ -136,13 +136,13 @@ def _key(table: Table, text: str) -> Key:
     """Return the key that was given. Raises `UserError`."""
     import msgspec
 
-    from headgate import typed_decode as shapes
+    from headgate import typed_decode
     from headgate.store.model.schema import Key
 
     parts: list[Any] = list(text.partition("=")[::2]) if table.sort is not None else [text]
     if text.startswith("["):
         try:
-            parts = shapes.from_json(text, list[str | int])
+            parts = typed_decode.from_json(text, list[str | int])
         except msgspec.DecodeError as exc:
             raise UserError(f"--key {text}: it begins like JSON and is none ({exc})") from exc
     if len(parts) != len(table.key_names) or "" in parts:

@@ -171,10 +171,10 @@ def logged(api: Api, execution_id: str) -> list[dict[str, Any]]:
 def _read(path: Path) -> dict[str, Any]:
     import msgspec
 
-    from headgate import typed_decode as shapes
+    from headgate import typed_decode
 
     try:
-        found = shapes.from_json(path.read_bytes(), dict[str, Any])
+        found = typed_decode.from_json(path.read_bytes(), dict[str, Any])
         _ = (found["execution_id"], found["workflow"], found["turns"])
     except OSError as exc:
         raise UserError(f"--history {path}: the file cannot be read: {exc.strerror}") from exc
@@ -189,8 +189,7 @@ def _replay(loaded: Any, recorded: dict[str, Any]) -> int:  # noqa: ANN401 - an 
     """Return how many turns were replayed, each run of the execution by itself. Raises `DeterminismError`."""
     import msgspec
 
-    from headgate import testing
-    from headgate import typed_decode as shapes
+    from headgate import testing, typed_decode
     from headgate.durable.model.history import TerminateRequested, Turn
     from headgate.durable.replay import sandbox as guard
 
@@ -199,7 +198,7 @@ def _replay(loaded: Any, recorded: dict[str, Any]) -> int:  # noqa: ANN401 - an 
         known = ", ".join(sorted(loaded.workflows)) or "none"
         raise UnknownWorkflowError(f"workflow {recorded['workflow']!r}: the app has {known}")
     try:
-        turns = shapes.from_json(compact(recorded["turns"]), list[Turn])
+        turns = typed_decode.from_json(compact(recorded["turns"]), list[Turn])
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"history of {recorded['execution_id']}: {exc}") from exc
     guard.install()

@@ -54,10 +54,10 @@ def _planned(api: Api, loaded: LoadedPipeline, known: dict[str, Any] | None) -> 
 
 
 def _said(source: str, problem: dict[str, Any]) -> str:
-    from headgate import typed_decode as shapes
+    from headgate import typed_decode
     from headgate.pipelines.definition.problems import Problem
 
-    return shapes.convert({**problem, "source": source}, Problem).text()
+    return typed_decode.convert({**problem, "source": source}, Problem).text()
 
 
 def _show(changes: list[dict[str, Any]], others: list[str]) -> None:

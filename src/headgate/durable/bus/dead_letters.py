@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.bus import events
 from headgate.durable.bus.events import Event
 from headgate.durable.bus.subscriptions import Registry, check_pattern, delivery, takes_type
@@ -182,7 +182,7 @@ def _query(subscription: str | None, limit: int, cursor: str | None) -> Query:
 
 
 def _typed(body: str) -> _Typed:
-    return shapes.from_json(body, _Typed)
+    return typed_decode.from_json(body, _Typed)
 
 
 def _unknown(subscription: str, event_id: str) -> NotFoundError:
@@ -200,7 +200,7 @@ def _letter(item: Mapping[str, Any]) -> DeadLetter:
         item["subscription"],
         item["event_id"],
         item["body"],
-        shapes.from_json(item["error"], ErrorInfo),
+        typed_decode.from_json(item["error"], ErrorInfo),
         item["attempts"],
         item["scheduled_at_ms"],
         item["dead_at_ms"],

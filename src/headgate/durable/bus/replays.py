@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.bus.event_log import EventLog, StoredEvent, expiry, first_id
 from headgate.durable.bus.subscriptions import Subscription, check_pattern, delivery, matches, takes_type
 from headgate.durable.model.records import Activity, activity_of
@@ -181,7 +181,7 @@ class Replays:
         if item is None:
             terms = {"since_ms": replay.since_ms, "until_ms": replay.until_ms, "types": replay.types}
             return msgspec.structs.replace(_Progress(asked, next_id=first_id(replay.since_ms)), **terms)
-        found = shapes.convert(item, _Progress)
+        found = typed_decode.convert(item, _Progress)
         if found.request != asked:
             raise TokenReusedError(
                 f"replay {replay.id}: it was begun with other limits; choose another id", current=item
@@ -203,7 +203,7 @@ class Replays:
         except ConflictError as exc:
             found = self._store.get(SUBSCRIPTIONS, _key(replay), consistent=True)
             if found is not None and found.get("is_stopped"):
-                return shapes.convert(found, _Progress)
+                return typed_decode.convert(found, _Progress)
             raise ConflictError(f"replay {replay.id}: another process is at it; leave it to that one") from exc
         return after
 
@@ -229,7 +229,7 @@ def _is_wanted(replay: Replay, subscription: Subscription, stored: StoredEvent) 
 
 
 def _state(item: dict[str, Any]) -> ReplayState:
-    progress = shapes.convert(item, _Progress)
+    progress = typed_decode.convert(item, _Progress)
     replay_id = str(item["SK"]).removeprefix(PREFIX)
     asked = (progress.since_ms, progress.until_ms, progress.types)
     return ReplayState(replay_id, item["subscription"], progress.status, progress.count, *asked)

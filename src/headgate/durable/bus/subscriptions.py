@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.bus.events import Event, Mode, check_type, load
 from headgate.durable.model import payload
@@ -307,7 +307,7 @@ def _item(registered: Registered) -> Item:
 
 
 def _registered(item: Mapping[str, Any]) -> Registered:
-    subscription = shapes.from_json(item["definition"], Subscription)
+    subscription = typed_decode.from_json(item["definition"], Subscription)
     return Registered(subscription, item["app"], item["version"], item["registered_at"], item.get("retired_at"))
 
 

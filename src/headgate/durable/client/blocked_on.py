@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.engine.activity_store import options_of
 from headgate.durable.engine.membership import Member, list_members
@@ -191,7 +191,7 @@ def told_error(stored: str | None) -> str:
     """Return a stored error as one line: its type and what it says."""
     if stored is None:
         return ""
-    error = shapes.from_json(stored, _Told)
+    error = typed_decode.from_json(stored, _Told)
     return f"{error.type}: {error.message}" if error.message else error.type
 
 

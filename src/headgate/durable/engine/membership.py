@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import ConflictError, OutcomeUnknownError
 from headgate.ids import IdMaker
@@ -154,7 +154,7 @@ class Fleet:
             page = self._store.query(
                 Query(table=WORKERS, index="fleet-index", partition=_FLEET, limit=_PAGE, cursor=cursor)
             )
-            found += [shapes.convert(item, Member) for item in page.items]
+            found += [typed_decode.convert(item, Member) for item in page.items]
             cursor = page.cursor
             if cursor is None:
                 break
@@ -244,7 +244,7 @@ class Fleet:
 def list_members(store: Store) -> Sequence[Member]:
     """Return every worker of a store, for those who only look."""
     page = store.query(Query(table=WORKERS, index="fleet-index", partition=_FLEET, limit=_PAGE))
-    return [shapes.convert(item, Member) for item in page.items]
+    return [typed_decode.convert(item, Member) for item in page.items]
 
 
 def _weight(worker_id: str, execution_id: str) -> int:

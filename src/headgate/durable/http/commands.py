@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.http.inputs import Input, Params, RestInput, parameters_of
 from headgate.durable.http.messages import WITHOUT_BODY, Request, Response, to_json
 from headgate.durable.http.paths import RPC, PathTemplate
@@ -62,7 +62,7 @@ class Command:
             if method is not None and template is not None
             else None
         )
-        self._decode_output = shapes.json_decoder(self.output).decode
+        self._decode_output = typed_decode.json_decoder(self.output).decode
 
     @property
     def has_output(self) -> bool:

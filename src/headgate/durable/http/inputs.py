@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import msgspec
 import msgspec.inspect
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.http.messages import BadInputError, HttpError, InputProblem, Request, from_json
 from headgate.durable.http.paths import PathTemplate
 from headgate.errors import DefinitionError
@@ -100,7 +100,7 @@ class Input:
         """Return the arguments that a whole object gives. Raises `msgspec.ValidationError`."""
         if self.is_empty:
             return {}
-        value = shapes.convert(data, self.as_object, str_keys=True)
+        value = typed_decode.convert(data, self.as_object, str_keys=True)
         return self._arguments(value) if self._is_object else _given(value)
 
     def problems(self, data: object) -> list[InputProblem]:
@@ -318,14 +318,14 @@ def _texts(request: Request, binding: Binding) -> list[str]:
 def _from_texts(field: Field, texts: Sequence[str]) -> Any:  # noqa: ANN401 - the field decides
     if not field.takes_many and len(texts) > 1:
         raise msgspec.ValidationError(f"sent {len(texts)} times, and one is taken")
-    value = shapes.convert(list(texts) if field.takes_many else texts[0], field.type, strict=False)
+    value = typed_decode.convert(list(texts) if field.takes_many else texts[0], field.type, strict=False)
     # Back to what JSON would have said, so that the whole is validated as strictly as a body.
     return msgspec.to_builtins(value)
 
 
 def _misfit(field: Field, value: object) -> list[InputProblem]:
     try:
-        shapes.convert(value, field.type, str_keys=True)
+        typed_decode.convert(value, field.type, str_keys=True)
     except msgspec.ValidationError as exc:
         return [InputProblem.of(exc, "body", field.name)]
     return []

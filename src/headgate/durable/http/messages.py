@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar, overload
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.model import payload
 from headgate.errors import BadOutputError, UserError
 
@@ -276,7 +276,7 @@ def from_json(body: bytes, kind: Any) -> Any:  # noqa: ANN401 - of the type that
     Raises `BadInputError` if it is not JSON, and `msgspec.ValidationError` if it is, but does not fit.
     """
     try:
-        return shapes.from_json(body, kind)
+        return typed_decode.from_json(body, kind)
     except msgspec.ValidationError:
         raise
     except RecursionError as exc:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.model.records import Activity
 from headgate.errors import SignatureError
 from headgate.store.keyring import Keyring, Purpose
@@ -24,7 +24,7 @@ def sign_token(keyring: Keyring, activity: Activity) -> str:
 def read_token(keyring: Keyring, token: str) -> tuple[str, str]:
     """Return the activity and the claim that a token stands for. Raises `SignatureError`."""
     try:
-        claim = shapes.from_json(keyring.verify(Purpose.TOKEN, token), _Claim)
+        claim = typed_decode.from_json(keyring.verify(Purpose.TOKEN, token), _Claim)
     except msgspec.MsgspecError as exc:
         raise SignatureError("the token is not one of an activity; use what hg.activity().token gave") from exc
     return claim.activity_id, claim.token

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import msgspec.inspect
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import DefinitionError, InvalidPayloadError, PayloadTooLargeError
 
 BYTES_MAX: Final = 6_000_000
@@ -300,10 +300,10 @@ def _new_decoder(annotation: object) -> Callable[[msgspec.Raw], Any]:
     """
     try:
         if _is_readable(msgspec.inspect.type_info(annotation), set()):
-            return shapes.json_decoder(annotation).decode
+            return typed_decode.json_decoder(annotation).decode
     except _HINT_ERRORS:
         pass
-    return shapes.json_decoder(Any).decode
+    return typed_decode.json_decoder(Any).decode
 
 
 _cached_decoder: Final = lru_cache(maxsize=4096)(_new_decoder)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.model.history import (
     Event,
     Started,
@@ -231,22 +231,22 @@ def item_of(record: Struct) -> dict[str, Any]:
 
 def execution_of(item: dict[str, Any]) -> Execution:
     """Return the execution that an item holds."""
-    return shapes.convert(item, Execution)
+    return typed_decode.convert(item, Execution)
 
 
 def activity_of(item: dict[str, Any]) -> Activity:
     """Return the activity that an item holds."""
-    return shapes.convert(item, Activity)
+    return typed_decode.convert(item, Activity)
 
 
 def timer_of(item: dict[str, Any]) -> Timer:
     """Return the timer that an item holds."""
-    return shapes.convert(item, Timer)
+    return typed_decode.convert(item, Timer)
 
 
 def message_of(item: dict[str, Any]) -> Message:
     """Return the message that an item holds."""
-    return shapes.convert(item, Message)
+    return typed_decode.convert(item, Message)
 
 
 def instant(ms: int) -> str:

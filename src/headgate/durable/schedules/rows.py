@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Raw
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.model.declarations import Declarations, Limits
 from headgate.durable.model.history import CancelRequested, Status, TerminateRequested
 from headgate.durable.model.records import OPEN, item_of, message
@@ -157,7 +157,7 @@ def row_item(schedule: Schedule, due_at_ms: int | None) -> Item:
 
 def schedule_of(item: Item) -> Schedule:
     """Return the schedule that an item holds."""
-    return shapes.convert(item, Schedule)
+    return typed_decode.convert(item, Schedule)
 
 
 def latest(schedule: Schedule, fires: Sequence[Fire]) -> tuple[Fire, ...]:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.model import payload
 from headgate.durable.schedules import cron
@@ -368,7 +368,7 @@ def check_schedule_id(schedule_id: str) -> str:
 def checked(spec: Spec) -> Spec:
     """Return the spec in its stored form. Raises the `UserError` that names what is wrong with it."""
     try:
-        spec = shapes.convert(msgspec.to_builtins(spec), Spec)
+        spec = typed_decode.convert(msgspec.to_builtins(spec), Spec)
     except (msgspec.ValidationError, TypeError) as exc:
         raise InvalidScheduleError(f"schedule: {exc}") from exc
     check_name("workflow", spec.workflow)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import structlog
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.engine.membership import Member, list_members
 from headgate.durable.serverless.wakeups import Due, WorkerWake
 from headgate.durable.worker.worker import Worker
@@ -39,7 +39,7 @@ class WorkerWatch:
     def look(self, wake: WorkerWake) -> Due | None:
         """Give up a worker that has not shown itself since, and return when to look again at what it leaves behind."""
         item = self._store.get(WORKERS, Key(wake.worker_id), consistent=True)
-        member = None if item is None else shapes.convert(item, Member)
+        member = None if item is None else typed_decode.convert(item, Member)
         if member is None or member.beats != wake.beats or not self._worker.fleet.give_up(member):
             return None
         taken = self._worker.activities.reap(wake.worker_id)

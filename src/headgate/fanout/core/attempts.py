@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.core.transitions import Change
 from headgate.fanout.model.fingerprints import fingerprint
@@ -346,7 +346,7 @@ def _check_items(chunk: Chunk, result: Result) -> None:
 def item_places(chunk: Chunk) -> Sequence[int]:
     """Return the indexes of a chunk's items within the fan-out."""
     if chunk.lane == SLOW_LANE and chunk.deferred is not None:
-        return shapes.from_json(chunk.deferred, list[int])
+        return typed_decode.from_json(chunk.deferred, list[int])
     return range(chunk.start, chunk.start + chunk.items)
 
 

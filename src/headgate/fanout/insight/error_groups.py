@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.fanout.core.queries import Library
 from headgate.fanout.model.fingerprints import fingerprint
 from headgate.fanout.model.rows import Attempt, Chunk, Fanout
@@ -133,7 +133,7 @@ def of_items(chunk: Chunk) -> Iterator[Occurrence]:
     """Give the errors of single items of a chunk, which may itself be done."""
     if chunk.item_errors is not None:
         at = chunk.completed_at or chunk.created_at
-        for text in shapes.from_json(chunk.item_errors, dict[str, str]).values():
+        for text in typed_decode.from_json(chunk.item_errors, dict[str, str]).values():
             name, colon, _ = text.partition(": ")
             named = name if colon and name.isidentifier() else UNNAMED
             yield Occurrence(fingerprint(named, text), named, text, chunk.chunk_id, at)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.model.rows import Chunk, Fanout, sort_key
 
@@ -57,8 +57,8 @@ def _read(message: Message) -> ChunkMessage:
         return ChunkMessage(*message)
     try:
         if isinstance(message, str | bytes):
-            return shapes.from_json(message, ChunkMessage)
-        return shapes.convert(message, ChunkMessage)
+            return typed_decode.from_json(message, ChunkMessage)
+        return typed_decode.convert(message, ChunkMessage)
     except msgspec.MsgspecError as exc:
         raise InvalidPayloadError(f"message {_shown(message)}: it is not about a chunk ({exc})") from exc
 

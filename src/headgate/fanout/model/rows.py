@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.model.records import instant
 from headgate.errors import CorruptionError, InvalidIdError
 from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome, Status
@@ -277,7 +277,7 @@ _FOREIGN: Final[dict[str, str]] = {
 
 def _converted(item: dict[str, Any], kind: type[R]) -> R:
     try:
-        return shapes.convert(item, kind)
+        return typed_decode.convert(item, kind)
     except msgspec.ValidationError as exc:
         raise CorruptionError(
             f"fan-out {item.get('PK')}, row {item.get('SK')}: {exc}; it was not written by Headgate, or was damaged"
@@ -348,7 +348,7 @@ def queue_place(available_at_ms: int, sk: str) -> str:
 @lru_cache(maxsize=512)
 def load_policy(text: str) -> Policy:
     """Return the policy that a fan-out's row holds."""
-    return shapes.from_json(text, Policy)
+    return typed_decode.from_json(text, Policy)
 
 
 def dump_policy(policy: Policy) -> str:

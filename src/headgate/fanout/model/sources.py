@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.model import payload
 from headgate.errors import (
     DefinitionError,
@@ -210,7 +210,7 @@ def read_items(source: dict[str, Any], piece: Piece, places: Sequence[int]) -> l
     if piece.input.startswith("["):
         items = msgspec.json.decode(piece.input)
     else:
-        items = _read_file(shapes.from_json(piece.input, _FileInput))
+        items = _read_file(typed_decode.from_json(piece.input, _FileInput))
     if isinstance(items, bytes):
         return [items]
     return [items[place - piece.start] for place in places]
@@ -220,7 +220,7 @@ def check_input(input: str | None) -> None:
     """Raise `NotFoundError` if what a chunk is to read is gone or has changed since it was split."""
     if input is None or input.startswith("["):
         return
-    stretch = shapes.from_json(input, _FileInput)
+    stretch = typed_decode.from_json(input, _FileInput)
     mark = file_mark(Path(stretch.path))
     if mark != stretch.mark:
         raise NotFoundError(f"input {stretch.path}: it has changed since it was split; split it again as a new fan-out")

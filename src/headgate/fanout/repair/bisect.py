@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import ConflictError, CorruptionError, NotFoundError, OutcomeUnknownError, UserError
 from headgate.fanout.core.attempts import moved_to, placed
@@ -186,7 +186,7 @@ def _range_piece(source: dict[str, Any], start: int, end: int) -> Piece:
 
 def _list_halves(chunk: Chunk, middle: int) -> tuple[Piece, Piece]:
     # Raw: each item stays as it was written, to the last digit.
-    items = shapes.from_json(chunk.input or "[]", list[Raw])
+    items = typed_decode.from_json(chunk.input or "[]", list[Raw])
     if len(items) != chunk.items:
         raise CorruptionError(
             f"chunk {chunk.chunk_id} of {chunk.run_id}: it has {chunk.items} items, and its input {len(items)}"

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.auth.audit_entry import AuditEntry
 from headgate.errors import CorruptionError, InvalidPayloadError, SignatureError
 from headgate.health.model.timestamps import instant
@@ -120,7 +120,7 @@ def head_of(row: Item | None, chain: int, keyring: Keyring) -> Head:
         return Head(chain)
     try:
         sealed = keyring.decrypt(str(row.get("seal")), context=_context(chain))
-        head = shapes.convert({name: row.get(name) for name in Head.__struct_fields__}, Head)
+        head = typed_decode.convert({name: row.get(name) for name in Head.__struct_fields__}, Head)
     except (SignatureError, msgspec.ValidationError) as exc:
         raise CorruptionError(
             f"audit chain {chain}: its head was altered ({exc}); nothing more is added to it until "
@@ -137,7 +137,7 @@ def head_of(row: Item | None, chain: int, keyring: Keyring) -> Head:
 def read_record(row: Item) -> Record:
     """Return the entry that a row holds. Raises `CorruptionError` if it is not one."""
     try:
-        return shapes.convert({name: value for name, value in row.items() if name not in _KEYS}, _Strict)
+        return typed_decode.convert({name: value for name, value in row.items() if name not in _KEYS}, _Strict)
     except msgspec.ValidationError as exc:
         raise CorruptionError(f"audit entry {row.get('PK')} {row.get('SK')}: not as it was written ({exc})") from exc
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import CursorError, InvalidPayloadError, SignatureError
 from headgate.health.audit.hash_chain import CHAINS, Record, read_record
 from headgate.store.catalogue.tables import AUDIT
@@ -124,7 +124,7 @@ class Merge:
 
     def _resumed(self, question: str, cursor: str) -> tuple[int, ...]:
         try:
-            place = shapes.from_json(self._keyring.verify(Purpose.CURSOR, cursor), _Place)
+            place = typed_decode.from_json(self._keyring.verify(Purpose.CURSOR, cursor), _Place)
         except (SignatureError, msgspec.DecodeError) as exc:
             raise CursorError(f"{exc}; start again without a cursor") from exc
         if place.question != question or len(place.below) != CHAINS:

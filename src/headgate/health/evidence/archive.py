@@ -32,7 +32,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import CorruptionError, HeadgateError
 from headgate.health.evidence.limits import Stats
@@ -234,7 +234,7 @@ def spooled_lines(row: Item) -> Iterator[Line]:
     """Go through the evidence of a row of the spool. Raises `CorruptionError` if the row is damaged."""
     try:
         for body in zlib.decompress(row["body"]).split(b"\n"):
-            yield Line(shapes.from_json(body, _Identified).evidence_id, body)
+            yield Line(typed_decode.from_json(body, _Identified).evidence_id, body)
     except (zlib.error, msgspec.DecodeError) as exc:
         raise CorruptionError(f"spooled evidence {_key(row)}: it is damaged ({exc}); restore a backup") from exc
 
@@ -268,6 +268,6 @@ def _picked(content: bytes, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
     needles = [each.encode() for each in wanted]
     for body in content.split(b"\n"):
         if any(needle in body for needle in needles):
-            found = shapes.from_json(body, _Identified).evidence_id
+            found = typed_decode.from_json(body, _Identified).evidence_id
             if found in wanted:
                 yield found, body

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import CorruptionError, InvalidIdError, InvalidPayloadError
 from headgate.health.model import enums as vocabulary
 from headgate.health.model.enums import Confidence
@@ -211,7 +211,7 @@ def line_of(evidence: Evidence, made_id: str, now_ms: int) -> bytes:
 def evidence_of(row: Mapping[str, Any]) -> Evidence:
     """Return the evidence that a row holds. Raises `CorruptionError` if it holds none."""
     try:
-        found = shapes.convert(row, Evidence)
+        found = typed_decode.convert(row, Evidence)
     except msgspec.ValidationError as exc:
         raise CorruptionError(f"evidence {row.get('evidence_id')!r}: its row is not evidence: {exc}") from exc
     if PIN_MARK not in row:
@@ -267,7 +267,7 @@ def checked(given: Mapping[str, Any]) -> Evidence:
     Raises `InvalidPayloadError` or `InvalidIdError`.
     """
     try:
-        evidence = shapes.convert(given, Evidence)
+        evidence = typed_decode.convert(given, Evidence)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"evidence {str(given.get('evidence_id', ''))[:_SHOWN_MAX]!r}: {exc}") from exc
     if evidence.evidence_id:
@@ -335,7 +335,7 @@ def _gate(given: object) -> dict[str, Any]:
     if details is not None and not isinstance(details, str):
         part["details"] = _as_json(details)
     try:
-        shapes.convert(part, Gate)
+        typed_decode.convert(part, Gate)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"evidence: validation.gates: {exc}") from exc
     return part

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.auth.audit_entry import AuditEntry, AuditLog
 from headgate.clock import Clock
 from headgate.errors import (
@@ -63,7 +63,7 @@ class Flags:
     def ls(self) -> list[Flag]:
         """Return all flags, by name."""
         page = self._store.query(Query(table=CONTROL, partition=_PARTITION, limit=ALL_MAX, consistent=True))
-        return [shapes.convert(row, Flag) for row in page.items]
+        return [typed_decode.convert(row, Flag) for row in page.items]
 
     def put(self, name: str, *, is_on: bool, actor: str, reason: str, expected_version: int = ANY_VERSION) -> Flag:
         """Set a flag. As it is already, nothing changes.
@@ -102,7 +102,7 @@ class Flags:
 
     def _find(self, name: str) -> Flag | None:
         row = self._store.get(CONTROL, _key(name), consistent=True)
-        return None if row is None else shapes.convert(row, Flag)
+        return None if row is None else typed_decode.convert(row, Flag)
 
 
 def _key(name: str) -> Key:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.auth.audit_entry import AuditEntry, AuditLog
 from headgate.clock import Clock
 from headgate.errors import InvalidPayloadError, NotFoundError
@@ -127,4 +127,4 @@ def overrides_query(dataset_urn: str) -> Query:
 
 def override_of(row: Mapping[str, Any]) -> Override:
     """Return the override that a row stands for."""
-    return shapes.convert({name: value for name, value in row.items() if name in _FIELDS}, Override)
+    return typed_decode.convert({name: value for name, value in row.items() if name in _FIELDS}, Override)

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.health.incidents.decisions import REOPEN_MS
 from headgate.health.model import timestamps as moments
 from headgate.health.model.incidents import Incident
@@ -74,7 +74,7 @@ def incident_row(incident: Incident, sealer: Sealer) -> Item:
 def incident_of(row: Mapping[str, Any], sealer: Sealer) -> Incident:
     """Return the incident that a row stands for."""
     opened = sealer.open(dict(row))
-    return shapes.convert({name: value for name, value in opened.items() if name in _FIELDS}, Incident)
+    return typed_decode.convert({name: value for name, value in opened.items() if name in _FIELDS}, Incident)
 
 
 def incident_put(incident: Incident, sealer: Sealer, *, replaces: int | None = None) -> Put:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import InvalidPayloadError, PayloadTooLargeError
 from headgate.health.model import timestamps as moments
 
@@ -193,8 +193,8 @@ def _read(body: bytes, kind: type[_A], name: str, versions: Collection[int]) -> 
         raise PayloadTooLargeError(f"dbt {name}: {len(body):,} bytes, and {ARTIFACT_BYTES_MAX:,} are accepted")
     try:
         # The version first: what is wrong in a form that is not known is of no interest.
-        _check_version(shapes.from_json(body, _Head).metadata.dbt_schema_version, name, versions)
-        found = shapes.from_json(body, kind)
+        _check_version(typed_decode.from_json(body, _Head).metadata.dbt_schema_version, name, versions)
+        found = typed_decode.from_json(body, kind)
     except _ERRORS as exc:
         raise InvalidPayloadError(f"dbt {name}: {str(exc)[:300]}") from exc
     moments.moment(found.metadata.generated_at, field="metadata.generated_at")

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct, field
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.health.ingest.effects import Oddity
 
 _F = TypeVar("_F", bound="Facet")
@@ -215,7 +215,7 @@ class Facets:
         if raw is None or bytes(raw) == b"null":
             return None
         try:
-            found = shapes.from_json(raw, kind)
+            found = typed_decode.from_json(raw, kind)
         except _ERRORS as exc:
             if len(self._oddities) < ODDITIES_MAX:
                 self._oddities.append(Oddity(f"{self._where}.{name}", str(exc)[:200]))

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.health.ingest.effects import RunState, SpecUpdate
 from headgate.health.lineage.specs import EDGES_MAX, LineageSpec
 from headgate.health.model.enums import Confidence, EntityType
@@ -103,7 +103,7 @@ def dump(run: RunLineage) -> dict[str, object]:
 
 
 def load(item: dict[str, object]) -> RunLineage:
-    return shapes.convert(item, RunLineage)
+    return typed_decode.convert(item, RunLineage)
 
 
 def _union(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:

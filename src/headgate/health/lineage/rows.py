@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.health.lineage.manifests import Manifest, Mention, Pending, confidences
 from headgate.health.lineage.specs import EdgeKind, LineageSpec
 from headgate.health.model.enums import Confidence, EntityType
@@ -130,7 +130,7 @@ def commit_item(commit: str, spec: LineageSpec, now_seconds: int) -> Item:
 
 
 def spec_of(item: Item) -> LineageSpec:
-    return shapes.convert(item, LineageSpec)
+    return typed_decode.convert(item, LineageSpec)
 
 
 # Manifests.
@@ -166,8 +166,8 @@ def manifest_of(item: Item) -> Manifest:
         producer_type=EntityType(item["producer_type"]),
         version=item["version"],
         complete_at=item["complete_at"],
-        mentions=shapes.convert(item["mentions"], tuple[Mention, ...]),
-        pending=None if pending is None else shapes.convert(pending, Pending),
+        mentions=typed_decode.convert(item["mentions"], tuple[Mention, ...]),
+        pending=None if pending is None else typed_decode.convert(pending, Pending),
         done=item.get("done", 0),
     )
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import CursorError, InvalidItemError, SignatureError
 from headgate.store.keyring import Keyring, Purpose
 from headgate.store.model.requests import Page, Query, Range, Sort
@@ -147,7 +147,7 @@ class MergedPages:
         if cursor is None:
             return None
         try:
-            read = shapes.from_json(self._keyring.verify(Purpose.CURSOR, cursor), _Cursor)
+            read = typed_decode.from_json(self._keyring.verify(Purpose.CURSOR, cursor), _Cursor)
         except (SignatureError, msgspec.DecodeError) as exc:
             raise CursorError(f"{exc}; start again without a cursor") from exc
         if read.shape != shape:

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import ConflictError, IllegalTransitionError, StoreBusyError
 from headgate.health.regions.regions import Fence, Lease, WriterLease
@@ -226,7 +226,7 @@ def read_state(authority: Store, home: str) -> FailoverState:
     row = authority.get(CONTROL, _STATE_KEY, consistent=True)
     if row is None:
         return FailoverState(home=home, active=home)
-    return shapes.convert({name: row[name] for name in row if name not in CONTROL.key_names}, FailoverState)
+    return typed_decode.convert({name: row[name] for name in row if name not in CONTROL.key_names}, FailoverState)
 
 
 class Failover:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.auth.audit_entry import AuditEntry, AuditLog
 from headgate.clock import Clock
 from headgate.errors import ConflictError, DatasetNotFoundError, InvalidPayloadError, NotFoundError, StoreBusyError
@@ -102,14 +102,14 @@ class Names:
                     consistent=True,
                 )
             )
-            found += [shapes.convert(item, Alias) for item in page.items]
+            found += [typed_decode.convert(item, Alias) for item in page.items]
             cursor = page.cursor
             if cursor is None:
                 return sorted(found, key=lambda alias: (alias.namespace, alias.name))
 
     def _read(self, key: Key) -> Alias | None:
         item = self._store.get(DATASET_REGISTRY, key, consistent=True)
-        return None if item is None else shapes.convert(item, Alias)
+        return None if item is None else typed_decode.convert(item, Alias)
 
     def _commit(self, alias: Alias, held: Alias | None) -> bool:
         """Try once. Returns False if someone else was faster."""

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.health.model.datasets import Dataset
 from headgate.health.model.enums import Tier
@@ -104,7 +104,7 @@ class LastKnown:
         if self._path is None:
             return
         try:
-            saved = shapes.from_msgpack(self._path.read_bytes(), _Saved)
+            saved = typed_decode.from_msgpack(self._path.read_bytes(), _Saved)
         except (OSError, msgspec.DecodeError):
             # There is none yet, or a crash of the machine left half of one: then nothing is known, as at first.
             return

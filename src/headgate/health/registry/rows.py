@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import CorruptionError, InvalidPayloadError
 from headgate.health.model import enums as vocabulary
 from headgate.health.model.datasets import Dataset, DatasetSpec, DatasetStatus
@@ -187,7 +187,7 @@ def read_spec(given: Mapping[str, Any]) -> DatasetSpec:
     if "tier" in fields:
         fields["tier"] = vocabulary.tier(fields["tier"])
     try:
-        spec = shapes.convert(fields, DatasetSpec)
+        spec = typed_decode.convert(fields, DatasetSpec)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"dataset: {exc}") from exc
     if not spec.owner_team.strip():
@@ -222,6 +222,6 @@ def alias_name(urn: str) -> str | None:
 
 def _converted(item: Item, shape: type[Any]) -> Any:  # noqa: ANN401 - as the caller says
     try:
-        return shapes.convert(item, shape)
+        return typed_decode.convert(item, shape)
     except msgspec.ValidationError as exc:
         raise CorruptionError(f"row {item.get('PK')} {item.get('SK')}: not as it was written ({exc})") from exc

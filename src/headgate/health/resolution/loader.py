@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import CorruptionError, TransientError
 from headgate.health.resolution.matcher import Matcher
@@ -155,7 +155,7 @@ class RuleBook:
 
 def rule_set_of(item: Item | None) -> RuleSet:
     """Return what the row of all rules says."""
-    return RuleSet() if item is None else shapes.convert(item, RuleSet)
+    return RuleSet() if item is None else typed_decode.convert(item, RuleSet)
 
 
 def rule_set_item(rules: RuleSet) -> Item:

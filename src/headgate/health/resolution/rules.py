@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.model import payload
 from headgate.errors import CorruptionError, InvalidIdError, InvalidPayloadError
 from headgate.health.model.timestamps import milliseconds, moment
@@ -197,7 +197,7 @@ def read_rule(given: Mapping[str, Any]) -> RuleSpec:
         )
     fields = {name: value for name, value in given.items() if value is not None}
     try:
-        return checked(shapes.convert(fields, RuleSpec))
+        return checked(typed_decode.convert(fields, RuleSpec))
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"rule: {exc}") from exc
 
@@ -239,7 +239,7 @@ def reference_items(rule: Rule) -> list[Item]:
 def rule_of(item: Item) -> Rule:
     """Return the rule that a row holds. Raises `CorruptionError`."""
     try:
-        return shapes.convert({name: value for name, value in item.items() if value is not None}, Rule)
+        return typed_decode.convert({name: value for name, value in item.items() if value is not None}, Rule)
     except msgspec.ValidationError as exc:
         raise CorruptionError(f"row {item.get('PK')} {item.get('SK')}: not a rule ({exc})") from exc
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, StoreBusyError
 from headgate.health.lineage.specs import entity_id
@@ -146,4 +146,4 @@ def _row(key: Key, producer: TopicProducer) -> Item:
 
 
 def _producer(row: Item) -> TopicProducer:
-    return shapes.convert(row, TopicProducer)
+    return typed_decode.convert(row, TopicProducer)

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, NotFoundError, StoreBusyError, VersionConflictError
 from headgate.health.model.timestamps import instant
@@ -49,13 +49,13 @@ class Baselines:
         row = self._store.get(CONTROL, _key(urn, metric), consistent=True)
         if row is None:
             raise NotFoundError(f"baseline {metric} of {urn}: nobody has worked it out yet")
-        return shapes.convert(row, Baseline)
+        return typed_decode.convert(row, Baseline)
 
     def of(self, urn: str) -> list[Baseline]:
         """Return the baselines of a dataset, by metric."""
         partition = f"BASELINE#{dataset_urn(urn)}"
         page = self._store.query(Query(table=CONTROL, partition=partition, limit=OF_DATASET_MAX, consistent=True))
-        return [shapes.convert(row, Baseline) for row in page.items]
+        return [typed_decode.convert(row, Baseline) for row in page.items]
 
     def put(
         self,
@@ -76,7 +76,7 @@ class Baselines:
         said = _checked(baseline_value, stddev, sample_count)
         for _ in range(ATTEMPTS_MAX):
             row = self._store.get(CONTROL, key, consistent=True)
-            held = None if row is None else shapes.convert(row, Baseline)
+            held = None if row is None else typed_decode.convert(row, Baseline)
             if held is not None and said == (held.baseline_value, held.stddev, held.sample_count):
                 return held
             version = 0 if held is None else held.version

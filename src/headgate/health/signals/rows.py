@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import CorruptionError
 from headgate.health.model.enums import Confidence, SignalState, Tier
 from headgate.health.model.signals import Metrics, Producer, Signal, SignalValue, Snapshot
@@ -224,7 +224,7 @@ def _history_row(signal: Signal, version: int, now_seconds: int) -> Item:
 
 def snapshot_of(row: Mapping[str, Any]) -> Snapshot:
     """Return the transition that a row of the history stands for."""
-    return shapes.convert({key: value for key, value in row.items() if key in _SNAPSHOT}, Snapshot)
+    return typed_decode.convert({key: value for key, value in row.items() if key in _SNAPSHOT}, Snapshot)
 
 
 _SNAPSHOT: Final = frozenset(field.name for field in msgspec.structs.fields(Snapshot))

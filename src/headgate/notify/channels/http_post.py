@@ -15,7 +15,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
 from headgate.durable.bus.forwarding import CONNECT_SECONDS, _CheckedNetwork, _Deadline
@@ -122,7 +122,7 @@ def _read(response: httpcore.Response) -> bytes:
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = shapes.from_json(body, dict[str, Any])
+        found: dict[str, Any] = typed_decode.from_json(body, dict[str, Any])
     except msgspec.DecodeError:
         return {}
     return found

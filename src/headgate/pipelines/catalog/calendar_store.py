@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.model.records import instant
 from headgate.errors import ConflictError, CorruptionError, InvalidIdError, NotFoundError, VersionConflictError
@@ -182,7 +182,7 @@ def _attributes(calendar: StoredCalendar) -> dict[str, Any]:
 
 def _calendar(item: Item) -> StoredCalendar:
     try:
-        return shapes.convert(
+        return typed_decode.convert(
             {name: item[name] for name in StoredCalendar.__struct_fields__ if name in item}, StoredCalendar
         )
     except msgspec.ValidationError as exc:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import CorruptionError, UserError
 from headgate.pipelines.authoring.loader import load_pipeline
 from headgate.pipelines.definition.model import Pipeline
@@ -120,7 +120,7 @@ def id_of(item: Item) -> str:
 def dependent_of(item: Item) -> Dependent:
     """Return what a row of a dependency says. Raises `CorruptionError`."""
     try:
-        return shapes.convert(
+        return typed_decode.convert(
             {name: item.get(name) for name in ("pipeline_id", "upstream_id", "dependencies")}, Dependent
         )
     except msgspec.ValidationError as exc:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Struct
 from msgspec.structs import FieldInfo
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.model import duration
 from headgate.durable.model.duration import Seconds, from_json_type
 from headgate.errors import InvalidPayloadError
@@ -38,7 +38,7 @@ def decode(text: str | bytes) -> Pipeline:
     except msgspec.MsgspecError as exc:
         raise InvalidPayloadError(f"definition: it is not that of a pipeline: {exc}; validate it") from exc
     try:
-        return shapes.convert(_renamed(earlier), Pipeline, dec_hook=from_json_type)
+        return typed_decode.convert(_renamed(earlier), Pipeline, dec_hook=from_json_type)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"definition: it is not that of a pipeline: {exc}; validate it") from exc
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import InvalidPayloadError
 from headgate.pipelines.definition.model import Json
 from headgate.pipelines.enums import Cause, FailureCategory, JobEvent, RunStatus
@@ -58,7 +58,7 @@ class Call(Struct, frozen=True, kw_only=True, rename="camel"):
 def read_call(event: dict[str, Any]) -> Call:
     """Return a call. Raises `InvalidPayloadError` that names the field."""
     try:
-        return shapes.convert(event, Call)
+        return typed_decode.convert(event, Call)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"a call of the lifecycle: {exc}; see deploy/statemachine.asl.json") from exc
 

@@ -14,7 +14,7 @@ from graphql import ExecutionResult, create_source_event_stream
 from litestar import Request, Response
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.auth.principals import Principal
 from headgate.errors import (
     DeadlineExceededError,
@@ -204,7 +204,7 @@ def _from_body(content: bytes) -> Asked:
     if len(content) > BODY_BYTES_MAX:
         raise QueryLimitError(f"the body is {len(content):,} bytes: send at most {BODY_BYTES_MAX:,}")
     try:
-        body = shapes.from_json(content, Body)
+        body = typed_decode.from_json(content, Body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidPayloadError(f"body: {exc}; send an object with query, variables and operationName") from exc
     return Asked(body.query, body.variables or {}, body.operation_name or None)
@@ -216,7 +216,7 @@ def _from_query(raw: bytes) -> Asked:
         given = dict(pairs)
         if len(given) != len(pairs):
             raise InvalidPayloadError("query: an argument is given twice")
-        variables = shapes.from_json(given.get("variables") or "{}", dict[str, Any] | None)
+        variables = typed_decode.from_json(given.get("variables") or "{}", dict[str, Any] | None)
     except (ValueError, msgspec.DecodeError, RecursionError) as exc:
         raise InvalidPayloadError(f"query: {exc}; give query, variables as JSON, and operationName") from exc
     if "query" not in given:

@@ -17,7 +17,7 @@ import strawberry
 from msgspec import Struct
 from strawberry import UNSET
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import CursorError, QueryLimitError
 from headgate.health.incidents.listing import IncidentFilter
 from headgate.health.model import urns
@@ -96,7 +96,7 @@ def _read(text: str | None) -> _Cursor:
     try:
         if len(text) > CURSOR_LENGTH_MAX:
             raise ValueError(text)
-        return shapes.from_json(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), _Cursor)
+        return typed_decode.from_json(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), _Cursor)
     except (ValueError, msgspec.DecodeError) as exc:
         raise CursorError("after: not a cursor that was given out here; start again without one") from exc
 

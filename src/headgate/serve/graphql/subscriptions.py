@@ -13,7 +13,7 @@ import strawberry
 from msgspec import Struct
 from strawberry import UNSET
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.auth.principals import Principal
 from headgate.auth.roles import Permission
 from headgate.durable.bus.event_log import StoredEvent
@@ -168,5 +168,5 @@ def _read(events: list[StoredEvent], shape: type[N]) -> list[N]:
     found = []
     for each in events:
         with suppress(msgspec.ValidationError):
-            found.append(shapes.convert(each.event.data, shape))
+            found.append(typed_decode.convert(each.event.data, shape))
     return found

@@ -22,7 +22,7 @@ from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.auth.principals import LOCAL, Principal, require
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
@@ -300,7 +300,7 @@ def _query(raw: bytes, kind: type[Q]) -> Q:
         else:
             given[name] = value
     try:
-        return shapes.convert(given, kind, strict=False)
+        return typed_decode.convert(given, kind, strict=False)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"query: {exc}") from exc
 
@@ -311,7 +311,7 @@ def _is_list(kind: object) -> bool:
 
 def _body(content: bytes, kind: type[B]) -> B:
     try:
-        return shapes.from_json(content.strip() or b"{}", kind)
+        return typed_decode.from_json(content.strip() or b"{}", kind)
     except _JSON_ERRORS as exc:
         raise InvalidPayloadError(f"body: {exc}") from exc
 

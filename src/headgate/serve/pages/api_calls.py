@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.auth.principals import Principal, may
 from headgate.auth.roles import Permission
 from headgate.durable.bus.bus import Bus
@@ -109,7 +109,7 @@ class Asking:
             named["dataset_urn"] = self.health.registered(named["dataset_urn"])
         assert operation.rule is not None
         given = convert(query or {}, operation.query)
-        sent = None if operation.body is None else shapes.convert(body or {}, operation.body)
+        sent = None if operation.body is None else typed_decode.convert(body or {}, operation.body)
         known = operation.rule.admit(self._principal, {"path": named, "query": given, "body": sent})
         answer = operation.run(Call(named, given, sent, {}, b"", known))
         assert isinstance(answer, Answer)
@@ -146,7 +146,7 @@ class Asking:
 
 def convert(given: Mapping[str, Any], kind: type[msgspec.Struct]) -> Any:  # noqa: ANN401 - of the given kind
     """Return a query as an operation takes it. Raises `msgspec.ValidationError`."""
-    return shapes.convert(dict(given), kind, strict=False)
+    return typed_decode.convert(dict(given), kind, strict=False)
 
 
 def twin(path: str, query: Mapping[str, Any] | None = None) -> str:

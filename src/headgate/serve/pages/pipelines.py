@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.model.duration import from_json_type
 from headgate.errors import NotFoundError
 from headgate.health.model.timestamps import instant
@@ -187,7 +187,7 @@ def _listed(
 
 
 def _pipeline(shown: Mapping[str, Any]) -> Pipeline:
-    return shapes.convert(shown["definition"], Pipeline, dec_hook=from_json_type)
+    return typed_decode.convert(shown["definition"], Pipeline, dec_hook=from_json_type)
 
 
 def _fits(pipeline: Pipeline, filters: Mapping[str, str]) -> bool:

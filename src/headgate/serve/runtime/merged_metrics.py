@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Metric
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 
 _ADDED: Final = frozenset({"counter", "histogram"})
 _WORSE: Final = "circuit_breaker_state"
@@ -37,7 +37,7 @@ def packed(registry: CollectorRegistry) -> bytes:
 
 def unpacked(content: bytes) -> list[Counted]:
     """Return what another process has counted. Raises `msgspec.DecodeError`."""
-    return shapes.from_msgpack(content, list[Counted])
+    return typed_decode.from_msgpack(content, list[Counted])
 
 
 class Summed(CollectorRegistry):

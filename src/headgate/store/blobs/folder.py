@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from headgate.errors import NotFoundError, StoreFullError, StoreIOError, UserError
+from headgate.store.durable_files import sync_folder, write_private
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]*(/[A-Za-z0-9_=-][A-Za-z0-9_.=-]*)*")
 
@@ -43,11 +44,7 @@ class FolderBlobs:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             _make_folder(path.parent)
-            # Payloads may be confidential: for the owner alone, whatever the folder around them allows.
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            write_private(draft, content)
             draft.replace(path)
             # The name is durable only once its folder is: a row may point to it the moment we return.
             sync_folder(path.parent)
@@ -104,12 +101,3 @@ def _make_folder(folder: Path) -> None:
     _make_folder(folder.parent)
     folder.mkdir(mode=0o700, exist_ok=True)
     sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, as syncing a file does for its content."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

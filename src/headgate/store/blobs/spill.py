@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import CorruptionError, InvalidItemError, NotFoundError
 from headgate.store.blobs.folder import Blobs
@@ -169,7 +169,7 @@ def _split(name: str, content: bytes) -> tuple[_Header, bytes]:
     if hashlib.sha256(content).hexdigest() != name.rpartition("/")[2]:
         raise CorruptionError(f"blob {name}: its content does not match its digest; restore it from a backup")
     head, _, body = content.partition(b"\n")
-    return shapes.from_json(head, _Header), body
+    return typed_decode.from_json(head, _Header), body
 
 
 def _may_be_large(value: object) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import FatalError, InvalidItemError, StoreBusyError, TransientError
 from headgate.store.cache.keys import Group, Key, Kind, is_group, kind_of
@@ -397,7 +397,7 @@ class Cache:
 
 @cache
 def _decoder(shape: Any) -> msgspec.msgpack.Decoder[Any]:  # noqa: ANN401 - any type is a shape
-    return shapes.msgpack_decoder(shape)
+    return typed_decode.msgpack_decoder(shape)
 
 
 def _cached(entry: Entry, layer: Layer, now: float, *, stale: bool = False) -> Cached[Any]:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import InvalidItemError, SettingsError, TransientError
 from headgate.store.cache.keys import Group, Key, group_of, is_group, kind_of
@@ -274,7 +274,7 @@ class RedisLayer:
             connected()
         elif message["type"] == "message":
             try:
-                sent = shapes.from_json(message["data"], _Message)
+                sent = typed_decode.from_json(message["data"], _Message)
                 target = Key(sent.target)
                 kind_of(target)
             except (msgspec.DecodeError, InvalidItemError):

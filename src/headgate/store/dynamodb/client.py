@@ -28,7 +28,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import (
     HeadgateError,
@@ -281,7 +281,7 @@ def _check_answer(response_dict: Mapping[str, Any], **_: object) -> None:
             raise ResponseParserError("the answer does not match its checksum")
     elif response_dict["status_code"] < 300:
         try:
-            shapes.from_json(body, dict[str, msgspec.Raw])
+            typed_decode.from_json(body, dict[str, msgspec.Raw])
         except msgspec.DecodeError as exc:
             raise ResponseParserError(f"the answer is damaged: {exc}") from exc
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import (
     ConflictError,
@@ -285,7 +285,7 @@ def dump_position(position: Position) -> str:
 def load_position(table: Table, text: str) -> Position:
     """Return the position that `text` stands for. Raises `InvalidItemError` for anything `changes` did not give out."""
     try:
-        return shapes.from_json(text, Position)
+        return typed_decode.from_json(text, Position)
     except (msgspec.DecodeError, TypeError, UnicodeEncodeError) as exc:
         raise InvalidItemError(f"stream of {table.name}: {text!r} is not a position that `changes` gave out") from exc
 

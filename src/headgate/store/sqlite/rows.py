@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.store.model.conditions import VERSION
 from headgate.store.model.requests import Query, Range, Sort
 from headgate.store.model.schema import Key, Table
@@ -231,7 +231,7 @@ class TableRows:
 def _placing_decoder(attributes: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
     """Return a decoder that looks at those attributes alone. A process may open many stores of the same tables."""
     shape = msgspec.defstruct("Placing", [(name, Any, None) for name in attributes])
-    return shapes.json_decoder(shape)
+    return typed_decode.json_decoder(shape)
 
 
 def _where_present(columns: list[str]) -> str:

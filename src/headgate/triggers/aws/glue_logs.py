@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.triggers.aws.clients import error_code
 from headgate.triggers.contract import JobState, Polled, failed, shown
 from headgate.triggers.failure_patterns import category_of
@@ -109,7 +109,7 @@ def log4j_error(messages: Iterable[str]) -> str | None:
 def _reason_in(message: str) -> str:
     start = message.find("{")
     try:
-        said = shapes.from_json(message[start:].encode(), dict[str, Any]) if start >= 0 else {}
+        said = typed_decode.from_json(message[start:].encode(), dict[str, Any]) if start >= 0 else {}
     except msgspec.DecodeError:
         said = {}
     reason = said.get("Failure Reason") or said.get("failureReason") or message

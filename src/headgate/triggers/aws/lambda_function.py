@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.model.duration import Seconds
 from headgate.triggers.aws.clients import AwsClients, aws_call
 from headgate.triggers.config import Config, between, check_name
@@ -108,7 +108,7 @@ def _context(job: Job[LambdaConfig]) -> str:
 def failure_of(what: str, said: str) -> TriggerFailedError:
     """Return the error that a function which failed comes to, by the payload it was answered with."""
     try:
-        answer = shapes.from_json(said.encode(), dict[str, Any])
+        answer = typed_decode.from_json(said.encode(), dict[str, Any])
     except msgspec.DecodeError:
         answer = {}
     error, message = str(answer.get("errorType") or ""), str(answer.get("errorMessage") or "")

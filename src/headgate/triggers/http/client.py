@@ -16,7 +16,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations, Resolve, system_resolve
 from headgate.durable.bus.forwarding import _CheckedNetwork, _Deadline
@@ -67,7 +67,7 @@ class Answer(Struct, frozen=True):
     def object(self) -> dict[str, Any]:
         """Return the body as a JSON object. Raises `TriggerFailedError` for anything else."""
         try:
-            return shapes.from_json(self.body, dict[str, Any])
+            return typed_decode.from_json(self.body, dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise TriggerFailedError(
                 f"{self.where}: answered {self.status} with what is not a JSON object; is it the right address?",

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.triggers.contract import FailureCategory
 
 T = TypeVar("T")
@@ -116,6 +116,6 @@ def _write(path: Path, value: Struct, *, is_synced: bool) -> None:
 
 def _read(path: Path, kind: type[T]) -> T | None:
     try:
-        return shapes.from_json(path.read_bytes(), kind)
+        return typed_decode.from_json(path.read_bytes(), kind)
     except FileNotFoundError:
         return None

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.asl.executions import MACHINE_TAG, Description, ExecutionStatus, execution_id_of
 from headgate.asl.graph.render import Form
 from headgate.asl.machines import StoredMachine
@@ -52,13 +52,13 @@ class GivenDefinition(Struct, forbid_unknown_fields=True):
         """Return what a body gives. Raises `InvalidPayloadError` for what is neither form."""
         try:
             # As text, and not as values: a name that stands twice is to be seen by who checks the definition.
-            members = shapes.from_json(content, dict[str, Raw])
+            members = typed_decode.from_json(content, dict[str, Raw])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return cls(Raw(content))
         if "definition" not in members:
             return cls(Raw(content))
         try:
-            return shapes.from_json(content, cls)
+            return typed_decode.from_json(content, cls)
         except msgspec.DecodeError as exc:
             raise InvalidPayloadError(f"body: {exc}") from exc
 
@@ -67,7 +67,7 @@ class GivenDefinition(Struct, forbid_unknown_fields=True):
         """The definition as it was written. Raises `DefinitionError` if that is no text at all."""
         content = bytes(self.definition)
         try:
-            return shapes.from_json(content, str) if content.startswith(b'"') else content.decode()
+            return typed_decode.from_json(content, str) if content.startswith(b'"') else content.decode()
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             raise DefinitionError(f"definition: it is not text in UTF-8: {exc}") from exc
 

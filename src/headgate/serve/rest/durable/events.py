@@ -14,7 +14,7 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Meta, Raw, Struct
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach
 from headgate.durable.bus import events
@@ -229,10 +229,10 @@ def _given(call: Call[None, NoQuery]) -> list[Event]:
     if "ce-specversion" in call.headers or media_type.startswith("application/cloudevents"):
         return events.from_http(call.headers, call.content)
     try:
-        members = shapes.from_json(call.content, dict[str, Raw])
+        members = typed_decode.from_json(call.content, dict[str, Raw])
         if "specversion" in members:
             return [events.parse(call.content)]
-        body = shapes.from_json(call.content, EmitEvent)
+        body = typed_decode.from_json(call.content, EmitEvent)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidPayloadError(
             f"body: {exc}; send an object with a type, or a CloudEvent as {STRUCTURED_TYPE} or with ce- headers"

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.durable.engine.stuck import STUCK_EVENT
 from headgate.durable.model.duration import optional_seconds
 from headgate.durable.model.history import Status
@@ -69,7 +69,7 @@ class StuckLetters:
     def _since(self) -> dict[str, int]:
         """Return when executions last got stuck, by their ids: the rows do not say it, the events do."""
         told = self._service.bus.tail(None, type=STUCK_EVENT, limit=_EVENTS_MAX)
-        return {shapes.from_json(each.body, _Told).subject: each.accepted_at_ms for each in told}
+        return {typed_decode.from_json(each.body, _Told).subject: each.accepted_at_ms for each in told}
 
 
 def _view(row: Execution, since_ms: int | None) -> StuckView:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import DefinitionError, InvalidPayloadError, NotFoundError
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.model.rows import Policy
@@ -65,7 +65,7 @@ def read_order(content: bytes) -> Asked:
     if given.get("manifest") is not None:
         given = _with_manifest(given)
     try:
-        new = shapes.convert(given, NewFanout)
+        new = typed_decode.convert(given, NewFanout)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"body: {exc}") from exc
     if new.handler is not None and not _HANDLER.fullmatch(new.handler):
@@ -85,7 +85,7 @@ def read_order(content: bytes) -> Asked:
 
 def _object(content: bytes, what: str) -> dict[str, Any]:
     try:
-        return shapes.from_json(content.strip() or b"{}", dict[str, Any])
+        return typed_decode.from_json(content.strip() or b"{}", dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidPayloadError(f"{what}: {exc}") from exc
 
@@ -113,7 +113,7 @@ def _with_manifest(given: dict[str, Any]) -> dict[str, Any]:
     own = {name: value for name, value in given.items() if name != "manifest"}
     try:
         # Alone first, so that whoever has written it is told where the slip is.
-        shapes.convert({"group": "-", **said}, NewFanout)
+        typed_decode.convert({"group": "-", **said}, NewFanout)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"manifest {path}: {exc}") from exc
     return {**kept, **own}

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.auth import rules
 from headgate.auth.principals import Principal, require
 from headgate.auth.roles import Permission
@@ -300,7 +300,9 @@ class _Incidents:
             raise InvalidPayloadError("body: nothing is to be changed; give status, assignee, rca_summary, ticket ...")
         # A summary of the cause takes less than the rest; the route itself asks for the least.
         self._found(call, rules.incident_update(asked))
-        changes = shapes.convert({name: given[name] for name in Changes.__struct_fields__ if name in given}, Changes)
+        changes = typed_decode.convert(
+            {name: given[name] for name in Changes.__struct_fields__ if name in given}, Changes
+        )
 
         def change(version: int | None) -> Incident:
             return self._incidents.change(

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.auth import rules
 from headgate.auth.principals import require
 from headgate.auth.roles import Permission
@@ -314,7 +314,7 @@ class _Events:
 
     def dbt(self, call: Call[None, NoQuery]) -> Answer:
         try:
-            body = shapes.from_json(_content(call, ARTIFACTS_BYTES_MAX), DbtUpload)
+            body = typed_decode.from_json(_content(call, ARTIFACTS_BYTES_MAX), DbtUpload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise InvalidPayloadError(f"body: {exc}") from exc
         report = self._ingestion.dbt(

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.errors import InvalidPayloadError
 from headgate.health.lineage.specs import TTL_SECONDS, LineageSpec
 from headgate.health.model import enums as vocabulary
@@ -48,7 +48,7 @@ class SpecIn(Struct, forbid_unknown_fields=True, kw_only=True):
 def read_spec(given: dict[str, Any], spec_id: str) -> LineageSpec:
     """Return a spec as it is kept. Raises `InvalidPayloadError` naming what is wrong."""
     try:
-        read = shapes.convert(given, SpecIn)
+        read = typed_decode.convert(given, SpecIn)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"spec {spec_id[:80]}: {exc}") from exc
     if read.spec_id not in ("", spec_id):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from headgate import typed_decode as shapes
+from headgate import typed_decode
 from headgate.auth import rules
 from headgate.auth.principals import require
 from headgate.auth.roles import Permission
@@ -208,6 +208,6 @@ def _spec(given: dict[str, Any]) -> RuleSpec:
     if given.get("conditions") is None:
         given = {name: value for name, value in given.items() if name != "conditions"}
     try:
-        return shapes.convert(given, RuleSpec)
+        return typed_decode.convert(given, RuleSpec)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"rule: {exc}") from exc
