@@ -1,1 +1,1 @@
-"""Bootstrap: say here what this part is for."""
+"""Bootstrap: builds the object graph of a process from its settings."""

@@ -1,4 +1,4 @@
-"""Builds health and who may call it around an open store."""
+"""Health bootstrap: builds the health service, API keys, authentication and regions on an open store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from headgate.durable.bus.events import Event
 from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
 from headgate.errors import SettingsError, StoreBusyError, UserError
-from headgate.feedback import subscriber_filter as awaited
+from headgate.feedback import subscriber_filter
 from headgate.health.error_alerts import Alerts
 from headgate.health.evidence.limits import Limits
 from headgate.health.evidence.sampling import Rates, ResultRates
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from headgate.auth.tokens import Tokens
 
 _log = structlog.get_logger("statestore.regions")
-# What the regions share; the audit is one chain in each, and is not merged.
+# The tables that are merged between regions. The audit log is a hash chain per region and is not merged.
 MERGED: Final = (
     SIGNAL_STATE, SIGNAL_HISTORY, INCIDENT_INDEX, DATASET_REGISTRY, DATASET_RESOLUTION, EVIDENCE_CACHE,
     DATASET_WRITERS, DATASET_READERS, COLUMN_WRITERS, COLUMN_READERS,
@@ -80,16 +80,19 @@ MERGED: Final = (
 _ASK_SECONDS: Final = 5.0
 _MOVE_SECONDS: Final = 60.0
 LAST_KNOWN: Final = "last-known-datasets.json"
-# An incident and its signal make two events known in one transaction, beside much else.
-_NEWS_DELIVERIES_MAX: Final = 8
+# An incident and its signal publish two events in one transaction, which has to fit 100 writes.
+_EVENT_DELIVERIES_MAX: Final = 8
 
 
 def announcing(store: Store, bus: Bus) -> Announce:
-    """Return what makes news of health known on a bus: to pipelines only of datasets that one of them depends on."""
+    """Return the function that publishes health events on a bus.
+
+    The pipelines' subscription is skipped for datasets that no pipeline depends on.
+    """
 
     def announce(event: Event, now_ms: int) -> list[Write]:
-        unwanted = (awaited.SUBSCRIPTION,) if awaited.is_in_vain(store, event) else ()
-        return bus.event_writes(event, now_ms, deliveries_max=_NEWS_DELIVERIES_MAX, unwanted=unwanted)
+        unwanted = (subscriber_filter.SUBSCRIPTION,) if subscriber_filter.is_in_vain(store, event) else ()
+        return bus.event_writes(event, now_ms, deliveries_max=_EVENT_DELIVERIES_MAX, unwanted=unwanted)
 
     return announce
 
@@ -104,10 +107,10 @@ def open_health(
     tracing: Tracing | None = None,
     fence: Fence | None = None,
 ) -> HealthService:
-    """Return the health of datasets on an open store, which makes its news known on the bus of a service.
+    """Return the health service on an open store, which publishes its events on the bus of `service`.
 
-    Its calls to the store go through breakers and limiters. `meters` count what happens; failures that come too often
-    are told on the bus. With a `fence`, only the region that is the writer writes.
+    Its store calls go through circuit breakers and rate limiters. `meters` receive its metrics; a high failure rate
+    emits an alert on the bus. With a `fence`, writes are refused unless this region is the writer.
     """
     health, evidence = opened.settings.health, opened.settings.evidence
 
@@ -156,14 +159,14 @@ def open_health(
 
 
 def open_keys(opened: OpenedStore, clock: Clock, health: HealthService) -> ApiKeys:
-    """Return the API keys of an open store."""
+    """Return the API keys of an open store, audited by the health service."""
     return ApiKeys(opened.store, clock, health.ids, health.audit)
 
 
 def issue_first_key(settings: Settings, clock: Clock, principal: str) -> IssuedKey:
-    """Make a key for an administrator in the store that the settings name, which needs no other key.
+    """Create an administrator's API key directly in the store, without another key.
 
-    Raises `InvalidPayloadError` for what is no name, and whatever opening the store raises.
+    Raises `InvalidPayloadError` for an invalid principal name, and the errors of opening the store.
     """
     opened = open_store(settings, clock)
     with closing(opened.store), closing(open_cache(settings, clock)) as cache:
@@ -177,14 +180,14 @@ def issue_first_key(settings: Settings, clock: Clock, principal: str) -> IssuedK
 
 
 class OpenRegion(NamedTuple):
-    """The region of a process: what lets its writes through, and what is to be done all the time."""
+    """The region of a process: its write fence, its background duty and the authority store that holds the lease."""
 
     fence: Fence
     duty: RegionDuty
     authority: Store
 
     def close(self) -> None:
-        """Let go of the authority. The lease runs out by itself, unless another process of the region renews it."""
+        """Close the authority store. The lease expires unless another process of the region renews it."""
         self.fence.leave()
         self.authority.close()
 
@@ -192,9 +195,9 @@ class OpenRegion(NamedTuple):
 def open_region(
     opened: OpenedStore, clock: Clock, service: Service, meters: HealthMeters | None = None
 ) -> OpenRegion | None:
-    """Return the region of this process, which holds the lease from now on if it is to be the writer.
+    """Open the region of this process and acquire the writer lease if it is the active region.
 
-    None if the settings name none. Raises what the authority raises if it cannot be asked.
+    Returns None if no region is configured. Raises the authority store's errors if it cannot be read.
     """
     settings = opened.settings
     name = settings.region.name
@@ -222,15 +225,15 @@ def open_duty(
     keeper: Keeper | None = None,
     tell: Callable[[FailoverState], None] = lambda _state: None,
 ) -> RegionDuty:
-    """Return what watches both regions and moves the writer. Raises `SettingsError` if no regions are named."""
+    """Return the duty that probes both regions and moves the writer. Raises `SettingsError` without regions."""
     chosen = settings.region
     regions = _regions(settings)
     unknown = [each for each in regions if each not in chosen.urls]
     if unknown:
-        raise SettingsError(f"region.urls: it does not say where the server of {unknown[0]} is asked how it is")
+        raise SettingsError(f"region.urls: the URL of region {unknown[0]} is missing; its health is probed there")
     observer = chosen.observer or chosen.name
     if observer is None:
-        raise SettingsError("region.observer: one that watches beside the regions needs a name of its own")
+        raise SettingsError("region.observer: an observer outside the regions needs a name; set region.observer")
     return RegionDuty(
         authority,
         clock,
@@ -248,7 +251,7 @@ def open_failover(
     *,
     tell: Callable[[FailoverState], None] = lambda _state: None,
 ) -> Failover:
-    """Return what moves the writer between the regions of the settings. Raises `SettingsError` if there are none."""
+    """Return the failover that moves the writer between regions. Raises `SettingsError` without regions."""
     command = settings.region.move_command
 
     def told(state: FailoverState) -> None:
@@ -268,7 +271,7 @@ def open_failover(
 def _regions(settings: Settings) -> tuple[str, str]:
     chosen = settings.region
     if chosen.home is None or chosen.standby is None:
-        raise SettingsError("region.home: there are no regions; set region.home, region.standby and where the lease is")
+        raise SettingsError("region.home: no regions are configured; set region.home, region.standby and the authority")
     return chosen.home, chosen.standby
 
 
@@ -282,14 +285,14 @@ def _is_well(urls: Mapping[str, str], region: str) -> bool:
 
 
 def _move_traffic(command: Path | None, region: str) -> None:
-    """Have traffic moved to a region. Raises `StoreBusyError` if that failed: it is tried again at the next look."""
+    """Run the configured command that moves traffic. Raises `StoreBusyError` on failure, so the next check retries."""
     _log.error("initiating_failover", action="region.move", region=region)
     if command is None:
         return
     try:
         subprocess.run([str(command), region], check=True, timeout=_MOVE_SECONDS, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError) as exc:
-        raise StoreBusyError(f"region.move_command {command} {region}: {exc}; it is tried again") from exc
+        raise StoreBusyError(f"region.move_command {command} {region}: {exc}; will be retried") from exc
 
 
 def _moved(state: FailoverState, ids: IdMaker) -> Event:
@@ -312,9 +315,9 @@ def _both(settings: Settings, other: Settings, clock: Clock) -> Iterator[tuple[O
 
 
 def merge_region(settings: Settings, other: Settings, clock: Clock) -> dict[str, int]:
-    """Take the rows of health of another region into this one, and return how many of each table were newer there.
+    """Merge the health rows of another region into this one; return the count of newer rows per table.
 
-    May be done in any order and any number of times. Raises what opening the stores raises.
+    Idempotent and independent of order. Raises the errors of opening the stores.
     """
     taken: dict[str, int] = {}
     with _both(settings, other, clock) as (ours, theirs):
@@ -332,9 +335,9 @@ def merge_region(settings: Settings, other: Settings, clock: Clock) -> dict[str,
 def compare_restored(
     settings: Settings, clock: Clock, table: Table, restored: str, *, ignoring: Sequence[str] = ()
 ) -> tuple[Difference, list[str]]:
-    """Compare a restored copy of a table with the one in use, and return what is wrong with the copy besides.
+    """Compare a restored copy of a table with the table in use; also return the faults of the copy.
 
-    On DynamoDB, what a restore leaves out (expiry, stream, recovery) is switched on in the copy first.
+    On DynamoDB, the TTL, stream and recovery that a restore leaves out are first enabled on the copy.
     """
     with _both(settings, restored_settings(settings, table, restored), clock) as (ours, theirs):
         faults = make_usable(theirs, table)
@@ -342,35 +345,35 @@ def compare_restored(
         return compare(table, *both, ignoring=ignoring), faults
 
 
-def mend_restored(
+def repair_restored(
     settings: Settings, clock: Clock, table: Table, restored: str, keys: Sequence[Key] | None, *, dry_run: bool
 ) -> Mended:
-    """Put items back as they are in a restored copy: those of `keys`, or for None all that differ or are gone."""
+    """Copy items back from a restored table: those of `keys`, or with None all that differ or are missing."""
     with _both(settings, restored_settings(settings, table, restored), clock) as (ours, theirs):
         if keys is None:
             found = compare(table, *(all_items(each, table, clock) for each in (ours, theirs)))
             if found.extra_count > NAMED_MAX or found.differing_count > NAMED_MAX:
-                raise UserError(f"table {table.name}: more than {NAMED_MAX} items differ; put the copy in its place")
+                raise UserError(f"table {table.name}: more than {NAMED_MAX} items differ; swap in the restored table")
             keys = [*found.extra, *found.differing]
         return mend(ours.store, table, keys, lambda key: theirs.store.get(table, key, consistent=True), dry_run=dry_run)
 
 
 def restored_settings(settings: Settings, table: Table, restored: str) -> Settings:
-    """Return the settings of a restored copy: the name of its table, or on SQLite the folder it was restored to.
+    """Return settings that open a restored copy: `restored` is a table name, or on SQLite a home folder.
 
-    Raises `SettingsError` if that cannot be.
+    Raises `SettingsError` if the copy does not exist.
     """
     if settings.store.backend == "sqlite":
         copy = replace(settings, home=Path(restored).expanduser().absolute())
         if not database_path(copy).exists():
-            raise SettingsError(f"--restored {restored}: there is no {DATABASE} in it; name the folder it was put into")
+            raise SettingsError(f"--restored {restored}: no {DATABASE} in this folder; name the restored home folder")
         return copy
     names = swapped(settings.store.table_names, table, restored, prefix=settings.store.table_prefix)
     return replace(settings, store=replace(settings.store, table_names=names))
 
 
 def open_authenticator(settings: Settings, clock: Clock, keys: ApiKeys) -> Authenticator:
-    """Return what says who calls. Raises `SettingsError` if tokens cannot be checked as the settings say."""
+    """Return the authenticator of API keys and OIDC tokens. Raises `SettingsError` for unusable OIDC settings."""
     auth = settings.auth
     return Authenticator(
         keys, _open_tokens(settings, clock), is_required=auth.required, is_behind_proxy=settings.behind_proxy
@@ -381,7 +384,7 @@ def _open_tokens(settings: Settings, clock: Clock) -> Tokens | None:
     auth = settings.auth
     if auth.oidc_issuer is None:
         return None
-    # What fetches keys and checks signatures takes its time to load, and most servers have no issuer.
+    # Imported only with an issuer: the JWT libraries are slow to load.
     from headgate.auth.key_sets import JwksFetcher, KeySet, from_file
     from headgate.auth.tokens import TokenPolicy, Tokens
 

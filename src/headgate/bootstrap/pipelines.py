@@ -1,4 +1,4 @@
-"""Builds pipelines from settings: their functions, triggers, evaluators, alerts, loops and watchdog."""
+"""Pipelines bootstrap: builds the pipeline service with its triggers, evaluators, alerts, feedback and watchdog."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from headgate.durable.model.retry import Retry
 from headgate.durable.sdk.app import App
 from headgate.errors import NotFoundError, SettingsError, TransientError
 from headgate.fanout.service import FanoutService
-from headgate.feedback import definition_lineage, outcomes
-from headgate.feedback import health_listener as health_news
-from headgate.feedback import subscriber_filter as awaited
+from headgate.feedback import definition_lineage, health_listener, outcomes, subscriber_filter
 from headgate.feedback.dataset_gate import DatasetGate
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
@@ -69,13 +67,13 @@ from headgate.triggers.secret_sources import SecretSources
 
 NOTIFY_FILE: Final = "notify.toml"
 ARCHETYPES: Final = "archetypes"
-# Health that is away for a night is told what happened when it comes back: some twelve hours.
-_LOOP_RETRY: Final = Retry(attempts=60, first=1.0, factor=3.0, most=900.0)
+# Feedback to health is retried for about twelve hours, which covers an outage of one night.
+_FEEDBACK_RETRY: Final = Retry(attempts=60, first=1.0, factor=3.0, most=900.0)
 _log = structlog.get_logger(__name__)
 
 
 class OpenPipelines(Struct, frozen=True, kw_only=True):
-    """Pipelines at work on an open store."""
+    """The pipeline service on an open store, with the components around it."""
 
     service: PipelineService
     triggers: TriggerKinds
@@ -104,10 +102,10 @@ def open_pipelines(
     commit: Commit | None = None,
     engine: Engine | None = None,
 ) -> OpenPipelines:
-    """Return the pipelines of an open store, their functions registered with the app. Raises `SettingsError`.
+    """Return the pipelines of an open store, and register their functions with the app. Raises `SettingsError`.
 
-    To be called before the worker of the service starts. `commit` writes down what people do about alerts. `engine`
-    runs the lifecycle, where that is not the service itself.
+    Call it before the worker of the service starts. `commit` audits changes of alerts and mutes. `engine` runs the
+    lifecycle instead of the durable service.
     """
     settings, store = opened.settings, opened.store
     calendars = CalendarStore(store, clock)
@@ -160,7 +158,7 @@ def open_pipelines(
 
 
 def open_engine(settings: Settings, clock: Clock, ids: IdMaker) -> Engine | None:
-    """Return what runs the lifecycle in the place of the durable engine, if the settings name it."""
+    """Return the Step Functions engine of the lifecycle if the settings name a state machine."""
     named = settings.pipelines
     if named.state_machine_arn is None or named.scheduler_role_arn is None:
         return None
@@ -183,7 +181,7 @@ def open_step_functions(
     scheduler_role_arn: str,
     scheduler_group: str,
 ) -> StepFunctions:
-    """Return the lifecycle on Step Functions, with the one-shot schedules that begin it later."""
+    """Return the lifecycle engine on Step Functions, with EventBridge one-shot schedules for delayed starts."""
     one_shots = OneShots(clients.client("scheduler"), role_arn=scheduler_role_arn, group=scheduler_group)
     return StepFunctions(clients.client("stepfunctions"), one_shots, machine_arn=machine_arn, clock=clock, ids=ids)
 
@@ -214,11 +212,11 @@ def _open_evaluators(
 
     def changed(change: BreakerChange) -> None:
         if change.after is BreakerState.OPEN:
-            told = PipelineEvent(name=EventName.EVALUATOR_BREAKER_OPENED, detail={"evaluator": change.name})
-            pipelines.events.tell(told)
+            event = PipelineEvent(name=EventName.EVALUATOR_BREAKER_OPENED, detail={"evaluator": change.name})
+            pipelines.events.tell(event)
 
     def also(result: TraitResult, before: TraitResult | None) -> list[Write]:
-        # Told when it is news: a trait that stays what it was is in its own history.
+        # Only a change of status is an event; unchanged results stay in the trait's own history.
         if before is not None and before.status is result.status:
             return []
         slot = Slot(result.pipeline_id, result.schedule_id, result.date)
@@ -257,12 +255,12 @@ def _evaluator(evaluators: Evaluators, pipelines: PipelineService) -> Any:  # no
             run_id=run.run_id,
         )
         result = evaluators.evaluate_trait(order, pipelines.parts.now())
-        return _told(result, pipelines.parts.now())
+        return _trait_answer(result, pipelines.parts.now())
 
     return evaluate
 
 
-def _told(result: TraitResult, now: datetime) -> Answer:
+def _trait_answer(result: TraitResult, now: datetime) -> Answer:
     at_ms = round(now.timestamp() * 1000)
     return {"type": result.trait_type, "status": result.status_at(at_ms).value, "reason": result.reason_at(at_ms)}
 
@@ -278,16 +276,17 @@ def _is_open(service: AppService, name: str) -> bool:
 
 
 def close_loop(app: App, pipelines: PipelineService, health: HealthService) -> None:
-    """Have what becomes of runs change the health of datasets, and that wake whoever waits for them.
+    """Subscribe the feedback between pipelines and health.
 
-    What definitions say of datasets is brought to the lineage.
+    Run outcomes change the health of datasets, health changes wake waiting runs, and definitions update the lineage.
     """
     lineage = definition_lineage.DefinitionLineage(pipelines, health)
-    told = outcomes.Outcomes(pipelines, health, lineage)
-    woken = health_news.HealthNews(pipelines)
-    app.on_event(*outcomes.TYPES, name="headgate.feedback.outcomes", retry=_LOOP_RETRY)(told.handle)
-    app.on_event(*definition_lineage.TYPES, name="headgate.loop.lineage", retry=_LOOP_RETRY)(lineage.handle)
-    app.on_event(*awaited.TYPES, name=awaited.SUBSCRIPTION, retry=_LOOP_RETRY)(woken.handle)
+    run_outcomes = outcomes.Outcomes(pipelines, health, lineage)
+    listener = health_listener.HealthNews(pipelines)
+    # Subscription names are stored: they keep the package's former name.
+    app.on_event(*outcomes.TYPES, name="headgate.loop.outcomes", retry=_FEEDBACK_RETRY)(run_outcomes.handle)
+    app.on_event(*definition_lineage.TYPES, name="headgate.loop.lineage", retry=_FEEDBACK_RETRY)(lineage.handle)
+    app.on_event(*subscriber_filter.TYPES, name=subscriber_filter.SUBSCRIPTION, retry=_FEEDBACK_RETRY)(listener.handle)
 
 
 # Alerts.
@@ -319,13 +318,13 @@ def _open_alerts(
             return NOBODY
         if pipeline is None:
             return NOBODY
-        said = pipeline.alerts
-        return Audience(owner=pipeline.owner, labels=pipeline.labels, channels=said.channels, mute=said.mute)
+        alerts = pipeline.alerts
+        return Audience(owner=pipeline.owner, labels=pipeline.labels, channels=alerts.channels, mute=alerts.mute)
 
     def ended_by(notice: Notice) -> str:
-        if told := pipelines.stuck.ended_by(notice):
-            return told
-        # A watchdog may find only afterwards that a period was missed which has been made up for.
+        if event_name := pipelines.stuck.ended_by(notice):
+            return event_name
+        # The watchdog may report a missed period after a run has already completed it.
         if notice.event not in CATALOGUE[EventName.PIPELINE_COMPLETED].resolves:
             return ""
         log = pipelines.parts.runs.log(Slot(notice.pipeline_id, notice.schedule_id, notice.date))
@@ -340,7 +339,7 @@ def _open_alerts(
 
 
 def _notify_config(settings: Settings) -> NotifyConfig:
-    """Return how alerts go out: as notify.toml in the home says, or to the console."""
+    """Read notify.toml in the home folder; without it, alerts go to the console."""
     file = settings.home / NOTIFY_FILE
     try:
         text = file.read_text()
@@ -351,24 +350,24 @@ def _notify_config(settings: Settings) -> NotifyConfig:
     try:
         return parse_config(tomllib.loads(text))
     except tomllib.TOMLDecodeError as exc:
-        raise SettingsError(f"{file}: it is not TOML: {exc}; mend it there") from exc
+        raise SettingsError(f"{file}: not valid TOML: {exc}; fix it there") from exc
 
 
 def audited(change: Change) -> AuditEntry:
-    """Return what is written down of something that was done about alerts."""
+    """Return the audit entry of a change to an alert or mute."""
     return AuditEntry(change.actor, change.action, change.entity, None, None, reason=change.reason)
 
 
 def apply_folder(pipelines: OpenPipelines, folder: Path) -> None:
-    """Make the definitions in a folder the current ones. What is wrong with one is told, and stops no other.
+    """Apply the pipeline definitions in a folder. An invalid definition is logged, emits an event and stops no other.
 
-    The archetypes of the project are those in the folder 'archetypes' beside it, also for what is defined later.
-    Raises `SettingsError` if there is no such folder.
+    Archetypes are loaded from the folder 'archetypes' beside it and also serve later definitions.
+    Raises `SettingsError` if the folder does not exist.
     """
     if not folder.is_dir():
         raise SettingsError(f"pipelines.folder {folder}: there is no such folder; name one with YAML files")
     service = pipelines.service
-    bad = _learn_archetypes(service, folder.resolve().parent / ARCHETYPES)
+    bad = _load_archetypes(service, folder.resolve().parent / ARCHETYPES)
     known = Known(
         archetypes=service.archetypes,
         calendars=pipelines.calendars.all(),
@@ -380,17 +379,17 @@ def apply_folder(pipelines: OpenPipelines, folder: Path) -> None:
         service.definitions.put(each.pipeline, each.text, "folder", source=each.source, also=service.defined)
     for problem in (*bad, *errors_of(loaded.problems)):
         _log.error("pipeline not defined", file=problem.source, error=problem.text())
-        told = PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": problem.text()})
-        service.events.tell(told)
+        event = PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": problem.text()})
+        service.events.tell(event)
 
 
-def _learn_archetypes(service: PipelineService, folder: Path) -> Sequence[Problem]:
-    """Have a service know the archetypes of a project, and return what is wrong with them."""
+def _load_archetypes(service: PipelineService, folder: Path) -> Sequence[Problem]:
+    """Load the archetypes of a project into the service; return their problems."""
     if not folder.is_dir():
         return ()
     try:
         service.archetypes = load_archetypes(folder)
     except InvalidPipelineError as exc:
-        # Pipelines that have none of them are as right as before.
+        # Pipelines that use none of these archetypes still load.
         return exc.problems
     return ()

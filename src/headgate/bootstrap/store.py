@@ -1,7 +1,7 @@
-"""Builds the real object graph from settings. The only module that names a concrete backend.
+"""Store bootstrap: opens the store, cache, blobs and durable service that the settings name.
 
-Backends are imported when they are chosen, so that a process on SQLite never loads boto3, and one on
-DynamoDB never loads SQLite.
+Only this module names a concrete backend. A backend is imported when it is chosen: a process on SQLite never loads
+boto3, and one on DynamoDB never loads SQLite.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ KEYS: Final = "keys.json"
 BLOBS: Final = "blobs"
 _REDIS_SECONDS: Final = 3.0
 _DAY_SECONDS: Final = 86_400
-# Code that is not the user's: the importing itself, the standard library, what is installed, and ours.
-_LIBRARIES: Final = ("<", str(Path(__file__).parent), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
-# One file has one writer; on DynamoDB a single counter would take a thousand changes a second at most.
+# Code outside the user's project: the import machinery, the standard library, installed packages and Headgate.
+_LIBRARIES: Final = ("<", str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+# SQLite has one writer, so one counter row is enough; a DynamoDB item takes at most 1,000 writes a second.
 _COUNTER_SHARDS: Final = {"sqlite": 1, "dynamodb": 16}
 
 
 class CountingStore(Store, RawItems, Protocol):
-    """What every backend offers beyond the port: items as stored, for the sweep of blobs, and counters."""
+    """A store that also counts its calls and reads items as stored, as the blob sweep needs. Every backend is one."""
 
     @property
     def stats(self) -> StoreStats:
-        """What was asked of the store since it was opened."""
+        """Return the counters of the store's calls since it was opened."""
 
 
 class OpenedStore(NamedTuple):
-    """An open store, and what it was opened with."""
+    """An open store with the keyring, blobs and settings it was opened with."""
 
     store: CountingStore
     keyring: Keyring
@@ -84,10 +84,10 @@ class OpenedStore(NamedTuple):
 
 
 def open_store(settings: Settings, clock: Clock) -> OpenedStore:
-    """Open the store that the settings name, creating the home folder and its keys if they are not there.
+    """Open the store that the settings name, creating the home folder and its keys if they are missing.
 
-    Raises `SettingsError` if the home cannot be made or the backend's extra is not installed, and whatever
-    the backend raises if the store cannot be used.
+    Raises `SettingsError` if the home cannot be created or the backend's extra is not installed, and the backend's
+    own errors if the store cannot be used.
     """
     try:
         settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,9 +105,9 @@ def open_store(settings: Settings, clock: Clock) -> OpenedStore:
 
 
 def load_app(reference: str) -> App:
-    """Return the app that `module:name` names, importing its module from the current folder or an installed package.
+    """Import the app that `module:name` names, from the current folder or an installed package.
 
-    Raises `SettingsError` if there is no such module or name, if it is not an app, or if the user's own code raises.
+    Raises `SettingsError` if the module or name is missing, if it is not an app, or if importing the module fails.
     """
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
@@ -122,15 +122,15 @@ def load_app(reference: str) -> App:
         missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise SettingsError(f"--app {reference!r}: there is no module {missing!r} in {Path.cwd()}") from exc
-        raise SettingsError(f"--app {reference!r}: {_place(exc)}{type(exc).__name__}: {exc}; mend it there") from exc
-    found = getattr(module, name, None)
-    if not isinstance(found, App):
+        raise SettingsError(f"--app {reference!r}: {_location(exc)}{type(exc).__name__}: {exc}; fix it there") from exc
+    app = getattr(module, name, None)
+    if not isinstance(app, App):
         raise SettingsError(f"--app {reference!r}: {name} is not an hg.App in {module.__file__}")
-    return found
+    return app
 
 
-def _place(error: Exception) -> str:
-    """Return the file and line of the user's code at which it raised. What a library raises, its caller has to mend."""
+def _location(error: Exception) -> str:
+    """Return the innermost file and line of the user's code in a traceback, or '' if only libraries are in it."""
     if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
         return f"{error.filename}, line {error.lineno}: "
     own = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_LIBRARIES)]
@@ -138,13 +138,13 @@ def _place(error: Exception) -> str:
 
 
 class AppService(Service):
-    """The durable execution of an app, and the state machines that run on it."""
+    """The durable service of an app, with the state machines that run on it."""
 
     asl: AslService
 
 
 def open_service(app: App, opened: OpenedStore, clock: Clock) -> AppService:
-    """Return the durable execution of an app on an open store."""
+    """Return the durable service of an app on an open store."""
     service = AppService(app, opened.store, clock, opened.keyring, opened.blobs)
     days = opened.settings.archive.days
     service.archive.kept_seconds = days * _DAY_SECONDS if days else None
@@ -153,7 +153,7 @@ def open_service(app: App, opened: OpenedStore, clock: Clock) -> AppService:
 
 
 def open_fanouts(opened: OpenedStore, clock: Clock, ids: IdMaker) -> FanoutService:
-    """Return the fan-outs of an open store. Where AWS is configured, those with a queue of their own can be sent."""
+    """Return the fan-out service of an open store. With an AWS region, fan-outs with an SQS queue can be sent."""
     settings = opened.settings
     fanouts = FanoutService(opened.store, clock, ids, shards=_COUNTER_SHARDS[settings.store.backend])
     if settings.store.aws_region is not None:
@@ -162,7 +162,7 @@ def open_fanouts(opened: OpenedStore, clock: Clock, ids: IdMaker) -> FanoutServi
 
 
 def drain_queue(settings: Settings, clock: Clock, queue_url: str, *, letters_max: int) -> Drained:
-    """Record the letters of a dead-letter queue with their chunks. Raises `SettingsError`."""
+    """Record the messages of a dead-letter queue on their chunks. Raises `SettingsError`."""
     opened = open_store(settings, clock)
     with closing(opened.store), closing(_open_queue(opened, clock)) as queue:
         from headgate.fanout.remote.sqs import recorder
@@ -174,7 +174,7 @@ def drain_queue(settings: Settings, clock: Clock, queue_url: str, *, letters_max
 def _open_queue(opened: OpenedStore, clock: Clock) -> SqsQueue:
     store = opened.settings.store
     if store.aws_region is None:
-        raise SettingsError("store.aws_region: a queue has a region; set it, for instance to eu-west-1")
+        raise SettingsError("store.aws_region: SQS needs a region; set it, for instance to eu-west-1")
     with _extra("aws", "boto3", "botocore"):
         from headgate.fanout.remote.sqs import SqsQueue
     return SqsQueue.connect(
@@ -183,7 +183,10 @@ def _open_queue(opened: OpenedStore, clock: Clock) -> SqsQueue:
 
 
 def join_fanouts(service: AppService, opened: OpenedStore, fanouts: FanoutService) -> None:
-    """Let workflows and machines of a service use fan-outs, and fan-outs tell executions and the bus how they end."""
+    """Connect a durable service and its fan-outs.
+
+    Workflows and state machines can start fan-outs; a fan-out that ends wakes its execution and emits an event.
+    """
 
     def closed(fanout: Fanout) -> None:
         notify = service.client.notify
@@ -210,7 +213,7 @@ def join_fanouts(service: AppService, opened: OpenedStore, fanouts: FanoutServic
 
 
 def open_forwarder(settings: Settings, clock: Clock) -> Forwarder:
-    """Return what sends events on, to where the settings allow it. Raises `SettingsError` if they cannot be used."""
+    """Return the forwarder that sends events to the allowed destinations. Raises `SettingsError`."""
     forward = settings.forward
     files = HeaderFiles(forward.headers)
     files.check()
@@ -222,10 +225,10 @@ def open_forwarder(settings: Settings, clock: Clock) -> Forwarder:
 def connect(
     app: App, *, home: Path | str = ".headgate", work: bool = True, threads_max: int | None = None
 ) -> Iterator[AppService]:
-    """Run an app inside of this process, on the store in `home`.
+    """Run an app inside this process, on the store in `home`.
 
-    With `work`, executions are advanced and activities run here, until the block ends; otherwise they are only started
-    and asked, and someone else does the work.
+    With `work`, this process runs workers until the block ends. Without it, executions can be started and queried,
+    and another process has to run them.
     """
     clock = SystemClock()
     settings = Settings.load({}, None, {"home": str(home)})
@@ -253,9 +256,9 @@ def connect(
 
 
 def examine_queue(settings: Settings, clock: Clock, *, queue_url: str, environment: str) -> list[Finding]:
-    """Return how an SQS queue and what belongs to it should be set up differently. Raises `SettingsError`."""
+    """Check the configuration of an SQS queue, its dead-letter queue and its Lambda. Raises `SettingsError`."""
     if settings.store.aws_region is None:
-        raise SettingsError("store.aws_region: a queue has a region; set it, for instance to eu-west-1")
+        raise SettingsError("store.aws_region: SQS needs a region; set it, for instance to eu-west-1")
     with _extra("aws", "boto3", "botocore"):
         import boto3
 
@@ -266,19 +269,19 @@ def examine_queue(settings: Settings, clock: Clock, *, queue_url: str, environme
 
 
 def check_dynamodb_tables(settings: Settings, clock: Clock) -> list[str]:
-    """Return a sentence for each way in which the tables differ from the catalogue, and touch nothing."""
+    """Return one sentence for each difference between the tables and the catalogue. Changes nothing."""
     with closing(_dynamodb_for_tables(settings, clock)) as store:
         return store.check_tables()
 
 
 def create_dynamodb_tables(settings: Settings, clock: Clock) -> list[str]:
-    """Create the tables that are missing, wait until they can be used, and return their names."""
+    """Create the missing tables, wait until they are active, and return their names."""
     with closing(_dynamodb_for_tables(settings, clock)) as store:
         return store.create_tables()
 
 
 def _dynamodb_for_tables(settings: Settings, clock: Clock) -> DynamoStore:
-    # Keys that nobody keeps: looking at tables signs nothing, and must not create a home.
+    # Throw-away keys: describing tables signs nothing and must not create a home folder.
     keyring = Keyring.generate(clock)
     names = TableNames(settings.store.table_prefix, settings.store.table_names)
     spill = Spill(FolderBlobs(settings.home / BLOBS), clock)
@@ -286,9 +289,9 @@ def _dynamodb_for_tables(settings: Settings, clock: Clock) -> DynamoStore:
 
 
 def open_cache(settings: Settings, clock: Clock, *, answered: Answered | None = None) -> Cache:
-    """Return a cache in memory, shared through Redis if the settings name one.
+    """Return an in-memory cache, backed by Redis if the settings name one.
 
-    `answered` is told how long each call of Redis takes.
+    `answered` receives the duration of each Redis call.
     """
     url = settings.cache.redis_url
     if url is None:
@@ -302,13 +305,13 @@ def open_cache(settings: Settings, clock: Clock, *, answered: Answered | None = 
 
 
 def _namespace(settings: Settings) -> str:
-    # A prefix holds no colon, so that no two prefixes can make the same key.
+    # A table prefix holds no colon, so two prefixes never produce the same key.
     prefix = settings.store.table_prefix
     return f"{settings.cache.namespace}{prefix}:" if prefix else settings.cache.namespace
 
 
 def ping_redis(url: Secret) -> None:
-    """Raise `TransientError` if Redis does not answer, `SettingsError` if the URL or the installation is at fault."""
+    """Raise `TransientError` if Redis does not answer, `SettingsError` for a bad URL or a missing package."""
     with _extra("redis", "redis"):
         import redis
         from redis.backoff import NoBackoff
@@ -318,13 +321,12 @@ def ping_redis(url: Secret) -> None:
         client = redis.Redis.from_url(
             url.reveal(), socket_timeout=_REDIS_SECONDS, socket_connect_timeout=_REDIS_SECONDS, retry=once
         )
-        # Only making a connection, which connects to nothing yet, shows an option that does not exist.
+        # Unknown URL options only fail when a connection object is made; this does not connect.
         client.connection_pool.make_connection()
     except (ValueError, TypeError):
-        # Not chained: the parser's message can quote a part of the password.
+        # Not chained: the parser's message can quote part of the password.
         raise SettingsError(
-            "cache.redis_url: not a URL of Redis, or with an option that does not exist; "
-            "write redis://user:password@host:6379/0"
+            "cache.redis_url: not a Redis URL, or it has an unknown option; write redis://user:password@host:6379/0"
         ) from None
     try:
         client.ping()
@@ -378,7 +380,7 @@ def _open_dynamodb(settings: Settings, names: TableNames, clock: Clock, cursors:
 
 
 def all_items(opened: OpenedStore, table: Table, clock: Clock) -> Iterator[Item]:
-    """Yield every live item of a table as it is stored. Costs what reading all of it costs."""
+    """Yield every live item of a table as stored. This is a full scan."""
     store, chosen = opened.store, opened.settings.store
     if chosen.backend == "sqlite":
         from headgate.store.sqlite import scan as sqlite_scan
@@ -391,7 +393,7 @@ def all_items(opened: OpenedStore, table: Table, clock: Clock) -> Iterator[Item]
 
 
 def make_usable(opened: OpenedStore, table: Table) -> list[str]:
-    """Switch on what a restore by AWS leaves out, and return what is wrong with the table still."""
+    """Enable the TTL, stream and recovery that an AWS restore leaves out; return the faults that remain."""
     return [] if opened.settings.store.backend == "sqlite" else _dynamo(opened).restored().make_usable(table)
 
 
@@ -403,14 +405,13 @@ def _dynamo(opened: OpenedStore) -> DynamoStore:
 
 
 def open_authority(settings: Settings, clock: Clock) -> Store:
-    """Return the store that keeps the lease of the writing region. Raises `SettingsError` if none is named."""
+    """Open the store that holds the writer lease of the regions. Raises `SettingsError` if none is configured."""
     region = settings.region
     if region.authority_home is not None:
         home = region.authority_home.expanduser().absolute()
-        apart = replace(settings, home=home, store=StoreSettings())
-        return open_store(apart, clock).store
+        return open_store(replace(settings, home=home, store=StoreSettings()), clock).store
     if region.authority_aws_region is None:
-        raise SettingsError("region.home: there are no regions; set region.home, region.standby and where the lease is")
+        raise SettingsError("region.home: no regions are configured; set region.home, region.standby and the authority")
     names = TableNames("", {CONTROL.name: region.authority_table})
     chosen = replace(settings, store=replace(settings.store, aws_region=region.authority_aws_region))
     spill = Spill(FolderBlobs(settings.home / BLOBS), clock)
@@ -418,12 +419,12 @@ def open_authority(settings: Settings, clock: Clock) -> Store:
 
 
 def database_path(settings: Settings) -> Path:
-    """Return where the SQLite file of these settings is or would be."""
+    """Return the path of the SQLite file, which may not exist yet."""
     return settings.home / DATABASE
 
 
 def keys_path(settings: Settings) -> Path:
-    """Return where the keyring of these settings is or would be."""
+    """Return the path of the keyring, which may not exist yet."""
     return settings.home / KEYS
 
 
@@ -434,7 +435,7 @@ def _region(settings: Settings) -> str:
 
 @contextmanager
 def _extra(extra: str, *modules: str) -> Iterator[None]:
-    """Turn the failed import of an optional dependency into the command that installs it."""
+    """Replace the import error of an optional dependency by the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as exc:

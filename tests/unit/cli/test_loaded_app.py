@@ -34,7 +34,7 @@ def test_load_app__the_users_module_raises__is_named_with_its_file_and_line(
         load_app(f"{name}:app")
 
     assert f"--app '{name}:app': {file}, line {line}: {told}" in raised.value.message
-    assert raised.value.message.endswith("; mend it there")
+    assert raised.value.message.endswith("; fix it there")
 
 
 def test_load_app__module_whose_name_begins_like_a_missing_one__is_not_said_to_be_missing(

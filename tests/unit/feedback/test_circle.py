@@ -83,7 +83,7 @@ def test_circle__health_is_away_while_a_run_ends__the_run_is_done_and_health_lea
     rig.define(writer())
     away = ProcessStore(rig.store)  # type: ignore[arg-type]
     away.fault = Fault(1, crash=False)
-    handler = rig.app.handlers["headgate.feedback.outcomes"]
+    handler = rig.app.handlers["headgate.loop.outcomes"]
     whole, handler.function = handler.function, rig.outcomes(rig.open_health(away)).handle
     rig.jobs.is_sync = True
 
@@ -99,7 +99,7 @@ def test_circle__health_is_away_while_a_run_ends__the_run_is_done_and_health_lea
 def test_outcomes__the_process_dies_at_any_call__one_signal_one_incident_one_proof(rig: LoopRig) -> None:
     calls = 24
     names = [f"bronze-{number}" for number in range(1, calls + 1)]
-    rig.app.handlers["headgate.feedback.outcomes"].function = str
+    rig.app.handlers["headgate.loop.outcomes"].function = str
     rig.define(*[writer(name, f"urn:dp:shop:{name}:v1") for name in names])
     rig.jobs.fail()
     land(rig, *names)
@@ -185,7 +185,7 @@ def test_outcomes__one_of_two_writers_is_well__does_not_mend_what_the_other_left
 
 def test_outcomes__one_writer_fails_while_another_is_well__neither_word_is_lost(rig: LoopRig) -> None:
     urns = {number: f"urn:dp:shop:orders-{number}:v1" for number in range(1, 13)}
-    rig.app.handlers["headgate.feedback.outcomes"].function = str
+    rig.app.handlers["headgate.loop.outcomes"].function = str
     for number, urn in urns.items():
         rig.define(writer(f"bronze-{number}", urn), writer(f"copper-{number}", urn))
         land(rig, f"bronze-{number}", f"copper-{number}")

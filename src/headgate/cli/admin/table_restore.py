@@ -81,7 +81,7 @@ def mend(
     as_json: Json = False,
 ) -> None:
     """Put items back as they are in a restored copy. Whoever changes one meanwhile wins."""
-    from headgate.bootstrap.health import mend_restored
+    from headgate.bootstrap.health import repair_restored
     from headgate.clock import SystemClock
 
     if bool(key) == all:
@@ -89,7 +89,7 @@ def mend(
     settings = session_of(context).settings(config, home=home)
     catalogued = _table(table)
     keys = None if all else [_key(catalogued, text) for text in key or []]
-    found = mend_restored(settings, SystemClock(), catalogued, restored, keys, dry_run=dry_run)
+    found = repair_restored(settings, SystemClock(), catalogued, restored, keys, dry_run=dry_run)
     if as_json:
         echo_json(found)
         return
