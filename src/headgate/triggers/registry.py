@@ -44,6 +44,7 @@ from headgate.triggers.http.request import HttpKind
 from headgate.triggers.local.command import CommandKind
 from headgate.triggers.local.fanout import FanoutKind
 from headgate.triggers.local.workflow import WorkflowKind
+from headgate.triggers.plugins import TriggerTools, open_triggers
 from headgate.triggers.secret_sources import SecretSources
 
 
@@ -148,6 +149,7 @@ def trigger_kinds(
         kinds.append(WorkflowKind(client))
     if fanouts is not None:
         kinds.append(FanoutKind(fanouts))
+    kinds += open_triggers(TriggerTools(clock, requests), reserved=[kind.name for kind in kinds])
     return TriggerKinds(kinds, secrets)
 
 

@@ -19,6 +19,7 @@ from headgate.triggers.http.request import HttpKind
 from headgate.triggers.local.command import CommandKind
 from headgate.triggers.local.fanout import FanoutKind
 from headgate.triggers.local.workflow import WorkflowKind
+from headgate.triggers.plugins import registered_types, trigger_class
 from headgate.triggers.secret_sources import SecretSources
 
 _KINDS: Final = {
@@ -46,9 +47,10 @@ def check_trigger(type: str, config: dict[str, Any], *, date_example: str | None
 
     `date_example` is a date as runs of the pipeline have it.
     """
-    kind: Any = _KINDS.get(type)
-    if kind is None:
-        raise DefinitionError(f"trigger type {type[:40]!r}: there is none; use one of {', '.join(sorted(_KINDS))}")
+    types = (*_KINDS, *registered_types())
+    if type not in types:
+        raise DefinitionError(f"trigger type {type[:40]!r} is unknown; use one of {', '.join(sorted(types))}")
+    kind: Any = _KINDS.get(type) or trigger_class(type, reserved=_KINDS)
     read(kind.name, kind.config_type, config)
     try:
         templates.check(config, kind.secret_fields, _SECRETS, date_example=date_example)

@@ -18,7 +18,7 @@ from headgate.durable.model import duration
 from headgate.durable.model.duration import Seconds
 from headgate.pipelines.authoring.archetypes import RULES, Archetype
 from headgate.pipelines.authoring.rule_checks import FORMS
-from headgate.pipelines.authoring.validation import ID, MODES, TRAIT_RULES, TRIGGER_TYPES
+from headgate.pipelines.authoring.validation import ID, MODES, TRAIT_RULES, trigger_types
 from headgate.pipelines.definition.bounds import BOUNDS, Bounds
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.definition.typed_decoder import name_in_files
@@ -75,7 +75,7 @@ DESCRIPTIONS: Final[dict[str, str]] = {
     "Rule.on_unknown": "What to do if it cannot be told.",
     "Rule.stable_for": "It counts once it has passed this many evaluations in a row.",
     "Rule.future_max": "Timestamps further ahead of the clock than this are not believed.",
-    "Trait.evaluator": '"builtin:NAME", "https://…", "command:…", or "push" if it is told from outside.',
+    "Trait.evaluator": '"builtin:NAME", "plugin:NAME", "https://…", "command:…", or "push" if it is told from outside.',
     "Trait.ttl": "How long a result counts.",
     "Readiness.mode": "Whether all rules must pass, or any.",
     "Readiness.window": "For how long readiness is waited for.",
@@ -119,7 +119,6 @@ _NARROWED: Final[dict[tuple[str, str], Schema]] = {
     ("Readiness", "mode"): {"enum": [*MODES, *(mode.lower() for mode in MODES)]},
     ("Readiness", "trait_rule"): {"enum": list(TRAIT_RULES)},
     ("Archetype", "trait_rule"): {"enum": list(RULES)},
-    ("TriggerSpec", "type"): {"enum": list(TRIGGER_TYPES)},
 }
 _PATTERNS: Final[dict[tuple[str, str], str]] = {
     ("Schedule", "after"): _TIME,
@@ -205,6 +204,8 @@ class _Maker:
             _bound(schema, self._bounds[key])
         if key in _PATTERNS:
             schema["pattern"] = _PATTERNS[key]
+        if key == ("TriggerSpec", "type"):
+            schema["enum"] = list(trigger_types())
         if key in _DAYS:
             schema["items"]["pattern"] = _DAY
         texts: Schema = {}

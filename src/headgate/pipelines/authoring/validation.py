@@ -16,6 +16,7 @@ from headgate.pipelines.definition.problems import nearest, one_of, shown
 from headgate.pipelines.definition.typed_decoder import Path, Reading
 from headgate.pipelines.schedule.calendars import Calendars
 from headgate.pipelines.schedule.dependencies import upstreams_of
+from headgate.triggers.plugins import registered_types
 
 ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,253}[a-z0-9]")
 TRIGGER_TYPES: Final = (
@@ -31,7 +32,7 @@ BUILTINS: Final = (
     "sql-count", "s3-object",
 )  # fmt: skip
 PUSH: Final = "push"
-_EVALUATOR: Final = re.compile(r"(https?://|command:\s*)\S")
+_EVALUATOR: Final = re.compile(r"(https?://|command:\s*|plugin:)\S")
 _TRAIT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
 # A date as runs of each period have it.
 _DATE_EXAMPLES: Final = {
@@ -41,6 +42,11 @@ _DATE_EXAMPLES: Final = {
     Period.MONTHLY: "2026-03",
     Period.CUSTOM: "2026-03-03T07:15",
 }
+
+
+def trigger_types() -> tuple[str, ...]:
+    """Return the types that a trigger may have: the built-in ones, and those of installed packages."""
+    return (*TRIGGER_TYPES, *(type for type in registered_types() if type not in TRIGGER_TYPES))
 
 
 class TriggerCheck(Protocol):
@@ -171,7 +177,7 @@ class DefinitionChecks:
             if wanted not in BUILTINS:
                 report(path, f"there is no {evaluator}", suggestion=nearest(wanted, BUILTINS), allowed=one_of(BUILTINS))
         elif evaluator != PUSH and not _EVALUATOR.match(evaluator):
-            allowed = 'use "builtin:NAME", "https://…", "command:…" or "push"'
+            allowed = 'use "builtin:NAME", "plugin:NAME", "https://…", "command:…" or "push"'
             report(path, f"{shown(evaluator)} is no evaluator", allowed=allowed)
 
     def _check_trigger(self) -> None:
@@ -183,12 +189,13 @@ class DefinitionChecks:
                     ("dry_run",), "a dry run says what would be started, and there is no trigger", allowed="give one"
                 )
             return
-        if trigger.type not in TRIGGER_TYPES:
-            hint = nearest(trigger.type, TRIGGER_TYPES)
+        types = trigger_types()
+        if trigger.type not in types:
+            hint = nearest(trigger.type, types)
             fact = f"{shown(trigger.type)} is no trigger"
             if trigger.type in ("cron", "schedule"):
                 fact += ": when it is due belongs under schedules"
-            report(("trigger", "type"), fact, suggestion=hint, allowed=one_of(TRIGGER_TYPES))
+            report(("trigger", "type"), fact, suggestion=hint, allowed=one_of(types))
         elif self._check_trigger_config is not None:
             try:
                 example = _DATE_EXAMPLES[pipeline.period]

@@ -70,7 +70,7 @@ class BuiltinEvaluator:
         found = self._builtins.get(name)
         if found is None:
             return failure(FailureCategory.PERMANENT, f"there is no {PREFIX}{name}; use one of {', '.join(self.names)}")
-        return found(_filled(question))
+        return found(rendered(question))
 
     def _upstream_job_log(self, question: Question) -> Answer:
         """Whether a period of another pipeline is done: of `upstreamSchedule`, else of the run's own schedule."""
@@ -188,7 +188,7 @@ class BuiltinEvaluator:
         return found
 
 
-def _filled(question: Question) -> Question:
+def rendered(question: Question) -> Question:
     """Return the question with the templates of its config filled in. The definition stays as it is."""
     values = date_values(question.date) if question.date else {}
     values |= {

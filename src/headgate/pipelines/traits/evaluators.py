@@ -1,6 +1,7 @@
 """Evaluators: who evaluates a trait, by the text that its definition has, and how that becomes a result that is kept.
 
-A reference is `builtin:NAME`, an address of http or https, `command:PROGRAM ARGUMENT…`, or `push` for what others say.
+A reference is `builtin:NAME`, `plugin:NAME`, an http or https URL, `command:PROGRAM ARGUMENT…`, or `push` for results
+that are pushed through the API.
 Nothing that an evaluator does is raised, and none that hangs keeps another from being asked.
 """
 
@@ -20,6 +21,7 @@ from headgate.pipelines.definition.model import Trait
 from headgate.pipelines.enums import FailureCategory, TraitStatus
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.traits import builtin as evaluator_builtin
+from headgate.pipelines.traits import plugins
 from headgate.pipelines.traits import subprocess as evaluator_process
 from headgate.pipelines.traits.breaker import EvaluatorBreakers
 from headgate.pipelines.traits.builtin import BuiltinEvaluator
@@ -30,7 +32,7 @@ from headgate.pipelines.traits.traits import PUSH, Also, Traits, expiry_ms
 from headgate.triggers.contract import shown
 
 _HTTP: Final = ("http://", "https://")
-_FORMS: Final = "use builtin:NAME, http://… or https://…, command:PROGRAM ARGUMENT…, or push"
+_FORMS: Final = "use builtin:NAME, plugin:NAME, http://… or https://…, command:PROGRAM ARGUMENT…, or push"
 
 
 class TraitOrder(Struct, frozen=True, kw_only=True):
@@ -66,6 +68,7 @@ class Evaluators:
         self._traits = traits
         self._builtin = builtin
         self._http = http
+        self._plugin = plugins.PluginEvaluator()
         self._process = process
         self._breakers = breakers if breakers is not None else EvaluatorBreakers(clock)
         self._isolation = isolation if isolation is not None else Isolation()
@@ -104,6 +107,8 @@ class Evaluators:
             return
         if reference.startswith(evaluator_builtin.PREFIX):
             self._check_builtin(reference)
+        elif reference.startswith(plugins.PREFIX):
+            plugins.check_reference(reference)
         elif reference.startswith(evaluator_process.PREFIX):
             self._check_command(reference)
         else:
@@ -136,6 +141,8 @@ class Evaluators:
     def _evaluator(self, reference: str) -> Evaluator:
         if reference.startswith(evaluator_builtin.PREFIX):
             return self._builtin
+        if reference.startswith(plugins.PREFIX):
+            return self._plugin
         if reference.startswith(_HTTP):
             return self._http
         assert self._process is not None, "it was checked"
@@ -170,7 +177,7 @@ def _question(order: TraitOrder, now: datetime) -> Question:
 def _name(order: TraitOrder) -> str:
     """Return what stands or falls together. What is built in looks at things of the pipeline, so each has its own."""
     reference = order.trait.evaluator
-    if reference.startswith(evaluator_builtin.PREFIX):
+    if reference.startswith((evaluator_builtin.PREFIX, plugins.PREFIX)):
         return f"{reference} of {order.pipeline_id}/{order.trait_type}"
     return reference
 

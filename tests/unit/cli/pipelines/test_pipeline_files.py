@@ -174,7 +174,7 @@ def test_triggers__of_every_type_that_a_definition_may_name__are_checked_without
         with pytest.raises(DefinitionError, match=name) as caught:
             check_trigger(name, {"no_such_field": 1})
         # What is wrong is the field.
-        assert "there is none" not in caught.value.message
+        assert "is unknown" not in caught.value.message
 
 
 def test_triggers__secret__need_not_be_there_but_must_be_one_that_may_be_had() -> None:
