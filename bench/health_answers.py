@@ -13,8 +13,8 @@ from bench.measure import Figure, seconds
 from headgate.bootstrap.store import BLOBS, CountingStore
 from headgate.health.evidence.archive import Archive, Line
 from headgate.health.evidence.rows import line_of
-from headgate.health.gate.decisions import Question
-from headgate.health.incidents.rows import Plain, incident_key, incident_of, incident_row
+from headgate.health.gate.decisions import GateQuestion
+from headgate.health.incidents.rows import Unsealed, incident_key, incident_of, incident_row
 from headgate.health.service import HealthService
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.catalogue.tables import INCIDENT_INDEX
@@ -65,16 +65,16 @@ def _with_archived(home: Path, health: HealthService, store: CountingStore, coun
     for number in range(count):
         row = store.get(INCIDENT_INDEX, incident_key(incident_id(number)))
         assert row is not None
-        incident = incident_of(row, Plain())
+        incident = incident_of(row, Unsealed())
         if incident.is_open:
             more = (*incident.evidence_sample, evidence_id(numbers[number * ARCHIVED // count]))
-            store.put(INCIDENT_INDEX, incident_row(replace(incident, evidence_sample=more), Plain()))
+            store.put(INCIDENT_INDEX, incident_row(replace(incident, evidence_sample=more), Unsealed()))
             changed.append(incident.incident_id)
     return changed
 
 
 def _gates(health: HealthService, store: CountingStore, size: Sizes, times: int) -> Figure:
-    question = Question(principal="bench")
+    question = GateQuestion(principal="bench")
     asked = iter(range(times + 1))
 
     def ask() -> None:

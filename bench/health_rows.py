@@ -18,11 +18,20 @@ from typing import Any, Final, NamedTuple
 
 from headgate.bootstrap.store import open_store
 from headgate.clock import SystemClock
-from headgate.health.evidence.rows import Correlation, Evidence, Fingerprints, Otel, Producer, Result, Validation
+from headgate.health.evidence.rows import (
+    Correlation,
+    Evidence,
+    Fingerprints,
+    Otel,
+    Producer,
+    Result,
+    Validation,
+    line_of,
+    row_of_line,
+)
 from headgate.health.evidence.rows import Source as EvidenceSource
-from headgate.health.evidence.rows import row_of as evidence_row
-from headgate.health.incidents.rows import Plain, incident_row, open_put
-from headgate.health.lineage.rows import Ties, side, ties_item
+from headgate.health.incidents.rows import Unsealed, incident_row, open_put
+from headgate.health.lineage.rows import ProducerDatasets, side, ties_item
 from headgate.health.lineage.specs import EdgeKind
 from headgate.health.model import enums as vocabulary
 from headgate.health.model.datasets import ComplianceSlo, Dataset, FreshnessSlo, Slos, Source
@@ -257,7 +266,7 @@ class _Rows:
         for number in range(self._size.incidents):
             place = self._critical[number] if number < len(self._critical) else None
             incident = self._incident(number, place)
-            yield Put(INCIDENT_INDEX, incident_row(incident, Plain()))
+            yield Put(INCIDENT_INDEX, incident_row(incident, Unsealed()))
             if incident.is_open:
                 yield open_put(incident, incident.primary_dataset_urn)
                 dedup = {"PK": f"DEDUP#{incident.dedup_key}", "SK": "DEDUP"}
@@ -314,7 +323,9 @@ class _Rows:
         size = self._size
         ttl = self._now_seconds + _DAY_SECONDS
         # Checked once; what differs from one to the next is put in by hand, or a million would take very long.
-        shapes = [evidence_row(evidence_like(0, urn(0), fails=fails), evidence_id(0), 0) for fails in (False, True)]
+        shapes = [
+            row_of_line(line_of(evidence_like(0, urn(0), fails=fails), evidence_id(0), 0)) for fails in (False, True)
+        ]
         for number in range(size.evidence):
             yield Put(
                 EVIDENCE_CACHE,
@@ -331,7 +342,7 @@ class _Rows:
         """Go through who writes and reads datasets, and what each of them has to do with them all."""
         for producer in range(self._size.producers):
             reads, writes = self._tied(producer)
-            tied = Ties(
+            tied = ProducerDatasets(
                 producer_id=_producer(producer),
                 producer_name=f"job {producer}",
                 producer_type=EntityType.JOB,

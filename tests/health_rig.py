@@ -19,15 +19,22 @@ from headgate.health.audit.log import Audit
 from headgate.health.evidence.archive import Archive
 from headgate.health.evidence.pins import Pins
 from headgate.health.gate.overrides import Overrides
-from headgate.health.incidents.escalation import Upkeep
 from headgate.health.incidents.listing import IncidentFilter, IncidentListing
-from headgate.health.incidents.rows import Due, due_key
+from headgate.health.incidents.rows import TimerKind, due_key
 from headgate.health.incidents.service import Incidents
+from headgate.health.incidents.timers import IncidentTimers
+from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import SignalState, Tier
-from headgate.health.model.incidents import BlastRadius, Incident, Trouble
-from headgate.health.model.signals import ANY_VERSION, Metrics, Signal, SignalUpdate, SignalValue
-from headgate.health.signals.decisions import Standing, Verdict
-from headgate.health.signals.results import Result
+from headgate.health.model.incidents import BlastRadius, Incident, IncidentReport
+from headgate.health.model.signals import (
+    ANY_VERSION,
+    Metrics,
+    Signal,
+    SignalUpdate,
+    SignalValue,
+    UpdateResult,
+    UpdateVerdict,
+)
 from headgate.health.signals.rows import signal_of
 from headgate.health.signals.writer import Signals
 from headgate.ids import IdMaker
@@ -93,9 +100,9 @@ def evidence_id(number: int) -> str:
     return f"evd-01HQXY8MNP4QR7ST9V{number:08d}"
 
 
-def trouble(dataset_urn: str = ORDERS, *signal_types: str, **more: Any) -> Trouble:
+def trouble(dataset_urn: str = ORDERS, *signal_types: str, **more: Any) -> IncidentReport:
     given: dict[str, Any] = {"failure_signatures": (SIGNATURE,), **more}
-    return Trouble(dataset_urn=dataset_urn, signal_types=signal_types or ("FRESHNESS",), **given)
+    return IncidentReport(dataset_urn=dataset_urn, signal_types=signal_types or ("FRESHNESS",), **given)
 
 
 @dataclass
@@ -108,7 +115,7 @@ class Rig:
     folder: Path
     ids: IdMaker | None = None
     eye: Store | None = None
-    standings: dict[str, Standing] = field(default_factory=dict)
+    profiles: dict[str, DatasetProfile] = field(default_factory=dict)
     blast_radius: Callable[[str], BlastRadius | None] = lambda _urn: BlastRadius(downstream_count=2)
     registered: Callable[[str], str] = lambda urn: urn
     subscriptions: Sequence[Subscription] = ()
@@ -132,7 +139,7 @@ class Rig:
             announce=self.announce,
             pin_writes=self.pins.writes,
             blast_radius=self.blast_radius,
-            standing=self.standing,
+            profile=self.profile,
         )
         self.signals = Signals(
             self.store,
@@ -140,21 +147,23 @@ class Rig:
             ids,
             Cache(clock=self.clock),
             self.keyring,
-            standings=self.standings_of,
+            profiles=self.profiles_of,
             announce=self.announce,
             incidents=self.incidents,
         )
-        self.upkeep = Upkeep(self.store, self.clock, ids, self.incidents, announce=self.announce, unpin=self.pins.unpin)
+        self.incident_timers = IncidentTimers(
+            self.store, self.clock, ids, self.incidents, announce=self.announce, unpin=self.pins.unpin
+        )
         self.overrides = Overrides(self.store, self.clock, ids, self.audit, registered=self.registered)
         self.listing = IncidentListing(self.store, self.keyring)
 
-    def standings_of(self, urns: Sequence[str]) -> dict[str, Standing]:
-        return {urn: found for urn in urns if (found := self.standing(urn)) is not None}
+    def profiles_of(self, urns: Sequence[str]) -> dict[str, DatasetProfile]:
+        return {urn: found for urn in urns if (found := self.profile(urn)) is not None}
 
-    def standing(self, urn: str) -> Standing | None:
+    def profile(self, urn: str) -> DatasetProfile | None:
         if "unregistered" in urn:
             return None
-        return self.standings.get(urn, Standing(Tier.TIER_1, "team-a"))
+        return self.profiles.get(urn, DatasetProfile(Tier.TIER_1, "team-a"))
 
     def announce(self, event: Event, now_ms: int) -> list[Write]:
         self.events.append(event)
@@ -175,7 +184,7 @@ class Rig:
         ago_ms: int = 0,
         version: int = ANY_VERSION,
         **more: Any,
-    ) -> Result:
+    ) -> UpdateResult:
         """Report a state for a window that ends now, or some milliseconds ago."""
         return self.signals.update(self.update(state, urn=urn, kind=kind, ago_ms=ago_ms, version=version, **more))
 
@@ -195,11 +204,11 @@ class Rig:
     def pass_minutes(self, minutes: float) -> None:
         self.clock.advance(minutes * MINUTE)
 
-    def later(self, state: SignalState, *, minutes: float = 1.0, **more: Any) -> Result:
+    def later(self, state: SignalState, *, minutes: float = 1.0, **more: Any) -> UpdateResult:
         """Let time pass, then report."""
         self.pass_minutes(minutes)
         result = self.say(state, **more)
-        assert result.verdict is Verdict.APPLIED, result
+        assert result.verdict is UpdateVerdict.APPLIED, result
         return result
 
     # Looking, at the store itself.
@@ -263,7 +272,7 @@ def check_invariants(rig: Rig, urns: Sequence[str], *, pinned: Sequence[str] = (
             assert incidents[linked].is_open, f"{row['PK']} {row['SK']} ({row['state']}) links to a resolved incident"
             assert row["SK"] in incidents[linked].signal_types, f"{linked} does not list {row['SK']}"
     for incident in incidents.values():
-        for kind in (Due.ESCALATION, Due.RECOVERY):
+        for kind in (TimerKind.ESCALATION, TimerKind.RECOVERY):
             if not incident.is_open:
                 assert rig.due(kind, incident.incident_id) is None, f"{incident.incident_id} is resolved; {kind} is due"
     _check_pins(rig, open_ones, pinned)

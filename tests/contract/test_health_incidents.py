@@ -12,11 +12,10 @@ from headgate.clock import VirtualClock
 from headgate.errors import IllegalTransitionError
 from headgate.health.incidents.listing import IncidentFilter
 from headgate.health.incidents.plans import Opened
-from headgate.health.incidents.rows import Due
+from headgate.health.incidents.rows import TimerKind
 from headgate.health.model.enums import IncidentStatus
 from headgate.health.model.incidents import Changes
-from headgate.health.signals.decisions import Verdict
-from headgate.health.signals.results import Result
+from headgate.health.model.signals import UpdateResult, UpdateVerdict
 from headgate.store.keyring import Keyring
 from tests.contract.conftest import DYNAMODB_BACKENDS, AnyStore, Eventually
 from tests.health_rig import CRITICAL, HEALTH_TABLES, OK, ORDERS, PAYMENTS, Rig, evidence_id, trouble
@@ -65,20 +64,20 @@ def test_open__by_several_at_once__is_one_incident(rig: Rig, backend: str) -> No
 
 def test_signals__critical_at_once__share_one_incident(rig: Rig, backend: str) -> None:
     count = 4 if backend in DYNAMODB_BACKENDS else 10
-    results: list[Result] = []
+    results: list[UpdateResult] = []
 
     def engine(number: int) -> Callable[[], object]:
         update = rig.update(CRITICAL, kind=f"K{number}")
 
         def run() -> None:
-            while (result := rig.signals.update(update)).verdict is Verdict.UNAVAILABLE:
+            while (result := rig.signals.update(update)).verdict is UpdateVerdict.UNAVAILABLE:
                 pass
             results.append(result)
 
         return run
 
     assert together(*[engine(number) for number in range(count)]) == []
-    assert {each.verdict for each in results} == {Verdict.APPLIED}
+    assert {each.verdict for each in results} == {UpdateVerdict.APPLIED}
     linked = {rig.signal(f"K{number}").value.incident_id for number in range(count)}
     assert len(linked) == 1
     assert set(rig.incident_of("K0").signal_types) == {f"K{number}" for number in range(count)}
@@ -133,19 +132,21 @@ def test_sweep__of_an_index_that_lags__acts_on_what_is_and_only_once(rig: Rig, e
     rig.say(CRITICAL)
     incident_id = rig.incident_of().incident_id
     rig.clock.advance(15 * 60)
-    eventually(lambda: rig.upkeep.sweep(), lambda done: done == 1)
+    eventually(lambda: rig.incident_timers.sweep(), lambda done: done == 1)
     for _ in range(3):
-        rig.upkeep.sweep()
+        rig.incident_timers.sweep()
     assert rig.incidents.get(incident_id).escalation_level == 1
     rig.incidents.change(incident_id, Changes(status="ACKNOWLEDGED"), actor="ana")
     rig.clock.advance(3_600)
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
     assert rig.incidents.get(incident_id).escalation_level == 1
     rig.say(OK)
     rig.clock.advance(301)
-    eventually(lambda: (rig.upkeep.sweep(), rig.incidents.get(incident_id))[1], lambda found: not found.is_open)
+    eventually(
+        lambda: (rig.incident_timers.sweep(), rig.incidents.get(incident_id))[1], lambda found: not found.is_open
+    )
     assert rig.signal().value.incident_id is None
-    assert rig.due(Due.RECOVERY, incident_id) is None
+    assert rig.due(TimerKind.RECOVERY, incident_id) is None
 
 
 def test_merge_and_resolve__on_every_backend__leave_nothing_behind(rig: Rig) -> None:

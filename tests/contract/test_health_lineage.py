@@ -6,9 +6,9 @@ import json
 from typing import Final
 
 from headgate.clock import VirtualClock
-from headgate.health.ingest.drain import Drained, Handlers
+from headgate.health.ingest.drain import DrainResult, Handlers
 from headgate.health.ingest.inbox import OpenLineageInbox
-from headgate.health.ingest.names import Names
+from headgate.health.ingest.names import NameResolver
 from headgate.health.lineage.blast_radius import BlastRadii
 from headgate.health.lineage.graph import LineageGraph
 from headgate.health.lineage.manifests import Outcome
@@ -127,7 +127,7 @@ def test_inbox__events_of_a_run__are_kept_once_and_become_lineage(
     lineage = Lineage(store, clock)
     signals: list[object] = []
     handlers = Handlers(
-        names=Names(),
+        names=NameResolver(),
         configs=lambda _urn: None,
         lineage=lineage.update,
         signal=signals.append,
@@ -148,8 +148,8 @@ def test_inbox__events_of_a_run__are_kept_once_and_become_lineage(
 
     assert [receipt.is_duplicate for receipt in receipts] == [False, False, True]
     assert receipts[0].event_id == receipts[2].event_id
-    assert inbox.drain(handlers) == Drained(done=2)
-    assert inbox.drain(handlers) == Drained()
+    assert inbox.drain(handlers) == DrainResult(done=2)
+    assert inbox.drain(handlers) == DrainResult()
     assert len(signals) == 1
     edges = (("urn:dp:pg:inputs",), ("urn:dp:pg:outputs",))
     eventually(
@@ -161,7 +161,7 @@ def test_inbox__an_event_put_aside__is_listed_and_can_be_sent_in_again(store: St
     inbox = OpenLineageInbox(store, clock, IdMaker(clock))
     lineage = Lineage(store, clock)
     handlers = Handlers(
-        names=Names(),
+        names=NameResolver(),
         configs=lambda _urn: None,
         lineage=lineage.update,
         signal=lambda _effect: None,
@@ -175,9 +175,9 @@ def test_inbox__an_event_put_aside__is_listed_and_can_be_sent_in_again(store: St
     }  # fmt: skip
     event_id = inbox.accept(json.dumps(event).encode()).event_id
 
-    assert inbox.drain(handlers) == Drained(dead=1)
+    assert inbox.drain(handlers) == DrainResult(dead=1)
     assert [(dead.event_id, dead.about) for dead in inbox.dead().events] == [(event_id, "ns j")]
     clock.advance(3600)
     inbox.redrive(event_id)
-    assert inbox.drain(handlers) == Drained(done=1)
+    assert inbox.drain(handlers) == DrainResult(done=1)
     assert [entry.entity_id for entry in lineage.writers("urn:dp:pg:t").entries] == ["job:ns.j"]

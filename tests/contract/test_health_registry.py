@@ -143,7 +143,7 @@ def test_names__both_forms_and_names_elsewhere__find_the_dataset(
     plain = other.find("urn:dp:plain:v4")
     assert plain is not None
     assert plain.dataset_urn == "urn:dp:plain"
-    assert set(other.standings.of([BASE, "urn:dp:plain:v4", "urn:dp:none"])) == {BASE, "urn:dp:plain:v4"}
+    assert set(other.profiles.of([BASE, "urn:dp:plain:v4", "urn:dp:none"])) == {BASE, "urn:dp:plain:v4"}
     assert other.named("kafka://main", "raw.orders") == f"{BASE}:v2"
     assert [alias.why for alias in other.aliases(f"{BASE}:v2")] == ["topic"]
 

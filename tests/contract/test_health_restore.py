@@ -10,7 +10,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import SettingsError
-from headgate.health.regions.table_restore import Difference, compare, mend, swapped
+from headgate.health.regions.table_restore import Difference, compare, repair, swapped
 from headgate.store.blobs.spill import Spill
 from headgate.store.catalogue.tables import HEALTH_CHECK, SIGNAL_STATE
 from headgate.store.dynamodb.client import Calls
@@ -133,15 +133,15 @@ def test_mend__chosen_items__are_as_they_were_under_a_higher_version(copies: Cop
     def restored(wanted: Key) -> Item | None:
         return copies.restored.get(SIGNAL_STATE, wanted)
 
-    dry = mend(copies.in_use, SIGNAL_STATE, keys, restored, dry_run=True)
+    dry = repair(copies.in_use, SIGNAL_STATE, keys, restored, dry_run=True)
     assert copies.in_use.get(SIGNAL_STATE, key(3), consistent=True) is None
-    done = mend(copies.in_use, SIGNAL_STATE, keys, restored)
+    done = repair(copies.in_use, SIGNAL_STATE, keys, restored)
 
     assert (done.mended, done.alike, done.absent) == ((key(1), key(3)), (key(4),), (key(5),))
     assert dry.mended == done.mended
     read = copies.in_use.get_many(SIGNAL_STATE, [key(1), key(2), key(3)], consistent=True)
     assert read == [row(1, version=10), row(2, score=0.9, version=9), row(3)]
-    again = mend(copies.in_use, SIGNAL_STATE, keys, restored)
+    again = repair(copies.in_use, SIGNAL_STATE, keys, restored)
     assert (again.mended, again.alike) == ((), (key(1), key(3), key(4)))
 
 
@@ -161,7 +161,7 @@ def test_mend__someone_writes_meanwhile__leaves_theirs(copies: Copies) -> None:
         def put(self, *args: object, **options: object) -> None:
             copies.in_use.put(*args, **options)  # type: ignore[arg-type]
 
-    done = mend(Interrupted(), SIGNAL_STATE, [key(1)], lambda wanted: copies.restored.get(SIGNAL_STATE, wanted))  # type: ignore[arg-type]
+    done = repair(Interrupted(), SIGNAL_STATE, [key(1)], lambda wanted: copies.restored.get(SIGNAL_STATE, wanted))  # type: ignore[arg-type]
 
     assert done.overtaken == (key(1),)
     assert copies.in_use.get(SIGNAL_STATE, key(1), consistent=True) == row(1, score=0.1, version=4)

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
 from headgate.durable.model.records import instant
+from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import SignalState, Tier
-from headgate.health.model.signals import Metrics, Signal
-from headgate.health.signals.decisions import Standing, Verdict
-from headgate.health.signals.results import Result
+from headgate.health.model.signals import Metrics, Signal, UpdateResult, UpdateVerdict
 from headgate.health.signals.volumes import Volumes
 from headgate.store.catalogue.tables import BREACH_SHARDS, SIGNAL_STATE
 from headgate.store.keyring import Keyring
@@ -35,7 +34,7 @@ def test_late_window__on_every_backend__never_overwrites(rig: Rig) -> None:
     newest = rig.say(CRITICAL, version=1)
     for version in (-1, 0, 1, 2):
         late = rig.say(OK, ago_ms=300_000, version=version)
-        assert late.verdict is Verdict.STALE_WINDOW
+        assert late.verdict is UpdateVerdict.STALE_WINDOW
         assert late.signal == newest.signal
     assert rig.signal() == newest.signal
     found = rig.signals.history(ORDERS, "FRESHNESS", instant(rig.now_ms - 900_000), instant(rig.now_ms))
@@ -47,7 +46,7 @@ def test_same_twice__on_every_backend__is_one_version(rig: Rig) -> None:
         CRITICAL, score=0.102, evidence=[evidence_id(1)], breach_start=instant(rig.now_ms - 1), version=0
     )
     first, second = rig.signals.update(update), rig.signals.update(update)
-    assert (first.verdict, second.verdict) == (Verdict.APPLIED, Verdict.DUPLICATE)
+    assert (first.verdict, second.verdict) == (UpdateVerdict.APPLIED, UpdateVerdict.DUPLICATE)
     assert rig.signal().version == 1
     assert rig.signal() == first.signal
 
@@ -58,12 +57,12 @@ def test_value__on_every_backend__comes_back_as_it_was(rig: Rig, score: float) -
     assert said.signal is not None
     assert rig.signal() == said.signal
     assert rig.signal().value.score == score
-    assert rig.say(WARNING, score=score).verdict is Verdict.DUPLICATE
+    assert rig.say(WARNING, score=score).verdict is UpdateVerdict.DUPLICATE
 
 
 def test_many_writers__of_one_signal__versions_have_no_gaps_and_no_update_is_lost(rig: Rig, backend: str) -> None:
     writers, each_writes = (8, 2) if backend in DYNAMODB_BACKENDS else (100, 2)
-    said: list[Result] = []
+    said: list[UpdateResult] = []
     problems: list[BaseException] = []
 
     def write(writer: int) -> None:
@@ -71,7 +70,7 @@ def test_many_writers__of_one_signal__versions_have_no_gaps_and_no_update_is_los
             for number in range(each_writes):
                 end_ms = rig.now_ms - 60_000 + number * 1_000 + writer
                 update = replace(rig.update(OK), value=value(OK, end_ms))
-                while (result := rig.signals.update(update)).verdict is Verdict.UNAVAILABLE:
+                while (result := rig.signals.update(update)).verdict is UpdateVerdict.UNAVAILABLE:
                     pass
                 said.append(result)
         except BaseException as exc:
@@ -85,12 +84,12 @@ def test_many_writers__of_one_signal__versions_have_no_gaps_and_no_update_is_los
     assert problems == []
     assert len(said) == writers * each_writes
     applied = sorted(
-        each.signal.version for each in said if each.verdict is Verdict.APPLIED and each.signal is not None
+        each.signal.version for each in said if each.verdict is UpdateVerdict.APPLIED and each.signal is not None
     )
     assert applied == list(range(1, len(applied) + 1))
     assert rig.signal().version == len(applied)
     assert rig.signal().value.window_end == instant(rig.now_ms - 60_000 + (each_writes - 1) * 1_000 + writers - 1)
-    assert {each.verdict for each in said} <= {Verdict.APPLIED, Verdict.STALE_WINDOW}
+    assert {each.verdict for each in said} <= {UpdateVerdict.APPLIED, UpdateVerdict.STALE_WINDOW}
 
 
 def test_healthy_signals__many__leave_the_breach_index_empty(rig: Rig, backend: str) -> None:
@@ -98,7 +97,7 @@ def test_healthy_signals__many__leave_the_breach_index_empty(rig: Rig, backend: 
     for start in range(0, count, 500):
         updates = [rig.update(OK, urn=f"urn:dp:b:d{n}") for n in range(start, min(count, start + 500))]
         results = rig.signals.update_many(updates)
-        assert Counter(each.verdict for each in results) == {Verdict.APPLIED: len(updates)}
+        assert Counter(each.verdict for each in results) == {UpdateVerdict.APPLIED: len(updates)}
     queries = [
         Query(table=SIGNAL_STATE, index="breach-index", partition=f"BREACH#{state}#{tier}#{shard}", limit=1)
         for state in SignalState
@@ -112,16 +111,16 @@ def test_breaches__of_two_states_by_tier__are_merged_and_paged(
     store: AnyStore, clock: VirtualClock, keyring: Keyring, tmp_path: Path, eventually: Eventually
 ) -> None:
     tiers = list(Tier)
-    standings = {f"urn:dp:b:d{n}": Standing(tiers[n % 3], "t") for n in range(18)}
-    rig = Rig(store, clock, keyring, tmp_path, standings=standings)
+    profiles = {f"urn:dp:b:d{n}": DatasetProfile(tiers[n % 3], "t") for n in range(18)}
+    rig = Rig(store, clock, keyring, tmp_path, profiles=profiles)
     states = (WARNING, CRITICAL, OK, UNKNOWN)
     rig.signals.update_many([
         replace(rig.update(states[n % 4], urn=urn), value=value(states[n % 4], rig.now_ms - 1_000 * (n // 3)))
-        for n, urn in enumerate(standings)
+        for n, urn in enumerate(profiles)
     ])  # fmt: skip
     for tier in (None, Tier.TIER_1):
         expected = {
-            urn for n, urn in enumerate(standings) if n % 4 in (0, 1) and (tier is None or standings[urn].tier is tier)
+            urn for n, urn in enumerate(profiles) if n % 4 in (0, 1) and (tier is None or profiles[urn].tier is tier)
         }
 
         def read(tier: Tier | None = tier) -> list[Signal]:
@@ -147,7 +146,7 @@ def test_expired__not_yet_deleted__is_as_if_it_never_was(rig: Rig, clock: Virtua
     assert rig.signals.get(ORDERS, "FRESHNESS", consistent=True) is None
     assert [each.signal_type for each in rig.signals.of_dataset(ORDERS, consistent=True)] == ["VOLUME"]
     again = rig.say(OK, version=0)
-    assert again.verdict is Verdict.APPLIED
+    assert again.verdict is UpdateVerdict.APPLIED
     assert again.signal is not None
     assert again.signal.version == 1
 
@@ -195,7 +194,11 @@ def test_batch__on_every_backend__has_a_result_for_each(rig: Rig) -> None:
         rig.update(OK, urn="urn:dp:unregistered:x"),
     ])  # fmt: skip
     assert [each.verdict for each in results] == [
-        Verdict.APPLIED, Verdict.APPLIED, Verdict.STALE_WINDOW, Verdict.REPEATED_KEY, Verdict.VERSION_CONFLICT,
-        Verdict.DATASET_NOT_FOUND,
-    ]  # fmt: skip
+        UpdateVerdict.APPLIED,
+        UpdateVerdict.APPLIED,
+        UpdateVerdict.STALE_WINDOW,
+        UpdateVerdict.REPEATED_KEY,
+        UpdateVerdict.VERSION_CONFLICT,
+        UpdateVerdict.DATASET_NOT_FOUND,
+    ]
     assert rig.incident_of("A").incident_id == rig.incident_of("B").incident_id

@@ -16,8 +16,7 @@ from headgate.durable.bus.subscriptions import Subscription
 from headgate.durable.model.records import instant
 from headgate.errors import ConflictError, IllegalTransitionError, OutcomeUnknownError, StoreBusyError, TransientError
 from headgate.health.model.incidents import Changes
-from headgate.health.model.signals import SignalUpdate
-from headgate.health.signals.decisions import Verdict
+from headgate.health.model.signals import SignalUpdate, UpdateVerdict
 from headgate.store.catalogue.tables import ACTIVITIES, EVIDENCE_CACHE
 from headgate.store.keyring import Keyring
 from headgate.store.model.schema import Key
@@ -167,7 +166,7 @@ def a_merge(rig: Rig) -> Act:
 def an_escalation(rig: Rig) -> Act:
     rig.say(CRITICAL)
     rig.pass_minutes(16)
-    return lambda process: process.upkeep.sweep()
+    return lambda process: process.incident_timers.sweep()
 
 
 def a_recovery(rig: Rig) -> Act:
@@ -177,7 +176,7 @@ def a_recovery(rig: Rig) -> Act:
     rig.say(OK)
     rig.say(OK, kind="VOLUME")
     rig.pass_minutes(6)
-    return lambda process: process.upkeep.sweep()
+    return lambda process: process.incident_timers.sweep()
 
 
 STORIES: list[Prepare] = [
@@ -279,7 +278,7 @@ class Walk:
 
         def act(process: Rig) -> None:
             result = process.signals.update(update)
-            if result.verdict is Verdict.UNAVAILABLE:
+            if result.verdict is UpdateVerdict.UNAVAILABLE:
                 raise StoreBusyError(result.message)
 
         return act
@@ -289,7 +288,7 @@ class Walk:
 
         def act(process: Rig) -> None:
             for result in process.signals.update_many(updates):
-                if result.verdict is Verdict.UNAVAILABLE:
+                if result.verdict is UpdateVerdict.UNAVAILABLE:
                     raise StoreBusyError(result.message)
 
         return act
@@ -322,11 +321,11 @@ class Walk:
         return lambda process: process.incidents.merge(first, second, actor="ana")
 
     def sweep(self) -> Act:
-        return lambda process: process.upkeep.sweep()
+        return lambda process: process.incident_timers.sweep()
 
     def wait(self) -> Act:
         self.world.clock.advance(self.draw.choice([1.0, 60.0, 360.0, 900.0, 2_400.0, 4_000.0]))
-        return lambda process: process.upkeep.sweep()
+        return lambda process: process.incident_timers.sweep()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -360,7 +359,7 @@ def test_walk__everything_is_well_at_last__every_incident_of_a_signal_ends(tmp_p
             rig.say(OK, urn=row["PK"], kind=row["SK"])
         for _ in range(12):
             rig.pass_minutes(10)
-            rig.upkeep.sweep()
+            rig.incident_timers.sweep()
         still = [each for each in rig.incidents.get_many(sorted(linked)) if each is not None and each.is_open]
         assert still == []
         assert [row for row in rig.rows(ORDERS, PAYMENTS) if row.get("incident_id") is not None] == []

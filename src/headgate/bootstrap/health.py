@@ -36,16 +36,16 @@ from headgate.durable.sdk.app import App
 from headgate.durable.service import Service
 from headgate.errors import SettingsError, StoreBusyError, UserError
 from headgate.feedback import subscriber_filter
-from headgate.health.error_alerts import Alerts
+from headgate.health.error_alerts import ErrorAlerts
 from headgate.health.evidence.limits import Limits
 from headgate.health.evidence.sampling import Rates, ResultRates
 from headgate.health.metrics import HealthMeters
-from headgate.health.model.events import Announce
-from headgate.health.regions.agent import Observer, RegionDuty
-from headgate.health.regions.failover import Failover, FailoverState, Keeper
+from headgate.health.model.events import EventWrites
+from headgate.health.regions.agent import RegionAgent, RegionProbe
+from headgate.health.regions.failover import Failover, FailoverState, LeaseKeeper
 from headgate.health.regions.fenced_store import FencedStore
 from headgate.health.regions.regions import Fence, Replica, WriterLease, known_epoch
-from headgate.health.regions.table_restore import NAMED_MAX, Difference, Mended, compare, mend, swapped
+from headgate.health.regions.table_restore import NAMED_MAX, Difference, RepairResult, compare, repair, swapped
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
 from headgate.settings import Settings
@@ -84,7 +84,7 @@ LAST_KNOWN: Final = "last-known-datasets.json"
 _EVENT_DELIVERIES_MAX: Final = 8
 
 
-def announcing(store: Store, bus: Bus) -> Announce:
+def event_writer(store: Store, bus: Bus) -> EventWrites:
     """Return the function that publishes health events on a bus.
 
     The pipelines' subscription is skipped for datasets that no pipeline depends on.
@@ -114,7 +114,7 @@ def open_health(
     """
     health, evidence = opened.settings.health, opened.settings.evidence
 
-    alerts = Alerts(clock, service.ids, service.bus.emit, meters)
+    alerts = ErrorAlerts(clock, service.ids, service.bus.emit, meters)
     if meters is not None:
         meters.watch_store(opened.store.stats)
     opened.store.stats.attempt_failed = alerts.record
@@ -129,7 +129,7 @@ def open_health(
         cache,
         opened.keyring,
         opened.blobs,
-        announce=announcing(guarded, service.bus),
+        announce=event_writer(guarded, service.bus),
         told=lambda: service.bus.told(),
         tier_1_needs_ticket=health.tier_1_needs_ticket,
         opens_incidents=health.opens_incidents,
@@ -183,7 +183,7 @@ class OpenRegion(NamedTuple):
     """The region of a process: its write fence, its background duty and the authority store that holds the lease."""
 
     fence: Fence
-    duty: RegionDuty
+    duty: RegionAgent
     authority: Store
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ def open_region(
     authority = open_authority(settings, clock)
     fence = Fence(opened.store, name, clock)
     home, _ = _regions(settings)
-    keeper = Keeper(authority, WriterLease(authority, clock), fence, name, home)
+    keeper = LeaseKeeper(authority, WriterLease(authority, clock), fence, name, home)
     keeper.keep()
 
     def tell(state: FailoverState) -> None:
@@ -214,17 +214,17 @@ def open_region(
             meters.failed_over(state.active)
         service.bus.emit(_moved(state, service.ids))
 
-    return OpenRegion(fence, open_duty(settings, authority, clock, keeper=keeper, tell=tell), authority)
+    return OpenRegion(fence, open_agent(settings, authority, clock, keeper=keeper, tell=tell), authority)
 
 
-def open_duty(
+def open_agent(
     settings: Settings,
     authority: Store,
     clock: Clock,
     *,
-    keeper: Keeper | None = None,
+    keeper: LeaseKeeper | None = None,
     tell: Callable[[FailoverState], None] = lambda _state: None,
-) -> RegionDuty:
+) -> RegionAgent:
     """Return the duty that probes both regions and moves the writer. Raises `SettingsError` without regions."""
     chosen = settings.region
     regions = _regions(settings)
@@ -234,11 +234,11 @@ def open_duty(
     observer = chosen.observer or chosen.name
     if observer is None:
         raise SettingsError("region.observer: an observer outside the regions needs a name; set region.observer")
-    return RegionDuty(
+    return RegionAgent(
         authority,
         clock,
         regions=regions,
-        observer=Observer(authority, clock, observer, partial(_is_well, chosen.urls)),
+        observer=RegionProbe(authority, clock, observer, partial(_is_well, chosen.urls)),
         failover=open_failover(settings, authority, clock, tell=tell),
         keeper=keeper,
     )
@@ -347,7 +347,7 @@ def compare_restored(
 
 def repair_restored(
     settings: Settings, clock: Clock, table: Table, restored: str, keys: Sequence[Key] | None, *, dry_run: bool
-) -> Mended:
+) -> RepairResult:
     """Copy items back from a restored table: those of `keys`, or with None all that differ or are missing."""
     with _both(settings, restored_settings(settings, table, restored), clock) as (ours, theirs):
         if keys is None:
@@ -355,7 +355,9 @@ def repair_restored(
             if found.extra_count > NAMED_MAX or found.differing_count > NAMED_MAX:
                 raise UserError(f"table {table.name}: more than {NAMED_MAX} items differ; swap in the restored table")
             keys = [*found.extra, *found.differing]
-        return mend(ours.store, table, keys, lambda key: theirs.store.get(table, key, consistent=True), dry_run=dry_run)
+        return repair(
+            ours.store, table, keys, lambda key: theirs.store.get(table, key, consistent=True), dry_run=dry_run
+        )
 
 
 def restored_settings(settings: Settings, table: Table, restored: str) -> Settings:

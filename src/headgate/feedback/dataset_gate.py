@@ -7,7 +7,7 @@ from typing import Final
 
 from headgate.errors import UserError
 from headgate.feedback.outcome_signals import SIGNAL_TYPES
-from headgate.health.gate.decisions import Code, OnUnknown, Question, Reason, Ruling, worst
+from headgate.health.gate.decisions import Code, GateQuestion, OnUnknown, Reason, Ruling, worst
 from headgate.health.gate.gate import GateAnswer, Gatekeeper
 from headgate.pipelines.enums import Verdict
 from headgate.pipelines.rules.facts import DatasetFact
@@ -34,7 +34,7 @@ class DatasetGate:
 
     def _fact(self, urn: str) -> DatasetFact:
         try:
-            answer = self._gatekeeper.check([urn], Question(principal=_PRINCIPAL, on_unknown=OnUnknown.ASK))
+            answer = self._gatekeeper.check([urn], GateQuestion(principal=_PRINCIPAL, on_unknown=OnUnknown.ASK))
         except UserError as exc:
             # No dataset can have this name; the other rules can be told nevertheless.
             return DatasetFact(verdict=Verdict.UNKNOWN, reason=str(exc))

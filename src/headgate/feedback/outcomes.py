@@ -29,9 +29,8 @@ from headgate.feedback.outcome_signals import (
 )
 from headgate.feedback.writer_verdicts import Word, Words, may_follow, prevailing, remembered
 from headgate.health.model.datasets import Dataset, DatasetStatus, Source
-from headgate.health.model.signals import Signal
+from headgate.health.model.signals import Signal, UpdateVerdict
 from headgate.health.service import HealthService
-from headgate.health.signals.decisions import Verdict
 from headgate.notify.notices import Notice, event_type
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.events.names import EventName
@@ -114,11 +113,11 @@ class Outcomes:
         """Have the signal show what its writers say together. False: it has changed meanwhile."""
         others = [word for word in words.values() if word.pipeline_id != own.pipeline_id and self._is_writer(word)]
         result = self._health.signals.update(update_of(prevailing(own, others, current), current))
-        if result.verdict in (Verdict.UNAVAILABLE, Verdict.DATASET_NOT_FOUND):
+        if result.verdict in (UpdateVerdict.UNAVAILABLE, UpdateVerdict.DATASET_NOT_FOUND):
             # It was found a moment ago: another process has just registered it, which is known here soon.
             raise StoreBusyError(result.message)
         # Of another writer with a later window, it is a race as well.
-        return result.verdict not in (Verdict.VERSION_CONFLICT, Verdict.STALE_WINDOW)
+        return result.verdict not in (UpdateVerdict.VERSION_CONFLICT, UpdateVerdict.STALE_WINDOW)
 
     def _dataset(self, urn: str) -> Dataset:
         """Return what a pipeline says it writes as it is registered; one that nobody has is noted as discovered."""

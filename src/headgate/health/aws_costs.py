@@ -75,7 +75,7 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sampling: Sampling | None = None
 
 
-class Estate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Workload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that is paid for: tables, what they keep, and what stands beside them."""
 
     loads: tuple[Load, ...] = ()
@@ -110,7 +110,7 @@ class Bill(Struct, frozen=True):
         return math.fsum(line.dollars for line in self.lines)
 
 
-def monthly(estate: Estate, prices: Prices) -> Bill:
+def monthly(estate: Workload, prices: Prices) -> Bill:
     """Return what an estate costs a month. Raises `DefinitionError` for a load that cannot be."""
     lines = [line for load in estate.loads for line in _table_lines(load, prices)]
     regions = max((load.regions for load in estate.loads), default=1)
@@ -123,7 +123,7 @@ def monthly(estate: Estate, prices: Prices) -> Bill:
     return Bill(tuple(line for line in lines if line.quantity), prices.as_of)
 
 
-def by_month(estate: Estate) -> Estate:
+def by_month(estate: Workload) -> Workload:
     """Return an estate whose writes and reads are given a second as one of a month."""
     loads = tuple(
         replace(load, writes=load.writes * SECONDS_A_MONTH, reads=load.reads * SECONDS_A_MONTH) for load in estate.loads
@@ -139,7 +139,7 @@ def sampled(events: float, *, fail_share: float, pass_rate: float, fail_rate: fl
     return events * (fail_share * fail_rate + (1 - fail_share) * pass_rate)
 
 
-class Stated(Struct, frozen=True, kw_only=True):
+class StatedCost(Struct, frozen=True, kw_only=True):
     """A line of an estimate that someone wrote down. A price that varies is given as a range."""
 
     name: str
@@ -149,7 +149,7 @@ class Stated(Struct, frozen=True, kw_only=True):
     dollars: float
 
 
-class Doubt(Struct, frozen=True):
+class Discrepancy(Struct, frozen=True):
     """Something in an estimate that does not add up."""
 
     name: str
@@ -158,22 +158,22 @@ class Doubt(Struct, frozen=True):
     reason: str
 
 
-def doubts(lines: Sequence[Stated], stated_total: float, *, tolerance: float = 0.05) -> list[Doubt]:
+def discrepancies(lines: Sequence[StatedCost], stated_total: float, *, tolerance: float = 0.05) -> list[Discrepancy]:
     """Return what is wrong with an estimate: lines that are not quantity times price, and a total that is not a sum."""
     found = [doubt for line in lines if (doubt := _line_doubt(line, tolerance)) is not None]
     total = math.fsum(line.dollars for line in lines)
     if not math.isclose(total, stated_total, rel_tol=tolerance):
-        found.append(Doubt("total", stated_total, total, "the lines add up to something else"))
+        found.append(Discrepancy("total", stated_total, total, "the lines add up to something else"))
     return found
 
 
-def _line_doubt(line: Stated, tolerance: float) -> Doubt | None:
+def _line_doubt(line: StatedCost, tolerance: float) -> Discrepancy | None:
     high = line.price_low if line.price_high is None else line.price_high
     least, most = line.quantity * line.price_low, line.quantity * high
     if least * (1 - tolerance) <= line.dollars <= most * (1 + tolerance):
         return None
     nearest = least if line.dollars < least else most
-    return Doubt(line.name, line.dollars, nearest, "the quantity at its price comes to something else")
+    return Discrepancy(line.name, line.dollars, nearest, "the quantity at its price comes to something else")
 
 
 def _table_lines(load: Load, prices: Prices) -> list[Line]:

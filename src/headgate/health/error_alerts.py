@@ -26,7 +26,7 @@ WAITING_MAX: Final = 100
 _log = structlog.get_logger("statestore.alerts")
 
 
-class Counters(Protocol):
+class StoreCounters(Protocol):
     """Who counts how calls to the store went, and alerts."""
 
     def answered(self, tables: str, operation: str, seconds: float) -> None: ...
@@ -39,13 +39,15 @@ class Counters(Protocol):
         """Failures of one kind have passed their threshold."""
 
 
-class Alerts:
+class ErrorAlerts:
     """Counts failures, and tells when there are too many. It is a `Watcher` of a guarded store; safe for many threads.
 
     `emit` makes an event known on the bus.
     """
 
-    def __init__(self, clock: Clock, ids: IdMaker, emit: Callable[[Event], object], counters: Counters | None) -> None:
+    def __init__(
+        self, clock: Clock, ids: IdMaker, emit: Callable[[Event], object], counters: StoreCounters | None
+    ) -> None:
         self._clock = clock
         self._ids = ids
         self._emit = emit

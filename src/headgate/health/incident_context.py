@@ -73,7 +73,7 @@ class IncidentContext(Struct, frozen=True, kw_only=True):
     as_of: str
 
 
-class Contexts:
+class IncidentContexts:
     """Tells the stories of incidents."""
 
     def __init__(

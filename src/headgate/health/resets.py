@@ -12,10 +12,10 @@ from msgspec import Struct
 from headgate.auth.audit_entry import AuditEntry, AuditLog
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError, StoreBusyError
-from headgate.health.incidents.rows import Due, due_put
+from headgate.health.incidents.rows import TimerKind, due_put
+from headgate.health.model.signals import signal_key
 from headgate.health.retirement import Retirement
 from headgate.health.signals.reads import SIGNALS_OF_A_DATASET_MAX
-from headgate.health.signals.rows import signal_key
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache
 from headgate.store.catalogue.tables import SIGNAL_STATE
@@ -82,7 +82,7 @@ class Resets:
         held = dict.fromkeys(row["incident_id"] for row in rows if row.get("incident_id") is not None)
         writes: list[Write] = [
             *(Delete(SIGNAL_STATE, signal_key(row["PK"], row["SK"]), version_is(row["version"])) for row in rows),
-            *(due_put(Due.RECOVERY, each, now_ms) for each in held),
+            *(due_put(TimerKind.RECOVERY, each, now_ms) for each in held),
         ]
         entry = AuditEntry(
             actor=actor,

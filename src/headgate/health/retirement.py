@@ -16,13 +16,14 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, NotFoundError, StoreBusyError, TransientError
-from headgate.health.incidents.rows import Due, due_put, open_query
+from headgate.health.incidents.rows import TimerKind, due_put, open_query
 from headgate.health.incidents.service import Incidents
 from headgate.health.model.datasets import Dataset, DatasetStatus
 from headgate.health.model.enums import SignalState
 from headgate.health.model.incidents import Changes, Resolution
+from headgate.health.model.signals import signal_key
 from headgate.health.signals.reads import SIGNALS_OF_A_DATASET_MAX
-from headgate.health.signals.rows import QUIET_DAYS, signal_key, signal_of, signal_row
+from headgate.health.signals.rows import QUIET_DAYS, signal_of, signal_row
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache
 from headgate.store.catalogue.tables import CONTROL, SIGNAL_STATE
@@ -155,7 +156,7 @@ class Retirement:
         )
         held = row.get("incident_id")
         # It may have been the last that was not well.
-        look = [] if held is None else [due_put(Due.RECOVERY, held, int(self._clock.seconds() * 1000))]
+        look = [] if held is None else [due_put(TimerKind.RECOVERY, held, int(self._clock.seconds() * 1000))]
         return [update, *look]
 
     def _listed(self, row: Item) -> list[Write]:

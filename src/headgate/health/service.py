@@ -14,21 +14,21 @@ import structlog
 from headgate.clock import Clock
 from headgate.errors import DatasetNotFoundError, FatalError, TransientError
 from headgate.health.alert_quotas import AlertQuotas
-from headgate.health.audit.field_encryption import Fields
+from headgate.health.audit.field_encryption import FieldSealer
 from headgate.health.audit.log import Audit
-from headgate.health.error_alerts import Alerts
+from headgate.health.error_alerts import ErrorAlerts
 from headgate.health.evidence.cache import ARCHIVE_SECONDS, EvidenceCache
 from headgate.health.evidence.limits import Limits as EvidenceLimits
 from headgate.health.evidence.sampling import Rates as EvidenceRates
 from headgate.health.gate.flags import Flags
 from headgate.health.gate.gate import Gatekeeper
 from headgate.health.gate.overrides import Overrides
-from headgate.health.incident_context import Contexts
+from headgate.health.incident_context import IncidentContexts
 from headgate.health.incidents.decisions import mttr_seconds
-from headgate.health.incidents.escalation import Upkeep
 from headgate.health.incidents.listing import IncidentListing
 from headgate.health.incidents.plans import Opened
 from headgate.health.incidents.service import Incidents
+from headgate.health.incidents.timers import IncidentTimers
 from headgate.health.ingest.inbox import OpenLineageInbox
 from headgate.health.ingest.service import Ingestion
 from headgate.health.lineage.blast_radius import BlastRadii
@@ -36,10 +36,11 @@ from headgate.health.lineage.graph import LineageGraph
 from headgate.health.lineage.service import Lineage
 from headgate.health.metrics import HealthMeters
 from headgate.health.model import incidents as incident_values
+from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import SignalState, Tier
-from headgate.health.model.events import Announce, IncidentNews, nobody
-from headgate.health.model.incidents import Incident, Trouble
-from headgate.health.model.signals import Signal, SignalUpdate
+from headgate.health.model.events import EventWrites, IncidentEventType, no_event_writes
+from headgate.health.model.incidents import Incident, IncidentReport
+from headgate.health.model.signals import Signal, SignalUpdate, UpdateResult, UpdateVerdict
 from headgate.health.registry.service import Registry
 from headgate.health.resets import Resets
 from headgate.health.resolution.resolver import Resolver
@@ -47,8 +48,6 @@ from headgate.health.resolution.topic_producers import TopicProducers
 from headgate.health.retirement import Retirement
 from headgate.health.signals.baselines import Baselines
 from headgate.health.signals.coalescer import Coalescer
-from headgate.health.signals.decisions import Standing, Verdict
-from headgate.health.signals.results import Result
 from headgate.health.signals.volumes import Volumes
 from headgate.health.signals.writer import Signals
 from headgate.ids import IdMaker
@@ -69,7 +68,7 @@ _log = structlog.get_logger(_LOGGER)
 _levels = logging.getLogger(_LOGGER)
 
 
-def _as_it_is(result: Result) -> Result:
+def _as_it_is(result: UpdateResult) -> UpdateResult:
     return result
 
 
@@ -89,13 +88,13 @@ class HealthService:
         keyring: Keyring,
         blobs: Blobs,
         *,
-        announce: Announce = nobody,
+        announce: EventWrites = no_event_writes,
         told: Callable[[], None] = lambda: None,
         tier_1_needs_ticket: bool = True,
         opens_incidents: bool = True,
         last_known_path: Path | None = None,
         meters: HealthMeters | None = None,
-        alerts: Alerts | None = None,
+        alerts: ErrorAlerts | None = None,
         tracing: Tracing | None = None,
         db_system: str = "sqlite",
         is_writer: Callable[[], bool] = lambda: True,
@@ -118,7 +117,7 @@ class HealthService:
         self._db_system = db_system
         self._is_writer = is_writer
         self.audit = Audit(store, clock, ids, keyring)
-        sealer = Fields(keyring)
+        sealer = FieldSealer(keyring)
         self.registry = Registry(
             store,
             clock,
@@ -146,7 +145,7 @@ class HealthService:
             announce=announce,
             pin_writes=self.evidence.pin_writes,
             blast_radius=self._blast_radius,
-            standing=self.standing,
+            profile=self.profile,
         )
         if meters is not None:
             self.incidents.could_not_open = meters.incident_creation_failed
@@ -159,7 +158,7 @@ class HealthService:
         self.flags = Flags(store, clock, self.audit)
         self.alert_quotas = AlertQuotas(store, clock)
         self.incident_listing = IncidentListing(store, keyring, sealer=sealer)
-        self.upkeep = Upkeep(
+        self.incident_timers = IncidentTimers(
             store, clock, ids, self.incidents, sealer=sealer, announce=announce, unpin=self.evidence.unpin
         )
         self.signals = Signals(
@@ -168,7 +167,7 @@ class HealthService:
             ids,
             cache,
             keyring,
-            standings=self.registry.standings.of,
+            profiles=self.registry.profiles.of,
             announce=announce,
             incidents=self.incidents if opens_incidents else None,
         )
@@ -177,7 +176,7 @@ class HealthService:
         self.coalescer = Coalescer(self.signals)
         self.overrides = Overrides(store, clock, ids, self.audit, registered=self.registered)
         self.gatekeeper = Gatekeeper(store, clock, find=self.registry.ever, sealer=sealer)
-        self.contexts = Contexts(
+        self.contexts = IncidentContexts(
             clock, self.incidents, self.signals, self.registry, self.evidence, self.lineage, self.blast_radii
         )
         self.ingestion = Ingestion(
@@ -195,18 +194,20 @@ class HealthService:
         self._tracing = tracing if tracing is not None else Tracing()
         self._fields = sealer
 
-    def update_signal(self, update: SignalUpdate) -> Result:
+    def update_signal(self, update: SignalUpdate) -> UpdateResult:
         """Take over a value together with those of other callers, as one span. Raises as `Signals.update` does."""
         with self.updating_signal(update) as noted:
             return noted(self.coalescer.update(update))
 
-    def updating_signal(self, update: SignalUpdate) -> AbstractContextManager[Callable[[Result], Result]]:
+    def updating_signal(self, update: SignalUpdate) -> AbstractContextManager[Callable[[UpdateResult], UpdateResult]]:
         """Have a value taken over inside, as one span; the function given notes what was made of it, and returns it."""
         is_told = _levels.isEnabledFor(logging.DEBUG)
         return self._watched_update(update, is_told=is_told) if is_told or self._tracing.is_on else _UNWATCHED
 
     @contextmanager
-    def _watched_update(self, update: SignalUpdate, *, is_told: bool) -> Iterator[Callable[[Result], Result]]:
+    def _watched_update(
+        self, update: SignalUpdate, *, is_told: bool
+    ) -> Iterator[Callable[[UpdateResult], UpdateResult]]:
         about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
         with self._tracing.span(
             "SignalStateRepository.updateSignalState",
@@ -219,7 +220,7 @@ class HealthService:
             if is_told:
                 _log.debug("signal_state_update_started", **about, expected_version=update.expected_version)
 
-            def noted(result: Result) -> Result:
+            def noted(result: UpdateResult) -> UpdateResult:
                 if is_told and result.is_success and result.signal is not None:
                     _log.debug("signal_state_update_completed", **about, new_version=result.signal.version)
                 span.set_attribute("success", result.is_success)
@@ -231,15 +232,15 @@ class HealthService:
 
             yield noted
 
-    def standing(self, dataset_urn: str) -> Standing | None:
+    def profile(self, dataset_urn: str) -> DatasetProfile | None:
         """Return what the registry says of a dataset that signals carry, or None for one that is not in use."""
-        return self.registry.standings.of([dataset_urn]).get(dataset_urn)
+        return self.registry.profiles.of([dataset_urn]).get(dataset_urn)
 
     def sweep(self, *, limit: int = 100) -> int:
         """Do what is due as time goes by, and return how much that was."""
         told = self.tend()
         if self._is_writer():
-            told += self.upkeep.sweep(limit=limit) + self.retirement.sweep(limit=limit)
+            told += self.incident_timers.sweep(limit=limit) + self.retirement.sweep(limit=limit)
             told += self.lineage.sweep(limit=limit)
         return told
 
@@ -274,7 +275,7 @@ class HealthService:
         return self.registry.names.of(dataset_urn) or dataset_urn
 
     def _tiers(self, dataset_urns: Sequence[str]) -> dict[str, Tier]:
-        return {urn: standing.tier for urn, standing in self.registry.standings.of(dataset_urns).items()}
+        return {urn: profile.tier for urn, profile in self.registry.profiles.of(dataset_urns).items()}
 
     def _blast_radius(self, dataset_urn: str) -> incident_values.BlastRadius:
         reached = self.blast_radii.downstream(dataset_urn, edges_max=OPENING_EDGES_MAX)
@@ -287,7 +288,7 @@ class HealthService:
             complete=reached.complete,
         )
 
-    def _incident_told(self, incident: Incident, news: IncidentNews) -> None:
+    def _incident_told(self, incident: Incident, news: IncidentEventType) -> None:
         # Its signals were linked or let go in the same transaction, and memory does not know.
         for urn in incident.dataset_urns:
             self._cache.invalidate(cache_keys.signal_states_of(urn))
@@ -304,7 +305,7 @@ class _CountedIncidents(Incidents):
 
     could_not_open: Callable[[], None] = staticmethod(lambda: None)
 
-    def open(self, trouble: Trouble, *, actor: str) -> Opened:
+    def open(self, trouble: IncidentReport, *, actor: str) -> Opened:
         try:
             return super().open(trouble, actor=actor)
         except (TransientError, FatalError):
@@ -313,14 +314,14 @@ class _CountedIncidents(Incidents):
 
 
 def _report_updates(
-    meters: HealthMeters | None, alerts: Alerts | None, made: Sequence[tuple[SignalUpdate, Result]]
+    meters: HealthMeters | None, alerts: ErrorAlerts | None, made: Sequence[tuple[SignalUpdate, UpdateResult]]
 ) -> None:
     """Log and count what was made of updates, under the names that others look for."""
     for update, result in made:
         if not result.is_success:
             _report_refusal(meters, alerts, update, result)
     if meters is not None:
-        written = [(each.signal, each.is_transition) for _, each in made if each.verdict is Verdict.APPLIED]
+        written = [(each.signal, each.is_transition) for _, each in made if each.verdict is UpdateVerdict.APPLIED]
         meters.signals_updated(
             (signal.signal_type, signal.state, signal.previous_state if is_transition else signal.state, signal.tier)
             for signal, is_transition in written
@@ -328,10 +329,12 @@ def _report_updates(
         )
 
 
-def _report_refusal(meters: HealthMeters | None, alerts: Alerts | None, update: SignalUpdate, result: Result) -> None:
+def _report_refusal(
+    meters: HealthMeters | None, alerts: ErrorAlerts | None, update: SignalUpdate, result: UpdateResult
+) -> None:
     signal, verdict = result.signal, result.verdict
     about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
-    if verdict in (Verdict.VERSION_CONFLICT, Verdict.STALE_WINDOW):
+    if verdict in (UpdateVerdict.VERSION_CONFLICT, UpdateVerdict.STALE_WINDOW):
         current = None if signal is None else signal.version
         _log.warning(
             "signal_state_update_conflict",
@@ -344,17 +347,17 @@ def _report_refusal(meters: HealthMeters | None, alerts: Alerts | None, update: 
             meters.signal_conflicted()
         return
     _log.error("signal_state_update_failed", **about, error=result.message, error_type=verdict.value)
-    if alerts is not None and verdict is Verdict.DATASET_NOT_FOUND:
+    if alerts is not None and verdict is UpdateVerdict.DATASET_NOT_FOUND:
         alerts.record(DatasetNotFoundError(result.message))
     if meters is not None:
         meters.signal_failed()
-        if verdict is Verdict.UNAVAILABLE and update.value.state is SignalState.CRITICAL:
+        if verdict is UpdateVerdict.UNAVAILABLE and update.value.state is SignalState.CRITICAL:
             # Its incident would have been opened in the transaction that failed.
             meters.incident_creation_failed()
 
 
-def _count_incident(meters: HealthMeters, incident: Incident, news: IncidentNews) -> None:
-    if news is IncidentNews.CREATED:
+def _count_incident(meters: HealthMeters, incident: Incident, news: IncidentEventType) -> None:
+    if news is IncidentEventType.CREATED:
         meters.incident_created(incident.severity, incident.owner_team)
-    elif news is IncidentNews.RESOLVED:
+    elif news is IncidentEventType.RESOLVED:
         meters.incident_resolved(incident.severity, mttr_seconds(incident) or 0.0)

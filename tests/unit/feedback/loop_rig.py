@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
-from headgate.bootstrap.health import announcing
+from headgate.bootstrap.health import event_writer
 from headgate.bootstrap.pipelines import close_loop
 from headgate.durable.model.duration import Seconds
 from headgate.feedback.dataset_gate import DatasetGate
@@ -65,7 +65,7 @@ class LoopRig(Rig):
             Cache(clock=service.clock),
             self.keyring,
             FolderBlobs(self._folder / "blobs"),
-            announce=announcing(service.store, service.bus),
+            announce=event_writer(service.store, service.bus),
             told=service.bus.told,
         )
 

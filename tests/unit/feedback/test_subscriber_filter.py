@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.bootstrap.health import announcing
+from headgate.bootstrap.health import event_writer
 from headgate.durable.bus.events import Event
 from headgate.durable.bus.subscriptions import Subscription
 from headgate.feedback.subscriber_filter import SUBSCRIPTION, TYPES
@@ -28,7 +28,7 @@ def told(rig: LoopRig, urn: str, type: str = TYPES[0]) -> list[str]:
     """Return the subscriptions to which an event about a dataset is delivered."""
     service = rig.env.service
     event = Event(type=type, source="/headgate/health", id="evt-1", subject=urn, data={"dataset_urn": urn})
-    writes = [each for each in announcing(service.store, service.bus)(event, 1_000) if isinstance(each, Put)]
+    writes = [each for each in event_writer(service.store, service.bus)(event, 1_000) if isinstance(each, Put)]
     assert [each.table for each in writes].count(EVENTS) == 1, "whoever delivers it, it is kept"
     return [each.item["subscription"] for each in writes if each.table is ACTIVITIES]
 

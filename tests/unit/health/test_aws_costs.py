@@ -9,11 +9,11 @@ from headgate.health.aws_costs import (
     PRICES_2024_10,
     PRICES_2024_11,
     SECONDS_A_MONTH,
-    Estate,
     Load,
     Prices,
-    Stated,
-    doubts,
+    StatedCost,
+    Workload,
+    discrepancies,
     monthly,
     sampled,
 )
@@ -23,7 +23,7 @@ BILLION = 1e9
 
 
 def cost(load: Load, prices: Prices = PRICES_2024_10) -> float:
-    return monthly(Estate(loads=(load,)), prices).total
+    return monthly(Workload(loads=(load,)), prices).total
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_table__a_load__costs_what_a_sum_by_hand_says(load: Load, old: float, ne
 
 
 def test_estate__all_of_it__is_the_sum_of_its_lines() -> None:
-    estate = Estate(
+    estate = Workload(
         loads=(Load(table="signals", writes=1e6),), storage_gb=500, recovery_gb=500, cache_nodes=3, transfer_gb=1000
     )
 
@@ -76,7 +76,7 @@ def test_estate__all_of_it__is_the_sum_of_its_lines() -> None:
 
 
 def test_estate__two_regions__keep_everything_twice() -> None:
-    estate = Estate(loads=(Load(table="t", writes=0, regions=2),), storage_gb=500)
+    estate = Workload(loads=(Load(table="t", writes=0, regions=2),), storage_gb=500)
 
     assert monthly(estate, PRICES_2024_11).total == 250
 
@@ -106,27 +106,27 @@ def test_reserved__table_on_demand__is_refused() -> None:
 
 # The estimate of the state store's design.
 ESTIMATE = [
-    Stated(name="signal writes", quantity=7800, price_low=1.25, dollars=9750),
-    Stated(name="signal reads", quantity=26_000, price_low=0.25, dollars=6500),
-    Stated(name="incidents", quantity=260, price_low=0.25, price_high=1.25, dollars=325),
-    Stated(name="registry", quantity=13_000, price_low=0.25, price_high=1.25, dollars=1000),
-    Stated(name="evidence", quantity=130_000, price_low=1.25, dollars=162_500),
-    Stated(name="lineage", quantity=2600, price_low=0.25, price_high=1.25, dollars=1000),
-    Stated(name="storage", quantity=500, price_low=0.25, dollars=125),
-    Stated(name="recovery", quantity=500, price_low=0.20, dollars=100),
-    Stated(name="cache", quantity=3 * 730, price_low=0.206, dollars=150),
-    Stated(name="transfer", quantity=1000, price_low=0.01, dollars=10),
+    StatedCost(name="signal writes", quantity=7800, price_low=1.25, dollars=9750),
+    StatedCost(name="signal reads", quantity=26_000, price_low=0.25, dollars=6500),
+    StatedCost(name="incidents", quantity=260, price_low=0.25, price_high=1.25, dollars=325),
+    StatedCost(name="registry", quantity=13_000, price_low=0.25, price_high=1.25, dollars=1000),
+    StatedCost(name="evidence", quantity=130_000, price_low=1.25, dollars=162_500),
+    StatedCost(name="lineage", quantity=2600, price_low=0.25, price_high=1.25, dollars=1000),
+    StatedCost(name="storage", quantity=500, price_low=0.25, dollars=125),
+    StatedCost(name="recovery", quantity=500, price_low=0.20, dollars=100),
+    StatedCost(name="cache", quantity=3 * 730, price_low=0.206, dollars=150),
+    StatedCost(name="transfer", quantity=1000, price_low=0.01, dollars=10),
 ]
 
 
 def test_doubts__estimate_with_a_wrong_total__says_what_it_comes_to() -> None:
-    found = {doubt.name: (doubt.stated, round(doubt.computed)) for doubt in doubts(ESTIMATE, 3000)}
+    found = {doubt.name: (doubt.stated, round(doubt.computed)) for doubt in discrepancies(ESTIMATE, 3000)}
 
     assert found == {"registry": (1000, 3250), "cache": (150, 451), "total": (3000, 181_460)}
 
 
 def test_doubts__without_evidence__is_still_six_times_the_total() -> None:
-    total = doubts([line for line in ESTIMATE if line.name != "evidence"], 3000)[-1]
+    total = discrepancies([line for line in ESTIMATE if line.name != "evidence"], 3000)[-1]
 
     assert (total.name, total.computed) == ("total", 18_960)
 
@@ -134,4 +134,4 @@ def test_doubts__without_evidence__is_still_six_times_the_total() -> None:
 def test_doubts__estimate_that_adds_up__has_none() -> None:
     sound = [line for line in ESTIMATE if line.name not in ("registry", "cache")]
 
-    assert doubts(sound, 180_300) == []
+    assert discrepancies(sound, 180_300) == []

@@ -15,10 +15,10 @@ from headgate.bootstrap.health import open_health
 from headgate.durable.bus.event_log import first_id
 from headgate.durable.bus.events import Event
 from headgate.errors import DatasetNotFoundError, StoreBusyError, ThrottledError
-from headgate.health.error_alerts import WAITING_MAX, Alerts
+from headgate.health.error_alerts import WAITING_MAX, ErrorAlerts
 from headgate.health.metrics import HealthMeters
 from headgate.health.model.enums import SignalState
-from headgate.health.model.incidents import Trouble
+from headgate.health.model.incidents import IncidentReport
 from headgate.health.model.signals import SignalUpdate
 from headgate.health.registry.degraded_lookup import FallbackOnMiss
 from headgate.ids import IdMaker
@@ -119,7 +119,7 @@ def test_alerts__the_bus_fails__are_told_the_next_time(rig: Rig) -> None:
             raise StoreBusyError("down")
         told.append(event)
 
-    alerts = Alerts(rig.api.clock, IdMaker(rig.api.clock), emit, None)
+    alerts = ErrorAlerts(rig.api.clock, IdMaker(rig.api.clock), emit, None)
     for _ in range(101):
         alerts.failed("t", "get", ThrottledError("x"))
     with pytest.raises(StoreBusyError):
@@ -140,7 +140,7 @@ def test_incidents__that_cannot_be_opened__are_counted(rig: Rig, monkeypatch: py
         raise StoreBusyError("no answer")
 
     monkeypatch.setattr(rig.api.opened.store, "transact", transact)
-    trouble = Trouble(dataset_urn=ORDERS, signal_types=("FRESHNESS",), failure_signatures=("LATE",))
+    trouble = IncidentReport(dataset_urn=ORDERS, signal_types=("FRESHNESS",), failure_signatures=("LATE",))
     with pytest.raises(StoreBusyError):
         rig.health.incidents.open(trouble, actor="jane")
 

@@ -16,10 +16,9 @@ from headgate.health.incidents.listing import IncidentFilter
 from headgate.health.model.datasets import DatasetSpec
 from headgate.health.model.enums import IncidentStatus, SignalState
 from headgate.health.model.incidents import Changes
-from headgate.health.model.signals import Signal, SignalUpdate
+from headgate.health.model.signals import Signal, SignalUpdate, UpdateVerdict
 from headgate.health.retirement import LOOK_AGAIN_MS
 from headgate.health.service import HealthService
-from headgate.health.signals.decisions import Verdict
 from headgate.ids import IdMaker
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.cache.read_through import Cache
@@ -59,7 +58,7 @@ class Rig:
             announce=lambda event, now_ms: self.bus.event_writes(event, now_ms),
         )
 
-    def say(self, state: SignalState = CRITICAL, urn: str = ORDERS, kind: str = "VOLUME", **more: Any) -> Verdict:
+    def say(self, state: SignalState = CRITICAL, urn: str = ORDERS, kind: str = "VOLUME", **more: Any) -> UpdateVerdict:
         self.clock.advance(1)
         said = value(state, int(self.clock.seconds() * 1000), **more)
         return self.health.signals.update(
@@ -115,7 +114,7 @@ def test_delete__with_a_critical_signal_and_its_incident__lists_neither_any_more
     [entry] = rig.health.audit.ls(incident_id).entries
     assert (entry.actor, entry.action, entry.reason) == ("ann", "incident.resolve", "dataset deleted")
     assert rig.events().count("INCIDENT_RESOLVED") == 1
-    assert rig.say(OK) is Verdict.DATASET_NOT_FOUND
+    assert rig.say(OK) is UpdateVerdict.DATASET_NOT_FOUND
 
 
 def test_delete__of_a_process_that_died_right_after__is_finished_by_upkeep(rig: Rig) -> None:
@@ -176,12 +175,12 @@ def test_delete__while_the_store_is_busy__is_done_and_upkeep_does_the_rest(rig: 
 def test_delete__a_value_that_another_process_still_took__is_not_listed_for_long(rig: Rig) -> None:
     other = rig.process(rig.store)
     rig.say()
-    assert other.standing(ORDERS) is not None
+    assert other.profile(ORDERS) is not None
     rig.health.registry.delete(ORDERS, actor="ann")
     rig.clock.advance(1)
     said = value(CRITICAL, int(rig.clock.seconds() * 1000), signature="LATE:x")
     late = SignalUpdate(dataset_urn=ORDERS, signal_type="VOLUME", value=said, expected_version=-1)
-    assert other.signals.update(late).verdict is Verdict.APPLIED
+    assert other.signals.update(late).verdict is UpdateVerdict.APPLIED
 
     rig.clock.advance(LATER_SECONDS)
     rig.health.sweep()
@@ -196,12 +195,12 @@ def test_restore__what_was_not_ok__is_listed_again_and_watched_as_before(rig: Ri
     rig.health.registry.restore(ORDERS, actor="ann")
 
     assert rig.listed() == [(ORDERS, "VOLUME")]
-    assert rig.say() is Verdict.APPLIED
+    assert rig.say() is UpdateVerdict.APPLIED
     assert sorted(rig.statuses()) == [IncidentStatus.OPEN, IncidentStatus.RESOLVED]
     rig.clock.advance(LATER_SECONDS)
     rig.health.sweep()
     assert rig.listed() == [(ORDERS, "VOLUME")]
-    assert rig.say(OK) is Verdict.APPLIED
+    assert rig.say(OK) is UpdateVerdict.APPLIED
     assert rig.listed() == []
 
 

@@ -44,13 +44,13 @@ def costs(
     given = read_document(file, "load")
     stated, stated_total = given.pop("stated", []), given.pop("stated_total", None)
     try:
-        estate = typed_decode.convert(given, model.Estate)
-        lines = typed_decode.convert(stated, list[model.Stated])
+        estate = typed_decode.convert(given, model.Workload)
+        lines = typed_decode.convert(stated, list[model.StatedCost])
         total = None if stated_total is None else typed_decode.convert(stated_total, float)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"load {file}: {exc}") from exc
     bill = model.monthly(model.by_month(estate) if a_second else estate, known[prices])
-    found = [] if total is None and not lines else model.doubts(lines, total if total is not None else 0.0)
+    found = [] if total is None and not lines else model.discrepancies(lines, total if total is not None else 0.0)
     if as_json:
         shown: list[dict[str, Any]] = [{**msgspec.to_builtins(each), "dollars": each.dollars} for each in bill.lines]
         echo_json({"as_of": bill.as_of, "lines": shown, "total": bill.total, "doubts": found})

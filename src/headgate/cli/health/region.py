@@ -14,7 +14,7 @@ from headgate.cli.session import Config, Home, Json, echo_json, session_of
 from headgate.cli.times import ago
 
 if TYPE_CHECKING:
-    from headgate.health.regions.failover import Decision
+    from headgate.health.regions.failover import FailoverDecision
     from headgate.settings import Settings
     from headgate.store.port import Store
 
@@ -76,7 +76,7 @@ def watch(
 
     Servers of the regions do so by themselves; this is for a third place, so that there is a quorum without one region.
     """
-    from headgate.bootstrap.health import open_duty
+    from headgate.bootstrap.health import open_agent
     from headgate.clock import SystemClock
     from headgate.telemetry import configure_logs
 
@@ -84,7 +84,7 @@ def watch(
     settings = session_of(context).settings(config, home=home)
     configure_logs(style=settings.log.format, level=settings.log.level)
     with _authority(settings) as authority:
-        duty = open_duty(settings, authority, clock)
+        duty = open_agent(settings, authority, clock)
         while True:
             _say(duty.look(), as_json=as_json)
             if once:
@@ -160,7 +160,7 @@ def _authority(settings: Settings) -> Iterator[Store]:
         yield authority
 
 
-def _say(decision: Decision, *, as_json: bool) -> None:
+def _say(decision: FailoverDecision, *, as_json: bool) -> None:
     if as_json:
         said: dict[str, Any] = {"writer": decision.state.active, "move_to": decision.move_to, "reason": decision.reason}
         echo_json(said)

@@ -26,7 +26,7 @@ _SEALED: Final = "sealed:1:"
 _ROWS_AT_ONCE: Final = 200
 
 
-class Fields:
+class FieldSealer:
     """Seals and opens the secret fields of incident rows. Rows are not changed in place."""
 
     def __init__(self, keyring: Keyring) -> None:

@@ -36,7 +36,8 @@ from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import CorruptionError, HeadgateError
 from headgate.health.evidence.limits import Stats
-from headgate.health.evidence.rows import PREFIX, is_evidence_id
+from headgate.health.evidence.rows import PREFIX
+from headgate.health.model.urns import is_evidence_id
 from headgate.ids import made_at_ms
 from headgate.store.blobs.folder import Blobs
 from headgate.store.catalogue.tables import CONTROL

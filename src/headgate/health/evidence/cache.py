@@ -21,10 +21,10 @@ from headgate.health.evidence.archive import WAIT_SECONDS, Archive, Archiver
 from headgate.health.evidence.contrast import INDEX, Contrast, Contrasts, between, pages
 from headgate.health.evidence.limits import Limits, Stats
 from headgate.health.evidence.pins import KEEP_SECONDS, Pins
-from headgate.health.evidence.rows import PREFIX, Evidence, Result, archived_evidence, evidence_of, is_evidence_id
+from headgate.health.evidence.rows import PREFIX, Evidence, Result, archived_evidence, evidence_of
 from headgate.health.evidence.sampling import SAMPLED_OUT, Admission, Offers, Rates, Sampler
 from headgate.health.evidence.writes import Decision, EvidenceWrites, Kept, Put
-from headgate.health.model.urns import dataset_urn
+from headgate.health.model.urns import dataset_urn, is_evidence_id
 from headgate.ids import IdMaker
 from headgate.store.blobs.folder import Blobs
 from headgate.store.catalogue.tables import EVIDENCE_CACHE

@@ -15,8 +15,9 @@ import structlog
 from headgate.clock import Clock
 from headgate.errors import ConflictError, StoreBusyError
 from headgate.health.evidence.archive import Archive
-from headgate.health.evidence.rows import PIN, PIN_MARK, TTL, is_evidence_id, row_of_line
+from headgate.health.evidence.rows import PIN, PIN_MARK, TTL, row_of_line
 from headgate.health.model.timestamps import instant
+from headgate.health.model.urns import is_evidence_id
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import EVIDENCE_CACHE
 from headgate.store.model.conditions import absent, any_of, equals

@@ -7,7 +7,6 @@ attribute `pin#{incident_id}` for each incident that holds on to it (see `eviden
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, TypeVar
 
@@ -15,11 +14,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from headgate import typed_decode
-from headgate.errors import CorruptionError, InvalidIdError, InvalidPayloadError
+from headgate.errors import CorruptionError, InvalidPayloadError
 from headgate.health.model import enums as vocabulary
 from headgate.health.model.enums import Confidence
 from headgate.health.model.timestamps import instant, moment
-from headgate.health.model.urns import dataset_urn
+from headgate.health.model.urns import dataset_urn, evidence_id
 from headgate.store.model.values import Item
 
 PREFIX: Final = "evd-"
@@ -28,7 +27,6 @@ PIN_MARK: Final = "pin_mark"
 TTL: Final = "ttl"
 # So that a hundred of them are a transaction, and none ever spills into a blob.
 EVIDENCE_BYTES_MAX: Final = 16 * 1024
-_ID: Final = re.compile(r"evd-[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _SHOWN_MAX: Final = 40
 
 Word = Annotated[str, Meta(max_length=256)]
@@ -163,31 +161,8 @@ def result(given: str) -> Result:
     return found
 
 
-def is_evidence_id(given: str) -> bool:
-    """Whether a text has the form of an evidence's id: `evd-` and a ULID."""
-    return _ID.fullmatch(given) is not None
-
-
-def evidence_id(given: str) -> str:
-    """Return an id if it has the form of one. Raises `InvalidIdError`."""
-    if not is_evidence_id(given):
-        raise InvalidIdError(
-            f"evidence_id {given[:_SHOWN_MAX]!r}: write evd- and a ULID of 26 capital letters and digits, "
-            "or leave it out and it is made"
-        )
-    return given
-
-
-def row_of(evidence: Evidence, made_id: str, now_ms: int) -> Item:
-    """Return evidence as a row without ttl, `made_id` and the present moment filling in what it lacks.
-
-    Raises `InvalidIdError` or `InvalidPayloadError` naming the field that is not as it must be.
-    """
-    return row_of_line(line_of(evidence, made_id, now_ms))
-
-
 def line_of(evidence: Evidence, made_id: str, now_ms: int) -> bytes:
-    """Return the content of the row that `row_of` makes as one line of JSON. Raises as that does."""
+    """Return XX as one line of JSON. Raises as that does."""
     evidence_id(made_id)
     dataset_urn(evidence.dataset_urn)
     given = evidence.created_at

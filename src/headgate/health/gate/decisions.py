@@ -100,7 +100,7 @@ class DatasetRuling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     override_id: str | None = None
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class GateQuestion(Struct, frozen=True, kw_only=True):
     """What someone asks of the gate. Raises `InvalidPayloadError` for an age that is none."""
 
     principal: str
@@ -116,7 +116,7 @@ class Question(Struct, frozen=True, kw_only=True):
             )
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class DatasetFacts(Struct, frozen=True, kw_only=True):
     """What is known of a dataset."""
 
     dataset_urn: str
@@ -134,7 +134,7 @@ def worst(rulings: Sequence[Ruling]) -> Ruling:
     return max(rulings, key=_RANK.__getitem__, default=Ruling.ALLOW)
 
 
-def judge(known: Known, question: Question, now_ms: int) -> DatasetRuling:
+def judge(known: DatasetFacts, question: GateQuestion, now_ms: int) -> DatasetRuling:
     """Return what the gate says of a dataset."""
     reasons = [*_of_dataset(known, question), *_of_signals(known, question, now_ms), *_of_incidents(known, question)]
     ruling = worst([each.ruling for each in reasons])
@@ -161,7 +161,7 @@ def judge(known: Known, question: Question, now_ms: int) -> DatasetRuling:
     )
 
 
-def _of_dataset(known: Known, question: Question) -> list[Reason]:
+def _of_dataset(known: DatasetFacts, question: GateQuestion) -> list[Reason]:
     urn, dataset = known.dataset_urn, known.dataset
     if dataset is None:
         message = f"{urn} is not registered; register it, or mend the name"
@@ -179,7 +179,7 @@ def _of_dataset(known: Known, question: Question) -> list[Reason]:
     return found
 
 
-def _of_signals(known: Known, question: Question, now_ms: int) -> list[Reason]:
+def _of_signals(known: DatasetFacts, question: GateQuestion, now_ms: int) -> list[Reason]:
     oldest = instant(max(0, now_ms - int(question.age_seconds_max * 1000)))
     found = [_of_signal(signal, question) for signal in known.signals]
     # One that is not renewed any more says nothing of today, whatever it said.
@@ -187,13 +187,13 @@ def _of_signals(known: Known, question: Question, now_ms: int) -> list[Reason]:
     return [each for each in found if each is not None]
 
 
-def _outdated(signal: Signal, question: Question) -> Reason:
+def _outdated(signal: Signal, question: GateQuestion) -> Reason:
     said = f"was last evaluated at {signal.last_updated}; see whether its engine still runs"
     message = f"{signal.signal_type} of {signal.dataset_urn} {said}"
     return _told(Code.SIGNAL_OUTDATED, _unknown(question), signal, message, signal.last_updated)
 
 
-def _of_signal(signal: Signal, question: Question) -> Reason | None:
+def _of_signal(signal: Signal, question: GateQuestion) -> Reason | None:
     named, value = f"{signal.signal_type} of {signal.dataset_urn}", signal.value
     since = value.breach_start or signal.state_changed_at
     if value.state is SignalState.CRITICAL:
@@ -210,7 +210,7 @@ def _of_signal(signal: Signal, question: Question) -> Reason | None:
     return None
 
 
-def _of_incidents(known: Known, question: Question) -> list[Reason]:
+def _of_incidents(known: DatasetFacts, question: GateQuestion) -> list[Reason]:
     unwell = {each.value.incident_id for each in known.signals if each.state is not SignalState.OK}
     found = []
     for incident in known.incidents:
@@ -232,7 +232,7 @@ def _of_incidents(known: Known, question: Question) -> list[Reason]:
     return found
 
 
-def _override(overrides: Sequence[Override], question: Question, now_ms: int) -> Override | None:
+def _override(overrides: Sequence[Override], question: GateQuestion, now_ms: int) -> Override | None:
     fitting = [
         each
         for each in overrides
@@ -243,7 +243,7 @@ def _override(overrides: Sequence[Override], question: Question, now_ms: int) ->
     return max(fitting, key=lambda each: each.expires_at, default=None)
 
 
-def _unknown(question: Question) -> Ruling:
+def _unknown(question: GateQuestion) -> Ruling:
     return Ruling(question.on_unknown.value)
 
 

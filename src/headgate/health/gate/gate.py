@@ -11,9 +11,9 @@ from headgate.clock import Clock
 from headgate.errors import InvalidPayloadError
 from headgate.health.gate.decisions import (
     ANSWER_SECONDS,
+    DatasetFacts,
     DatasetRuling,
-    Known,
-    Question,
+    GateQuestion,
     Reason,
     Ruling,
     Verb,
@@ -21,7 +21,7 @@ from headgate.health.gate.decisions import (
     worst,
 )
 from headgate.health.gate.overrides import override_of, overrides_query
-from headgate.health.incidents.rows import Plain, Sealer, incident_key, incident_of, open_query
+from headgate.health.incidents.rows import Sealer, Unsealed, incident_key, incident_of, open_query
 from headgate.health.model import urns
 from headgate.health.model.datasets import Dataset
 from headgate.health.model.incidents import Incident
@@ -65,9 +65,9 @@ class Gatekeeper:
         self._store = store
         self._clock = clock
         self._find = find
-        self._sealer = sealer if sealer is not None else Plain()
+        self._sealer = sealer if sealer is not None else Unsealed()
 
-    def check(self, dataset_urns: Sequence[str], question: Question) -> GateAnswer:
+    def check(self, dataset_urns: Sequence[str], question: GateQuestion) -> GateAnswer:
         """Say whether some datasets may be used. Raises `InvalidPayloadError` or `InvalidIdError`."""
         if not 1 <= len(dataset_urns) <= DATASETS_MAX:
             raise InvalidPayloadError(f"datasets: {len(dataset_urns)} given; ask about 1 to {DATASETS_MAX} at once")
@@ -107,10 +107,10 @@ class Gatekeeper:
         return {row["incident_id"]: incident_of(row, self._sealer) for row in found}
 
 
-def _known(urn: str, dataset: Dataset | None, pages: Sequence[Page], incidents: Mapping[str, Incident]) -> Known:
+def _known(urn: str, dataset: Dataset | None, pages: Sequence[Page], incidents: Mapping[str, Incident]) -> DatasetFacts:
     signals, opened, overrides = pages
     held = (incidents.get(row["incident_id"]) for row in opened.items)
-    return Known(
+    return DatasetFacts(
         dataset_urn=urn,
         dataset=dataset,
         signals=[signal_of(row) for row in signals.items],

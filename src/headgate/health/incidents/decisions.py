@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 from headgate.errors import IllegalTransitionError, InvalidPayloadError
 from headgate.health.model import enums as vocabulary
 from headgate.health.model import timestamps as moments
+from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import IncidentStatus, Phase, Severity, SignalState, Stage, Tier
 from headgate.health.model.incidents import (
     KEYS_MAX,
@@ -24,14 +25,13 @@ from headgate.health.model.incidents import (
     TITLE_MAX,
     Changes,
     Incident,
+    IncidentReport,
     Link,
     Notification,
     Resolution,
     Step,
-    Trouble,
 )
 from headgate.health.model.timestamps import instant
-from headgate.health.signals.decisions import Standing
 from headgate.store.model.values import Item
 
 OPEN: Final = Stage(IncidentStatus.OPEN, Phase.NEW)
@@ -67,7 +67,7 @@ def severity_for(state: SignalState, tier: Tier) -> Severity:
     return (_CRITICAL if state is SignalState.CRITICAL else _WARNING)[tier]
 
 
-def dedup_key_for(trouble: Trouble) -> str:
+def dedup_key_for(trouble: IncidentReport) -> str:
     """Return what two reports of one trouble have in common: the dataset, and how it fails."""
     how = trouble.failure_signatures[0] if trouble.failure_signatures else "+".join(sorted(trouble.signal_types))
     # A word of the caller's own is one of its dataset: it cannot lead to the incidents of others.
@@ -76,7 +76,7 @@ def dedup_key_for(trouble: Trouble) -> str:
 
 
 def opened(
-    trouble: Trouble, links: tuple[Link, ...], incident_id: str, standing: Standing, actor: str, now_ms: int
+    trouble: IncidentReport, links: tuple[Link, ...], incident_id: str, profile: DatasetProfile, actor: str, now_ms: int
 ) -> Incident:
     """Return the incident that a trouble opens, with the signals that belong to it."""
     at = instant(now_ms)
@@ -86,14 +86,14 @@ def opened(
         incident_id=incident_id,
         status=IncidentStatus.OPEN,
         phase=Phase.NEW,
-        severity=trouble.severity or severity_for(trouble.state, standing.tier),
+        severity=trouble.severity or severity_for(trouble.state, profile.tier),
         title=trouble.title or f"{', '.join(trouble.signal_types) or 'Trouble'} on {trouble.dataset_urn} - {signature}",
         created_at=at,
         updated_at=at,
         primary_dataset_urn=trouble.dataset_urn,
         dedup_key=dedup_key_for(trouble),
-        tier=standing.tier,
-        owner_team=standing.owner_team,
+        tier=profile.tier,
+        owner_team=profile.owner_team,
         version=1,
         signal_types=trouble.signal_types,
         failure_signatures=_union((), trouble.failure_signatures, SIGNATURES_MAX),
@@ -110,7 +110,7 @@ def opened(
     )
 
 
-def joined(incident: Incident, trouble: Trouble, links: tuple[Link, ...], now_ms: int) -> Incident:
+def joined(incident: Incident, trouble: IncidentReport, links: tuple[Link, ...], now_ms: int) -> Incident:
     """Return an open incident with what a further report adds to it; the same one if that is nothing."""
     severity = trouble.severity or severity_for(trouble.state, incident.tier)
     everything = tuple(dict.fromkeys((*incident.links, *links)))
@@ -135,7 +135,7 @@ def left(incident: Incident, links: Collection[Link], now_ms: int) -> Incident:
     return _next(replace(incident, links=tuple(each for each in incident.links if each not in links)), now_ms)
 
 
-def recurred(incident: Incident, trouble: Trouble, links: tuple[Link, ...], now_ms: int) -> Incident:
+def recurred(incident: Incident, trouble: IncidentReport, links: tuple[Link, ...], now_ms: int) -> Incident:
     """Return a resolved incident that broke out again, as its next episode."""
     at = instant(now_ms)
     again = replace(
@@ -341,7 +341,7 @@ def links_ever(incident: Incident) -> tuple[Link, ...]:
     return tuple(dict.fromkeys((*incident.links, *had)))
 
 
-def ending(incident: Incident, links: Sequence[Link], rows: Sequence[Item | None]) -> str:
+def auto_resolve_reason(incident: Incident, links: Sequence[Link], rows: Sequence[Item | None]) -> str:
     """Return why an incident is over whose own signals are all OK, from the rows of all that it ever had."""
     elsewhere = [
         _elsewhere(incident, link, row)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.health.incidents.decisions import mttr_seconds
-from headgate.health.incidents.rows import Plain, Sealer, incident_of
+from headgate.health.incidents.rows import Sealer, Unsealed, incident_of
 from headgate.health.model.enums import IncidentStatus, Severity
 from headgate.health.model.incidents import Incident
 from headgate.health.model.paging import MergedPages, Partition, Place, Span
@@ -59,7 +59,7 @@ class IncidentListing:
 
     def __init__(self, store: Store, keyring: Keyring, *, sealer: Sealer | None = None) -> None:
         self._pages = MergedPages(store, keyring)
-        self._sealer = sealer if sealer is not None else Plain()
+        self._sealer = sealer if sealer is not None else Unsealed()
 
     def ls(self, wanted: IncidentFilter, *, limit: int = 50, cursor: str | None = None) -> IncidentPage:
         """Return a page of the incidents that are wanted. Raises `CursorError`.

@@ -15,7 +15,7 @@ class Opened(Struct, frozen=True):
     is_new: bool
 
 
-class Plan(Struct, frozen=True):
+class IncidentPlan(Struct, frozen=True):
     """What opening or joining an incident takes. Its writes pass only while things are as they were read."""
 
     incident: Incident
@@ -28,7 +28,7 @@ class Plan(Struct, frozen=True):
         return any(not isinstance(each, Check) for each in self.writes)
 
 
-class Drafts:
+class IncidentDrafts:
     """Incidents as they will be once the transactions before have been applied, for those that come after them."""
 
     def __init__(self) -> None:

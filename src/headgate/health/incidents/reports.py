@@ -8,17 +8,17 @@ from msgspec.structs import replace
 
 from headgate.auth.audit_entry import AuditEntry
 from headgate.errors import InvalidPayloadError
-from headgate.health.evidence.rows import is_evidence_id
 from headgate.health.model import enums as vocabulary
 from headgate.health.model import urns
-from headgate.health.model.events import IncidentNews
-from headgate.health.model.incidents import TITLE_MAX, Incident, Trouble
+from headgate.health.model.events import IncidentEventType
+from headgate.health.model.incidents import TITLE_MAX, Incident, IncidentReport
 from headgate.health.model.signals import is_signature
+from headgate.health.model.urns import is_evidence_id
 
 TYPES_MAX: Final = 50
 
 
-def checked(trouble: Trouble) -> Trouble:
+def checked(trouble: IncidentReport) -> IncidentReport:
     """Return a trouble in canonical words. Raises `InvalidIdError` or `InvalidPayloadError`, naming what is wrong."""
     urns.dataset_urn(trouble.dataset_urn)
     types = tuple(dict.fromkeys(vocabulary.signal_type(each) for each in trouble.signal_types))
@@ -46,10 +46,10 @@ def verb_of(before: Incident, after: Incident) -> str:
     return "snooze" if before.snoozed_until != after.snoozed_until else "update"
 
 
-def news_of(before: Incident, after: Incident) -> IncidentNews:
+def event_type_of(before: Incident, after: Incident) -> IncidentEventType:
     """Return what subscribers are told of a change."""
     resolves = before.is_open and not after.is_open
-    return IncidentNews.RESOLVED if resolves else IncidentNews.UPDATED
+    return IncidentEventType.RESOLVED if resolves else IncidentEventType.UPDATED
 
 
 def audit_entry(actor: str, action: str, before: Incident | None, after: Incident, reason: str) -> AuditEntry:

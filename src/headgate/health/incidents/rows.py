@@ -35,7 +35,7 @@ class Sealer(Protocol):
         """Return the row with those fields as they were."""
 
 
-class Plain:
+class Unsealed:
     """Encrypts nothing."""
 
     def seal(self, row: Item) -> Item:
@@ -118,7 +118,7 @@ def open_query(dataset_urn: str) -> Query:
     return Query(table=CONTROL, partition=f"OPEN#{dataset_urn}", limit=OPEN_LOOKED_AT)
 
 
-class Due:
+class TimerKind:
     """Kinds of rows that are due at a time."""
 
     ESCALATION: Final = "ESCALATION"

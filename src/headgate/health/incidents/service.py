@@ -19,24 +19,24 @@ from headgate.errors import (
     VersionConflictError,
 )
 from headgate.health.incidents import decisions as decisions
-from headgate.health.incidents.decisions import QUIET_MS, ending, links_ever
-from headgate.health.incidents.plans import Drafts, Opened, Plan
-from headgate.health.incidents.reports import audit_entry, checked, news_of, verb_of
+from headgate.health.incidents.decisions import QUIET_MS, auto_resolve_reason, links_ever
+from headgate.health.incidents.plans import IncidentDrafts, IncidentPlan, Opened
+from headgate.health.incidents.reports import audit_entry, checked, event_type_of, verb_of
 from headgate.health.incidents.rows import (
-    Due,
-    Plain,
     Sealer,
+    TimerKind,
+    Unsealed,
     dedup_key_of,
     due_put,
     incident_key,
     incident_of,
     incident_put,
 )
-from headgate.health.incidents.writes import are_well, companions, link_writes, unlink_writes
-from headgate.health.model.events import Announce, IncidentNews, incident_news, nobody
-from headgate.health.model.incidents import BlastRadius, Changes, Incident, Link, Trouble
-from headgate.health.signals.decisions import Standing
-from headgate.health.signals.rows import signal_key
+from headgate.health.incidents.writes import are_all_ok, companions, link_writes, unlink_writes
+from headgate.health.model.datasets import DatasetProfile
+from headgate.health.model.events import EventWrites, IncidentEventType, incident_event, no_event_writes
+from headgate.health.model.incidents import BlastRadius, Changes, Incident, IncidentReport, Link
+from headgate.health.model.signals import signal_key
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import CONTROL, INCIDENT_INDEX, SIGNAL_STATE
 from headgate.store.model.conditions import Condition, absent, all_of, any_of, equals, version_is
@@ -62,22 +62,22 @@ class Incidents:
         audit: AuditLog,
         *,
         sealer: Sealer | None = None,
-        announce: Announce = nobody,
+        announce: EventWrites = no_event_writes,
         pin_writes: PinWrites = lambda _ids, _incident, _now: [],
         blast_radius: Callable[[str], BlastRadius | None] = lambda _urn: None,
-        standing: Callable[[str], Standing | None] = lambda _urn: None,
+        profile: Callable[[str], DatasetProfile | None] = lambda _urn: None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
         self._audit = audit
-        self._sealer = sealer if sealer is not None else Plain()
+        self._sealer = sealer if sealer is not None else Unsealed()
         self._announce = announce
         self._pin_writes = pin_writes
         self._blast_radius = blast_radius
-        self._standing = standing
+        self._profile = profile
         # Told, once it is durable, what happened to an incident.
-        self.told: Callable[[Incident, IncidentNews], None] = lambda _incident, _news: None
+        self.told: Callable[[Incident, IncidentEventType], None] = lambda _incident, _news: None
 
     # Looking.
 
@@ -95,37 +95,37 @@ class Incidents:
         rows = self._store.get_many(INCIDENT_INDEX, keys, consistent=consistent) if keys else []
         return [None if row is None else incident_of(row, self._sealer) for row in rows]
 
-    def is_well(self, incident: Incident) -> bool:
+    def all_signals_ok(self, incident: Incident) -> bool:
         """Whether all signals of an incident are OK now, and it is known which those are."""
         if not incident.links_complete:
             return False
-        return are_well(incident.links, self._signals(incident.links), incident.incident_id)
+        return are_all_ok(incident.links, self._signals(incident.links), incident.incident_id)
 
-    def why_over(self, incident: Incident) -> str:
+    def auto_resolve_reason(self, incident: Incident) -> str:
         """Return why an incident is over by itself: a signal that left it may fail in another way."""
         links = links_ever(incident)
-        return ending(incident, links, self._signals(links))
+        return auto_resolve_reason(incident, links, self._signals(links))
 
     # Opening.
 
-    def open(self, trouble: Trouble, *, actor: str) -> Opened:
+    def open(self, trouble: IncidentReport, *, actor: str) -> Opened:
         """Open an incident for a trouble, or join the one that is open for it, in one transaction with its signals.
 
         Raises `DatasetNotFoundError`, `InvalidPayloadError` or `InvalidIdError` for a trouble that is none, and
         `StoreBusyError` if others were faster again and again.
         """
         trouble = checked(trouble)
-        standing = self._standing(trouble.dataset_urn)
-        if standing is None:
+        profile = self._profile(trouble.dataset_urn)
+        if profile is None:
             raise DatasetNotFoundError(f"dataset {trouble.dataset_urn}: it is not registered; register it first")
-        if standing.dataset_urn is not None:
-            trouble = replace(trouble, dataset_urn=standing.dataset_urn)
+        if profile.dataset_urn is not None:
+            trouble = replace(trouble, dataset_urn=profile.dataset_urn)
         links = tuple(Link(trouble.dataset_urn, each) for each in trouble.signal_types)
         for _ in range(ATTEMPTS_MAX):
             now_ms = self._now_ms()
             rows = self._signals(links)
             there = [(link, row) for link, row in zip(links, rows, strict=True) if row is not None]
-            plan = self.plan(trouble, standing, now_ms, tuple(link for link, _ in there), actor=actor)
+            plan = self.plan(trouble, profile, now_ms, tuple(link for link, _ in there), actor=actor)
             assert plan is not None
             writes = [
                 *plan.writes,
@@ -149,15 +149,15 @@ class Incidents:
 
     def plan(
         self,
-        trouble: Trouble,
-        standing: Standing,
+        trouble: IncidentReport,
+        profile: DatasetProfile,
         now_ms: int,
         links: tuple[Link, ...],
         *,
         actor: str = SYSTEM,
         reopens: bool = True,
-        drafts: Drafts | None = None,
-    ) -> Plan | None:
+        drafts: IncidentDrafts | None = None,
+    ) -> IncidentPlan | None:
         """Return the writes that open, join or reopen the incident of a trouble, for a transaction of the caller's.
 
         `links` are the signals that the caller gives to it in the same transaction. If that is refused, ask again:
@@ -172,7 +172,7 @@ class Incidents:
             known = None if dedup is None else self._found(dedup["incident_id"])
             condition = _as_read(dedup)
         if known is None or known.is_closed:
-            plan = self._opening(trouble, links, standing, now_ms, actor, condition)
+            plan = self._opening(trouble, links, profile, now_ms, actor, condition)
         elif known.is_open:
             plan = self._joining(known, trouble, links, now_ms)
         elif reopens:
@@ -189,63 +189,65 @@ class Incidents:
         writes: list[Write] = [
             incident_put(after, self._sealer, replaces=incident.version),
             *companions(incident, after, now_ms),
-            due_put(Due.RECOVERY, incident.incident_id, now_ms + QUIET_MS),
+            due_put(TimerKind.RECOVERY, incident.incident_id, now_ms + QUIET_MS),
         ]
         return after, writes
 
-    def told_of(self, plan: Plan) -> None:
+    def told_of(self, plan: IncidentPlan) -> None:
         """Say, once a plan's writes are durable, what became of its incident."""
         if plan.is_news:
-            self.told(plan.incident, IncidentNews.CREATED if plan.is_new else IncidentNews.UPDATED)
+            self.told(plan.incident, IncidentEventType.CREATED if plan.is_new else IncidentEventType.UPDATED)
 
-    def _opened(self, plan: Plan) -> Opened:
+    def _opened(self, plan: IncidentPlan) -> Opened:
         self.told_of(plan)
         return Opened(plan.incident, plan.is_new)
 
     def _opening(
         self,
-        trouble: Trouble,
+        trouble: IncidentReport,
         links: tuple[Link, ...],
-        standing: Standing,
+        profile: DatasetProfile,
         now_ms: int,
         actor: str,
         condition: Condition,
-    ) -> Plan:
+    ) -> IncidentPlan:
         if trouble.blast_radius is None:
             trouble = replace(trouble, blast_radius=self._blast_radius(trouble.dataset_urn))
-        incident = decisions.opened(trouble, links, f"INC-{self._ids.ulid()}", standing, actor, now_ms)
+        incident = decisions.opened(trouble, links, f"INC-{self._ids.ulid()}", profile, actor, now_ms)
         writes: list[Write] = [
             incident_put(incident, self._sealer),
             *companions(None, incident, now_ms, as_read={incident.dedup_key: condition}),
-            *self._news(incident, IncidentNews.CREATED, now_ms),
+            *self._news(incident, IncidentEventType.CREATED, now_ms),
             *self._pin_writes(incident.evidence_sample, incident.incident_id, now_ms),
         ]
-        return Plan(incident, is_new=True, writes=writes)
+        return IncidentPlan(incident, is_new=True, writes=writes)
 
-    def _joining(self, known: Incident, trouble: Trouble, links: tuple[Link, ...], now_ms: int) -> Plan:
+    def _joining(self, known: Incident, trouble: IncidentReport, links: tuple[Link, ...], now_ms: int) -> IncidentPlan:
         incident = decisions.joined(known, trouble, links, now_ms)
         if incident is known:
             # Not written, but it must still be open when the signal that joins it is.
             still = Check(INCIDENT_INDEX, incident_key(known.incident_id), version_is(known.version))
-            return Plan(known, is_new=False, writes=[still])
+            return IncidentPlan(known, is_new=False, writes=[still])
         fresh = [each for each in incident.evidence_sample if each not in known.evidence_sample]
         writes: list[Write] = [
             incident_put(incident, self._sealer, replaces=known.version),
             *companions(known, incident, now_ms),
-            *self._news(incident, IncidentNews.UPDATED, now_ms, "joined"),
+            *self._news(incident, IncidentEventType.UPDATED, now_ms, "joined"),
             *self._pin_writes(fresh, incident.incident_id, now_ms),
         ]
-        return Plan(incident, is_new=False, writes=writes)
+        return IncidentPlan(incident, is_new=False, writes=writes)
 
-    def _reopening(self, known: Incident, trouble: Trouble, links: tuple[Link, ...], now_ms: int) -> Plan:
+    def _reopening(
+        self, known: Incident, trouble: IncidentReport, links: tuple[Link, ...], now_ms: int
+    ) -> IncidentPlan:
         incident = decisions.recurred(known, trouble, links, now_ms)
         writes: list[Write] = [
             incident_put(incident, self._sealer, replaces=known.version),
             *companions(known, incident, now_ms),
-            *self._news(incident, IncidentNews.UPDATED, now_ms, "it broke out again"),
+            *self._news(incident, IncidentEventType.UPDATED, now_ms, "it broke out again"),
             *self._pin_writes(incident.evidence_sample, incident.incident_id, now_ms),
         ]
-        return Plan(incident, is_new=False, writes=writes)
+        return IncidentPlan(incident, is_new=False, writes=writes)
 
     def _linking(self, incident: Incident, there: Sequence[tuple[Link, Item]], now_ms: int) -> list[Write]:
         """Return the writes that give signals to an incident; if all of them are well already, it is soon over."""
@@ -253,9 +255,9 @@ class Incidents:
         links, rows = [link for link, _ in held], [row for _, row in held]
         writes = link_writes(links, rows, incident.incident_id)
         given = [{**row, "incident_id": incident.incident_id} for row in rows]
-        if given and are_well(links, given, incident.incident_id):
+        if given and are_all_ok(links, given, incident.incident_id):
             # Nothing will change that could say so. Whether all others are well too is looked at then.
-            writes.append(due_put(Due.RECOVERY, incident.incident_id, now_ms + QUIET_MS))
+            writes.append(due_put(TimerKind.RECOVERY, incident.incident_id, now_ms + QUIET_MS))
         return writes
 
     def _taking(self, incident: Incident, there: Sequence[tuple[Link, Item]], now_ms: int) -> list[Write]:
@@ -325,8 +327,8 @@ class Incidents:
                     continue
             except ConflictError:
                 continue
-            self.told(gone, IncidentNews.RESOLVED)
-            self.told(kept, IncidentNews.UPDATED)
+            self.told(gone, IncidentEventType.RESOLVED)
+            self.told(kept, IncidentEventType.UPDATED)
             return kept
         raise StoreBusyError(f"incident {incident_id}: others were faster {ATTEMPTS_MAX} times; try again")
 
@@ -343,8 +345,8 @@ class Incidents:
             *closing,
             *unlink_writes(other.links, self._signals(other.links), other.incident_id, kept.incident_id),
             *self._pin_writes(fresh, kept.incident_id, now_ms),
-            *self._news(kept, IncidentNews.UPDATED, now_ms, "merged"),
-            *self._news(gone, IncidentNews.RESOLVED, now_ms, "merged"),
+            *self._news(kept, IncidentEventType.UPDATED, now_ms, "merged"),
+            *self._news(gone, IncidentEventType.RESOLVED, now_ms, "merged"),
         ]
 
     def _change(
@@ -376,7 +378,7 @@ class Incidents:
             except ConflictError as exc:
                 _check_trouble(exc, writes, after)
                 continue
-            self.told(after, news_of(before, after))
+            self.told(after, event_type_of(before, after))
             return after
         raise StoreBusyError(f"incident {incident_id}: others were faster {ATTEMPTS_MAX} times; try again")
 
@@ -397,10 +399,10 @@ class Incidents:
             ]
             writes += self._linking(after, there, now_ms)
             writes += self._pin_writes(after.evidence_sample, after.incident_id, now_ms)
-        return [*writes, *self._news(after, news_of(before, after), now_ms, reason)]
+        return [*writes, *self._news(after, event_type_of(before, after), now_ms, reason)]
 
-    def _news(self, incident: Incident, news: IncidentNews, now_ms: int, reason: str = "") -> list[Write]:
-        return self._announce(incident_news(incident, news, self._ids, reason=reason), now_ms)
+    def _news(self, incident: Incident, news: IncidentEventType, now_ms: int, reason: str = "") -> list[Write]:
+        return self._announce(incident_event(incident, news, self._ids, reason=reason), now_ms)
 
     def _signals(self, links: Sequence[Link]) -> list[Item | None]:
         keys = [signal_key(link.dataset_urn, link.signal_type) for link in links]

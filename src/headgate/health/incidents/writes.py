@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headgate.health.incidents.rows import Due, dedup_write, due_delete, due_put, open_delete, open_put
+from headgate.health.incidents.rows import TimerKind, dedup_write, due_delete, due_put, open_delete, open_put
 from headgate.health.model.enums import IncidentStatus, SignalState
 from headgate.health.model.incidents import Incident, Link
+from headgate.health.model.signals import signal_key
 from headgate.health.model.timestamps import milliseconds
-from headgate.health.signals.rows import signal_key
 from headgate.store.catalogue.tables import SIGNAL_STATE
 from headgate.store.model.conditions import Condition, absent, all_of, any_of, equals, version_is
 from headgate.store.model.requests import Check, Delete, Put, Update, Write
@@ -40,10 +40,13 @@ def companions(
     if after.is_open and not was_open:
         writes.append(escalation_put(after, now_ms, 0))
         if before is not None:
-            writes.append(due_delete(Due.PINS, after.incident_id))
+            writes.append(due_delete(TimerKind.PINS, after.incident_id))
     elif was_open and not after.is_open:
-        writes += [due_delete(Due.ESCALATION, after.incident_id), due_delete(Due.RECOVERY, after.incident_id)]
-        writes.append(due_put(Due.PINS, after.incident_id, now_ms))
+        writes += [
+            due_delete(TimerKind.ESCALATION, after.incident_id),
+            due_delete(TimerKind.RECOVERY, after.incident_id),
+        ]
+        writes.append(due_put(TimerKind.PINS, after.incident_id, now_ms))
     elif before is not None and after.is_open:
         is_reminded = (before.status, before.snoozed_until) != (after.status, after.snoozed_until)
         writes += [_reminder(after, now_ms)] if is_reminded else []
@@ -53,18 +56,18 @@ def companions(
 def escalation_put(incident: Incident, now_ms: int, level: int) -> Put | Delete:
     """Return when more people are told of an incident, or that nobody more is."""
     if level + 1 >= len(ESCALATION_MINUTES):
-        return due_delete(Due.ESCALATION, incident.incident_id)
+        return due_delete(TimerKind.ESCALATION, incident.incident_id)
     wait_ms = (ESCALATION_MINUTES[level + 1] - ESCALATION_MINUTES[level]) * _MINUTE_MS
-    return due_put(Due.ESCALATION, incident.incident_id, now_ms + wait_ms, level=level + 1)
+    return due_put(TimerKind.ESCALATION, incident.incident_id, now_ms + wait_ms, level=level + 1)
 
 
 def _reminder(incident: Incident, now_ms: int) -> Put | Delete:
     """Return the row that has more people told of an incident, or its removal where someone is at it."""
     if incident.status is IncidentStatus.ACKNOWLEDGED:
-        return due_delete(Due.ESCALATION, incident.incident_id)
+        return due_delete(TimerKind.ESCALATION, incident.incident_id)
     if incident.snoozed_until is not None:
         level = min(incident.escalation_level + 1, len(ESCALATION_MINUTES) - 1)
-        return due_put(Due.ESCALATION, incident.incident_id, milliseconds(incident.snoozed_until), level=level)
+        return due_put(TimerKind.ESCALATION, incident.incident_id, milliseconds(incident.snoozed_until), level=level)
     return escalation_put(incident, now_ms, incident.escalation_level)
 
 
@@ -84,7 +87,7 @@ def unlink_writes(
     return [_taken(link, row, incident_id, to, must_be_ok=must_be_ok) for link, row in zip(links, rows, strict=True)]
 
 
-def are_well(links: Sequence[Link], rows: Sequence[Item | None], incident_id: str) -> bool:
+def are_all_ok(links: Sequence[Link], rows: Sequence[Item | None], incident_id: str) -> bool:
     """Whether all signals that an incident has are OK; those that are gone or belong to another do not count."""
     return all(
         row is None or row.get("incident_id") != incident_id or row["state"] == SignalState.OK

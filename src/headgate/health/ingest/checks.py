@@ -33,7 +33,7 @@ class Check(Struct, frozen=True):
         return f"{self.code}:{self.field}"
 
 
-class Verdict(Struct, frozen=True):
+class CheckResult(Struct, frozen=True):
     """What checks of one dataset come to. The score is the share of those evaluated that passed."""
 
     state: SignalState
@@ -62,7 +62,7 @@ def of_test(given: Test) -> Check:
     return check(given.type or given.name, column if isinstance(column, str) else None, state)
 
 
-def verdict(checks: Sequence[Check]) -> Verdict:
+def verdict(checks: Sequence[Check]) -> CheckResult:
     """Return what some checks (one at least) come to."""
     worst = next(state for state in _WORST if any(each.state is state for each in checks))
     passed = sum(each.state is SignalState.OK for each in checks)
@@ -70,7 +70,7 @@ def verdict(checks: Sequence[Check]) -> Verdict:
     # Of several that failed alike the first by name, so that the order of a report does not make another failure.
     worst_first = sorted((_WORST.index(each.state), each.signature) for each in checks if each.state.is_breach)
     signatures = tuple(dict.fromkeys(signature for _, signature in worst_first))
-    return Verdict(
+    return CheckResult(
         state=worst,
         score=passed / (passed + failed) if passed + failed else 0.0,
         metrics=Metrics(evidence_count=len(checks), pass_count=passed, fail_count=failed),

@@ -24,21 +24,21 @@ from headgate.health.ingest.dbt_artifacts import (
     Freshness,
     Limit,
     Node,
-    Result,
+    NodeResult,
     RunResults,
     Sources,
 )
 from headgate.health.ingest.effects import (
-    Discovered,
+    DatasetDiscovered,
     Effect,
     EvidenceEffect,
-    Oddity,
+    IngestWarning,
     RunState,
     SignalEffect,
     SpecUpdate,
     evidence_id,
 )
-from headgate.health.ingest.names import Names
+from headgate.health.ingest.names import NameResolver
 from headgate.health.lineage.specs import LineageSpec
 from headgate.health.model import enums as vocabulary
 from headgate.health.model import timestamps as moments
@@ -68,13 +68,13 @@ class Ingested(Struct, frozen=True):
 class Dbt:
     """A project of dbt, as its manifest tells. `namespace` is that under which OpenLineage names its tables."""
 
-    def __init__(self, manifest: DbtManifest, names: Names, *, namespace: str = "") -> None:
+    def __init__(self, manifest: DbtManifest, names: NameResolver, *, namespace: str = "") -> None:
         self._manifest = manifest
         self._names = names
         self._namespace = namespace or manifest.metadata.adapter_type or SOURCE
         self._project = manifest.metadata.project_name or SOURCE
         self._found: dict[str, str | None] = {}
-        self._discovered: dict[str, Discovered] = {}
+        self._discovered: dict[str, DatasetDiscovered] = {}
 
     def lineage(self) -> Ingested:
         """Return which model reads and writes what, and which exposures read models."""
@@ -93,7 +93,7 @@ class Dbt:
             if node.resource_type in _JOBS:
                 effects += self._failure(node, result, results)
             elif (urn := self._tested(node)) is None:
-                effects.append(Oddity(result.unique_id, "the test is of no one model"))
+                effects.append(IngestWarning(result.unique_id, "the test is of no one model"))
             else:
                 checks.setdefault(urn, []).append(_check(node, result))
         effects += [_quality(urn, found, results.at) for urn, found in sorted(checks.items())]
@@ -106,7 +106,7 @@ class Dbt:
             node = self._manifest.sources.get(result.unique_id)
             urn = None if node is None else self._urn(node)
             if urn is None:
-                effects.append(Oddity(result.unique_id, "the manifest has no such source"))
+                effects.append(IngestWarning(result.unique_id, "the manifest has no such source"))
             else:
                 effects.append(_freshness(urn, result, sources.at))
         return Ingested(sources.invocation_id, (*self._discovered.values(), *effects))
@@ -126,7 +126,7 @@ class Dbt:
             return known
         urn = openlineage_names.made_urn(self._namespace, name)
         team, email = _owner(node)
-        self._discovered[urn] = Discovered(
+        self._discovered[urn] = DatasetDiscovered(
             dataset_urn=urn,
             namespace=self._namespace,
             name=name,
@@ -198,7 +198,7 @@ class Dbt:
     def _producer(self, node: Node) -> str:
         return openlineage_names.producer_id(SOURCE, f"{node.package_name or self._project}.{node.name}")
 
-    def _failure(self, node: Node, result: Result, results: RunResults) -> list[Effect]:
+    def _failure(self, node: Node, result: NodeResult, results: RunResults) -> list[Effect]:
         urn = self._urn(node)
         if result.status.strip().lower() != "error" or urn is None:
             return []
@@ -258,7 +258,7 @@ def _text(given: str | None) -> str | None:
     return _clean(given.strip().lstrip("@"), 200) or None if given else None
 
 
-def _check(node: Node, result: Result) -> openlineage_checks.Check:
+def _check(node: Node, result: NodeResult) -> openlineage_checks.Check:
     kind = node.test_metadata.name if node.test_metadata is not None else None
     return openlineage_checks.check(kind or node.name, node.column_name, _state(result.status))
 

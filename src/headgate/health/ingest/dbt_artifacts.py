@@ -51,7 +51,7 @@ class Artifact(Struct, frozen=True, kw_only=True):
         return self.metadata.invocation_id or self.at
 
 
-class Result(Struct, frozen=True):
+class NodeResult(Struct, frozen=True):
     """How a node went."""
 
     unique_id: str
@@ -63,7 +63,7 @@ class Result(Struct, frozen=True):
 class RunResults(Artifact, frozen=True, kw_only=True):
     """run_results.json: how models, tests and others went."""
 
-    results: list[Result]
+    results: list[NodeResult]
 
 
 class Limit(Struct, frozen=True):

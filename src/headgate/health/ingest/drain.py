@@ -15,16 +15,16 @@ from headgate.health.ingest import runs as openlineage_runs
 from headgate.health.ingest import translate as openlineage
 from headgate.health.ingest.effects import (
     AliasEffect,
-    Discovered,
+    DatasetDiscovered,
     Effect,
     EvidenceEffect,
+    IngestWarning,
     LifecycleEffect,
-    Oddity,
     SignalEffect,
     SpecUpdate,
     evidence_id,
 )
-from headgate.health.ingest.names import Names
+from headgate.health.ingest.names import NameResolver
 from headgate.health.ingest.runs import RunLineage
 from headgate.health.ingest.translate import Configs
 from headgate.health.lineage.specs import LineageSpec
@@ -44,7 +44,7 @@ DEAD: Final = "OLDEAD"
 _FOLD_ATTEMPTS: Final = 10
 
 
-class Drained(Struct, frozen=True):
+class DrainResult(Struct, frozen=True):
     """What a drain came to: events carried out, put aside, and left for another time."""
 
     done: int = 0
@@ -55,15 +55,15 @@ class Drained(Struct, frozen=True):
 class Handlers(Struct, frozen=True, kw_only=True):
     """How effects are carried out. Each may be called twice with the same effect."""
 
-    names: Names
+    names: NameResolver
     configs: Configs
     lineage: Callable[[LineageSpec], object]
     signal: Callable[[SignalEffect], object]
     evidence: Callable[[EvidenceEffect], object]
-    discovered: Callable[[Discovered], object]
+    discovered: Callable[[DatasetDiscovered], object]
     alias: Callable[[AliasEffect], object]
     lifecycle: Callable[[LifecycleEffect], object] = lambda _effect: None
-    oddity: Callable[[Oddity], object] = lambda _effect: None
+    oddity: Callable[[IngestWarning], object] = lambda _effect: None
 
 
 class Shard:
@@ -137,13 +137,13 @@ class Shard:
         match effect:
             case SignalEffect():
                 self._handlers.signal(effect)
-            case Discovered():
+            case DatasetDiscovered():
                 self._handlers.discovered(effect)
             case AliasEffect():
                 self._handlers.alias(effect)
             case LifecycleEffect():
                 self._handlers.lifecycle(effect)
-            case Oddity():
+            case IngestWarning():
                 self._handlers.oddity(effect)
 
     def _fold(self, update: SpecUpdate) -> RunLineage:

@@ -30,7 +30,7 @@ class RunState(enum.StrEnum):
     OTHER = "OTHER"
 
 
-class Discovered(Struct, frozen=True, kw_only=True):
+class DatasetDiscovered(Struct, frozen=True, kw_only=True):
     """A dataset that someone spoke of under a name that nobody has registered."""
 
     dataset_urn: str
@@ -134,7 +134,7 @@ class EvidenceEffect(Struct, frozen=True, kw_only=True):
     parent_run_id: str | None = None
 
 
-class Oddity(Struct, frozen=True):
+class IngestWarning(Struct, frozen=True):
     """A part of what was sent that could not be used, and why. The rest was."""
 
     where: str
@@ -142,7 +142,7 @@ class Oddity(Struct, frozen=True):
 
 
 Effect = (
-    Discovered | AliasEffect | LifecycleEffect | SpecUpdate | SignalEffect | EvidenceEffect | Oddity
+    DatasetDiscovered | AliasEffect | LifecycleEffect | SpecUpdate | SignalEffect | EvidenceEffect | IngestWarning
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 RawFacets = dict[str, Raw]
 
 
-class Kind(enum.StrEnum):
+class EventKind(enum.StrEnum):
     """What an event is about."""
 
     RUN = "RunEvent"
@@ -71,10 +71,10 @@ class Event(Struct, frozen=True, kw_only=True):
     outputs: list[DatasetRef] | None = None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> EventKind:
         if self.run is not None:
-            return Kind.RUN
-        return Kind.JOB if self.job is not None else Kind.DATASET
+            return EventKind.RUN
+        return EventKind.JOB if self.job is not None else EventKind.DATASET
 
     @property
     def state(self) -> RunState:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from headgate import typed_decode
-from headgate.health.ingest.effects import Oddity
+from headgate.health.ingest.effects import IngestWarning
 
 _F = TypeVar("_F", bound="Facet")
 _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -204,7 +204,7 @@ class DatasetLineage(Facet, frozen=True, kw_only=True):
 class Facets:
     """The facets of a run, job or dataset, decoded when they are asked for. What is wrong with one is noted."""
 
-    def __init__(self, raw: Mapping[str, Raw] | None, where: str, oddities: list[Oddity]) -> None:
+    def __init__(self, raw: Mapping[str, Raw] | None, where: str, oddities: list[IngestWarning]) -> None:
         self._raw = raw or {}
         self._where = where
         self._oddities = oddities
@@ -218,6 +218,6 @@ class Facets:
             found = typed_decode.from_json(raw, kind)
         except _ERRORS as exc:
             if len(self._oddities) < ODDITIES_MAX:
-                self._oddities.append(Oddity(f"{self._where}.{name}", str(exc)[:200]))
+                self._oddities.append(IngestWarning(f"{self._where}.{name}", str(exc)[:200]))
             return None
         return None if found.deleted else found

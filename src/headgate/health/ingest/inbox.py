@@ -15,7 +15,7 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.errors import ConflictError, NotFoundError, ThrottledError, TransientError, UserError
 from headgate.health.ingest import events as openlineage_events
-from headgate.health.ingest.drain import DEAD, Drained, Handlers, Shard
+from headgate.health.ingest.drain import DEAD, DrainResult, Handlers, Shard
 from headgate.health.model.timestamps import instant, milliseconds
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import CONTROL
@@ -141,7 +141,7 @@ class OpenLineageInbox:
 
     # Carrying out.
 
-    def drain(self, handlers: Handlers, *, limit: int = DRAIN_EVENTS) -> Drained:
+    def drain(self, handlers: Handlers, *, limit: int = DRAIN_EVENTS) -> DrainResult:
         """Carry out up to about `limit` events of each shard that no one else is at; return what that came to.
 
         Events of one job are carried out in the order in which they were accepted; where one has to wait, those after
@@ -158,7 +158,7 @@ class OpenLineageInbox:
             finally:
                 self._release(number)
             done, dead, deferred = done + shard.done, dead + shard.dead, deferred + shard.deferred
-        return Drained(done, dead, deferred)
+        return DrainResult(done, dead, deferred)
 
     # What was put aside.
 

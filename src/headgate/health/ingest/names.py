@@ -32,14 +32,14 @@ _COLUMN_BYTES: Final = 400
 _PRODUCER_LENGTH: Final = 220
 
 
-class Names(Struct, frozen=True):
+class NameResolver(Struct, frozen=True):
     """How a dataset is found: `alias` knows (namespace, name), `topic` what a Kafka topic of a namespace carries."""
 
     alias: Callable[[str, str], str | None] = lambda _namespace, _name: None
     topic: Callable[[str, str], str | None] = lambda _namespace, _topic: None
 
 
-def known_urn(namespace: str, name: str, names: Names) -> str | None:
+def known_urn(namespace: str, name: str, names: NameResolver) -> str | None:
     """Return the dataset that these names are known to stand for, or None."""
     found = names.alias(namespace, name)
     if found is None and namespace.startswith("kafka://"):

@@ -13,10 +13,10 @@ from headgate.health.evidence.cache import EvidenceCache
 from headgate.health.evidence.rows import Correlation, Evidence, Producer, Result, Validation
 from headgate.health.ingest import dbt_artifacts
 from headgate.health.ingest.dbt import Dbt
-from headgate.health.ingest.drain import Drained, Handlers
+from headgate.health.ingest.drain import DrainResult, Handlers
 from headgate.health.ingest.effects import (
     AliasEffect,
-    Discovered,
+    DatasetDiscovered,
     Effect,
     EvidenceEffect,
     LifecycleEffect,
@@ -24,15 +24,14 @@ from headgate.health.ingest.effects import (
     SpecUpdate,
 )
 from headgate.health.ingest.inbox import OpenLineageInbox
-from headgate.health.ingest.names import Names
+from headgate.health.ingest.names import NameResolver
 from headgate.health.ingest.runs import folded, spec_of
 from headgate.health.lineage.service import Lineage
 from headgate.health.lineage.specs import LineageSpec
 from headgate.health.model.datasets import DatasetStatus, Slos, Source
-from headgate.health.model.signals import ANY_VERSION
+from headgate.health.model.signals import ANY_VERSION, UpdateVerdict
 from headgate.health.registry.service import Registry
 from headgate.health.resolution.resolver import Resolver
-from headgate.health.signals.decisions import Verdict
 from headgate.health.signals.writer import Signals
 
 ACTOR: Final = "openlineage"
@@ -67,7 +66,7 @@ class Ingestion:
         self._signals = signals
         self._evidence = evidence
         self._lineage = lineage
-        self._names = Names(alias=registry.named, topic=lambda _namespace, topic: _mapped(resolver, topic))
+        self._names = NameResolver(alias=registry.named, topic=lambda _namespace, topic: _mapped(resolver, topic))
         self._handlers = Handlers(
             names=self._names,
             configs=self._slos,
@@ -79,7 +78,7 @@ class Ingestion:
             lifecycle=self._follow,
         )
 
-    def drain(self, *, limit: int = 200) -> Drained:
+    def drain(self, *, limit: int = 200) -> DrainResult:
         """Carry out events that were accepted, and return what that came to."""
         return self.inbox.drain(self._handlers, limit=limit)
 
@@ -100,7 +99,7 @@ class Ingestion:
         refused = self._carry_out(effects)
         return DbtReport(
             invocation_id=said[-1].invocation_id,
-            datasets=sum(isinstance(each, Discovered) for each in effects),
+            datasets=sum(isinstance(each, DatasetDiscovered) for each in effects),
             signals=sum(isinstance(each, SignalEffect) for each in effects),
             lineage=sum(isinstance(each, SpecUpdate) for each in effects),
             refused=refused,
@@ -117,7 +116,7 @@ class Ingestion:
 
     def _apply(self, effect: Effect) -> None:
         match effect:
-            case Discovered():
+            case DatasetDiscovered():
                 self._discover(effect)
             case AliasEffect():
                 self._alias(effect)
@@ -132,7 +131,7 @@ class Ingestion:
             case LifecycleEffect():
                 self._follow(effect)
 
-    def _discover(self, effect: Discovered) -> None:
+    def _discover(self, effect: DatasetDiscovered) -> None:
         source = Source(type="OPENLINEAGE", namespace=effect.namespace, name=effect.name)
         self._registry.discover(effect.dataset_urn, source, ACTOR)
 
@@ -153,9 +152,9 @@ class Ingestion:
         if kept is not None:
             update = replace(update, dataset_urn=kept.dataset_urn)
         result = self._signals.update(replace(update, expected_version=ANY_VERSION))
-        if result.verdict is Verdict.DATASET_NOT_FOUND:
+        if result.verdict is UpdateVerdict.DATASET_NOT_FOUND:
             raise DatasetNotFoundError(result.message)
-        if result.verdict is Verdict.UNAVAILABLE:
+        if result.verdict is UpdateVerdict.UNAVAILABLE:
             raise StoreBusyError(result.message)
 
     def _keep(self, effect: EvidenceEffect) -> None:

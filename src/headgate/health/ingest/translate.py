@@ -15,17 +15,17 @@ from headgate.health.ingest import checks as openlineage_checks
 from headgate.health.ingest import names as openlineage_names
 from headgate.health.ingest.effects import (
     AliasEffect,
-    Discovered,
+    DatasetDiscovered,
     Effect,
     EvidenceEffect,
+    IngestWarning,
     LifecycleEffect,
-    Oddity,
     RunState,
     SignalEffect,
     SpecUpdate,
     evidence_id,
 )
-from headgate.health.ingest.events import DatasetRef, Event, Kind
+from headgate.health.ingest.events import DatasetRef, Event, EventKind
 from headgate.health.ingest.facets import (
     ODDITIES_MAX,
     Assertions,
@@ -46,7 +46,7 @@ from headgate.health.ingest.facets import (
     Symlinks,
     Tests,
 )
-from headgate.health.ingest.names import Names
+from headgate.health.ingest.names import NameResolver
 from headgate.health.model import enums as vocabulary
 from headgate.health.model import timestamps as moments
 from headgate.health.model.datasets import Slos
@@ -65,7 +65,7 @@ RUN_WINDOW: Final = "RUN"
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
-def translate(event: Event, names: Names, configs: Configs) -> list[Effect]:
+def translate(event: Event, names: NameResolver, configs: Configs) -> list[Effect]:
     """Return what an event that was read comes to: first who is spoken of, then all that is said of them.
 
     `configs` tells what is promised of a dataset, or None. Raises `InvalidPayloadError` for names that cannot be ours.
@@ -76,11 +76,11 @@ def translate(event: Event, names: Names, configs: Configs) -> list[Effect]:
 class _Translation:
     """The translation of one event."""
 
-    def __init__(self, event: Event, names: Names, configs: Configs) -> None:
+    def __init__(self, event: Event, names: NameResolver, configs: Configs) -> None:
         self._event = event
         self._names = names
         self._configs = configs
-        self._oddities: list[Oddity] = []
+        self._oddities: list[IngestWarning] = []
         self._found: dict[tuple[str, str], str] = {}
         self._spoken_of: list[Effect] = []
         self._reads: set[str] = set()
@@ -99,7 +99,7 @@ class _Translation:
         for ref in (*about, *inputs, *outputs):
             self._meet(ref)
         said: list[Effect] = []
-        if event.kind is not Kind.DATASET:
+        if event.kind is not EventKind.DATASET:
             self._gather(inputs, outputs)
             said.append(self._spec())
         said += self._quality([*about, *inputs, *outputs])
@@ -137,7 +137,7 @@ class _Translation:
 
     def _odd(self, where: str, reason: str) -> None:
         if len(self._oddities) < ODDITIES_MAX:
-            self._oddities.append(Oddity(_clean(where, 120), _clean(reason, 300)))
+            self._oddities.append(IngestWarning(_clean(where, 120), _clean(reason, 300)))
 
     def _urn(self, namespace: str, name: str) -> str:
         found = self._found.get((namespace, name))
@@ -146,7 +146,7 @@ class _Translation:
         urn = openlineage_names.known_urn(namespace, name, self._names)
         if urn is None:
             urn = openlineage_names.made_urn(namespace, name)
-            self._spoken_of.append(Discovered(dataset_urn=urn, namespace=namespace, name=name))
+            self._spoken_of.append(DatasetDiscovered(dataset_urn=urn, namespace=namespace, name=name))
         self._found[(namespace, name)] = urn
         return urn
 
@@ -223,7 +223,7 @@ class _Translation:
             at=event.eventTime,
             commit=self._version() or None,
             run_id=None if event.run is None else event.run.runId.strip(),
-            state=self._declared() if event.kind is Kind.JOB else event.state,
+            state=self._declared() if event.kind is EventKind.JOB else event.state,
             reads=frozenset(self._reads),
             writes=frozenset(self._writes),
             column_reads=frozenset(self._column_reads),

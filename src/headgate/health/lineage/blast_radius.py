@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.clock import Clock
-from headgate.health.lineage.graph import LineageGraph, Links
+from headgate.health.lineage.graph import LineageGraph, ProducerLinks
 from headgate.health.model import urns
 from headgate.health.model.enums import Confidence, EntityType, Impact, Tier
 from headgate.health.model.timestamps import instant
@@ -130,7 +130,9 @@ class _Walk:
     What is reached twice counts once: at its least distance, and as sure as the surest way of that length.
     """
 
-    def __init__(self, links: Links, origin: str, edges_max: int, now_seconds: int, *, is_upstream: bool) -> None:
+    def __init__(
+        self, links: ProducerLinks, origin: str, edges_max: int, now_seconds: int, *, is_upstream: bool
+    ) -> None:
         self.datasets: dict[str, ReachedDataset] = {}
         self.entities: dict[str, ReachedEntity] = {}
         self.edges = 0

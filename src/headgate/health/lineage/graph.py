@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from headgate.clock import Clock
-from headgate.health.lineage.rows import GRAPH, Ties, ties_of
+from headgate.health.lineage.rows import GRAPH, ProducerDatasets, ties_of
 from headgate.health.model.enums import Confidence
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.requests import Query, Range, Sort
@@ -28,15 +28,15 @@ _PAGE: Final = 1000
 _NONE: Final[Mapping[str, Confidence]] = {}
 
 
-class Links:
+class ProducerLinks:
     """Who reads and writes which dataset, in both directions. Not safe to use from several threads at once."""
 
     def __init__(self) -> None:
-        self.producers: dict[str, Ties] = {}
+        self.producers: dict[str, ProducerDatasets] = {}
         self._readers: dict[str, dict[str, Confidence]] = {}
         self._writers: dict[str, dict[str, Confidence]] = {}
 
-    def take(self, ties: Ties) -> None:
+    def take(self, ties: ProducerDatasets) -> None:
         """Replace what is known of a producer, unless that is newer."""
         known = self.producers.get(ties.producer_id)
         if known is not None:
@@ -68,7 +68,7 @@ class Links:
     def writers(self, urn: str) -> Mapping[str, Confidence]:
         return self._writers.get(urn, _NONE)
 
-    def _drop(self, ties: Ties) -> None:
+    def _drop(self, ties: ProducerDatasets) -> None:
         for side, targets in ((self._readers, ties.reads), (self._writers, ties.writes)):
             for target in targets:
                 found = side[target]
@@ -93,15 +93,15 @@ class LineageGraph:
         self._refresh_seconds = refresh_seconds
         self._reload_seconds = reload_seconds
         self._lock = threading.Lock()
-        self._links = Links()
+        self._links = ProducerLinks()
         # What was said here since the last look, by producer.
-        self._noted: dict[str, Ties] = {}
+        self._noted: dict[str, ProducerDatasets] = {}
         self._looked_ms = 0
         self._refreshed: float | None = None
         self._reloaded = 0.0
 
     @contextmanager
-    def links(self) -> Iterator[Links]:
+    def links(self) -> Iterator[ProducerLinks]:
         """Lend the links, read anew if they are older than a second. Raises what the store raises."""
         with self._lock:
             self._refresh()
@@ -110,7 +110,7 @@ class LineageGraph:
                 self._links.take(self._noted.popitem()[1])
             yield self._links
 
-    def note(self, ties: Ties) -> None:
+    def note(self, ties: ProducerDatasets) -> None:
         """Let whoever asks next see what a producer was just said to have to do with: it is durable.
 
         Nobody waits here: all links may be being read.
@@ -133,7 +133,7 @@ class LineageGraph:
         if self._refreshed is not None and now - self._refreshed < self._refresh_seconds:
             return
         is_whole = self._refreshed is None or now - self._reloaded >= self._reload_seconds
-        links = Links() if is_whole else self._links
+        links = ProducerLinks() if is_whole else self._links
         for item in self._rows(None if is_whole else Sort(Range.AT_LEAST, self._looked_ms - SKEW_MS)):
             # Most rows of the margin were seen a second ago.
             if not links.has(item["producer_id"], item["version"], item["ttl"]):

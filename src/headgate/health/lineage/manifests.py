@@ -39,7 +39,7 @@ class Mention(Struct, frozen=True, kw_only=True):
     edges: tuple[str, ...]
 
 
-class Pending(Struct, frozen=True, kw_only=True):
+class PendingChange(Struct, frozen=True, kw_only=True):
     """Rows that are still to be written (`+` and the edge) or deleted (`-`), in this order."""
 
     spec_id: str
@@ -59,7 +59,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     version: int = 0
     complete_at: str = ""
     mentions: tuple[Mention, ...] = ()
-    pending: Pending | None = None
+    pending: PendingChange | None = None
     # How many changes of what is pending are done.
     done: int = 0
 
@@ -72,7 +72,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return max((mention.expires for mention in self.mentions), default=0)
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class ManifestPlan(Struct, frozen=True, kw_only=True):
     """What is to be done. Without a manifest: nothing. `is_mark` : only the moment of the manifest moves."""
 
     outcome: Outcome
@@ -84,21 +84,21 @@ class Plan(Struct, frozen=True, kw_only=True):
     is_mark: bool = False
 
 
-def decide(current: Manifest | None, spec: LineageSpec, now_seconds: int) -> Plan:
+def decide(current: Manifest | None, spec: LineageSpec, now_seconds: int) -> ManifestPlan:
     """Return what a checked spec changes. Raises `PayloadTooLargeError` if the producer has too many edges by now.
 
     A complete spec removes the edges that no spec of the same moment or a later one has. One that is not complete
     removes none. One older than the last complete one changes nothing. Of two of one moment the later call counts.
     """
     if current is not None and spec.updated_at < current.complete_at:
-        return Plan(outcome=Outcome.STALE)
+        return ManifestPlan(outcome=Outcome.STALE)
     base = current or Manifest(
         producer_id=spec.producer_id, producer_name=spec.producer_name, producer_type=spec.producer_type
     )
     return _replaced(base, spec, now_seconds) if spec.is_complete else _merged(base, spec, now_seconds)
 
 
-def _replaced(base: Manifest, spec: LineageSpec, now: int) -> Plan:
+def _replaced(base: Manifest, spec: LineageSpec, now: int) -> ManifestPlan:
     later = tuple(mention for mention in base.mentions if mention.at > spec.updated_at and mention.expires > now)
     mine = spec.edges - _edges(later)
     earlier = _mention_of(base.mentions, spec.spec_id)
@@ -108,20 +108,20 @@ def _replaced(base: Manifest, spec: LineageSpec, now: int) -> Plan:
     added = mine - base.edges
     if not puts and not removed and fresh is not None and len(later) + 1 == len(base.mentions):
         if spec.updated_at == base.complete_at:
-            return Plan(outcome=Outcome.UNCHANGED)
+            return ManifestPlan(outcome=Outcome.UNCHANGED)
         marked = replace(base, complete_at=spec.updated_at, version=base.version + 1)
-        return Plan(outcome=Outcome.REFRESHED, manifest=marked, is_mark=True)
+        return ManifestPlan(outcome=Outcome.REFRESHED, manifest=marked, is_mark=True)
     mention = _mention(spec, mine, fresh, now)
     outcome = Outcome.APPLIED if added or removed or earlier is None else Outcome.REFRESHED
     return _plan(base, spec, (*later, mention), outcome, added=added, removed=removed, puts=puts)
 
 
-def _merged(base: Manifest, spec: LineageSpec, now: int) -> Plan:
+def _merged(base: Manifest, spec: LineageSpec, now: int) -> ManifestPlan:
     live = tuple(mention for mention in base.mentions if mention.expires > now)
     recent = _edges(mention for mention in live if now - mention.written < REFRESH_SECONDS)
     puts = spec.edges - recent
     if not puts and len(live) == len(base.mentions):
-        return Plan(outcome=Outcome.UNCHANGED)
+        return ManifestPlan(outcome=Outcome.UNCHANGED)
     earlier = _mention_of(live, spec.spec_id)
     fresh = earlier if earlier is not None and now - earlier.written < REFRESH_SECONDS else None
     mine = puts | frozenset(fresh.edges if fresh is not None else ())
@@ -147,7 +147,7 @@ def _plan(
     added: frozenset[str],
     removed: frozenset[str],
     puts: frozenset[str],
-) -> Plan:
+) -> ManifestPlan:
     manifest = replace(
         base,
         producer_name=spec.producer_name,
@@ -162,7 +162,7 @@ def _plan(
             f"producer {spec.producer_id}: {count:,} edges by now, and {MANIFEST_EDGES_MAX:,} are kept; "
             "send a complete spec, which removes what is no longer so"
         )
-    return Plan(
+    return ManifestPlan(
         outcome=outcome,
         manifest=manifest,
         added=tuple(sorted(added)),

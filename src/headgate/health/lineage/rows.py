@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from headgate import typed_decode
-from headgate.health.lineage.manifests import Manifest, Mention, Pending, confidences
+from headgate.health.lineage.manifests import Manifest, Mention, PendingChange, confidences
 from headgate.health.lineage.specs import EdgeKind, LineageSpec
 from headgate.health.model.enums import Confidence, EntityType
 from headgate.store.catalogue.tables import COLUMN_READERS, COLUMN_WRITERS, CONTROL, DATASET_READERS, DATASET_WRITERS
@@ -45,7 +45,7 @@ class LineageEntry(Struct, frozen=True, kw_only=True):
     target: str
 
 
-class Ties(Struct, frozen=True, kw_only=True, gc=False):
+class ProducerDatasets(Struct, frozen=True, kw_only=True, gc=False):
     """What a producer has to do with datasets, each with how sure that is."""
 
     producer_id: str
@@ -69,7 +69,7 @@ def side(kind: EdgeKind) -> tuple[Table, str]:
     return _SIDES[kind]
 
 
-def edge_write(manifest: Manifest, pending: Pending, change: str) -> Put | Delete:
+def edge_write(manifest: Manifest, pending: PendingChange, change: str) -> Put | Delete:
     """Return the write that makes one pending change."""
     sign, edge = change[0], change[1:]
     kind, _, target = edge.partition("#")
@@ -167,7 +167,7 @@ def manifest_of(item: Item) -> Manifest:
         version=item["version"],
         complete_at=item["complete_at"],
         mentions=typed_decode.convert(item["mentions"], tuple[Mention, ...]),
-        pending=None if pending is None else typed_decode.convert(pending, Pending),
+        pending=None if pending is None else typed_decode.convert(pending, PendingChange),
         done=item.get("done", 0),
     )
 
@@ -179,14 +179,14 @@ def ties_key(producer_id: str) -> Key:
     return Key(f"LSPEC#{producer_id}", "GRAPH")
 
 
-def ties(manifest: Manifest) -> Ties:
+def ties(manifest: Manifest) -> ProducerDatasets:
     found = confidences(manifest)
     sides: dict[str, dict[str, Confidence]] = {EdgeKind.DATASET_READ.value: {}, EdgeKind.DATASET_WRITE.value: {}}
     for edge, confidence in found.items():
         kind, _, target = edge.partition("#")
         if kind in sides:
             sides[kind][target] = confidence
-    return Ties(
+    return ProducerDatasets(
         producer_id=manifest.producer_id,
         producer_name=manifest.producer_name,
         producer_type=manifest.producer_type,
@@ -197,7 +197,7 @@ def ties(manifest: Manifest) -> Ties:
     )
 
 
-def ties_item(tied: Ties, now_ms: int) -> Item:
+def ties_item(tied: ProducerDatasets, now_ms: int) -> Item:
     return {
         **CONTROL.key_attributes(ties_key(tied.producer_id)),
         "due_pk": GRAPH,
@@ -212,8 +212,8 @@ def ties_item(tied: Ties, now_ms: int) -> Item:
     }
 
 
-def ties_of(item: Item) -> Ties:
-    return Ties(
+def ties_of(item: Item) -> ProducerDatasets:
+    return ProducerDatasets(
         producer_id=item["producer_id"],
         producer_name=item["producer_name"],
         producer_type=EntityType(item["producer_type"]),

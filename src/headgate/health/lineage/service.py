@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import AlreadyExistsError, ConflictError, NotFoundError, StoreBusyError
-from headgate.health.lineage.manifests import Manifest, Outcome, Pending, Plan, decide
+from headgate.health.lineage.manifests import Manifest, ManifestPlan, Outcome, PendingChange, decide
 from headgate.health.lineage.rows import (
     PENDING,
     LineageEntry,
-    Ties,
+    ProducerDatasets,
     commit_item,
     commit_partition,
     edge_write,
@@ -95,7 +95,7 @@ class Lineage:
         self._store = store
         self._clock = clock
         # Told, once it is durable, what a producer has to do with datasets.
-        self.told: Callable[[Ties], None] = lambda _ties: None
+        self.told: Callable[[ProducerDatasets], None] = lambda _ties: None
 
     # Taking specs.
 
@@ -229,7 +229,7 @@ class Lineage:
             )
         return None if manifest is None else manifest_of(manifest)
 
-    def _carry_out(self, current: Manifest | None, plan: Plan, spec: LineageSpec) -> bool:
+    def _carry_out(self, current: Manifest | None, plan: ManifestPlan, spec: LineageSpec) -> bool:
         """Begin a plan, and finish it. Returns False if someone else has changed the producer meanwhile."""
         assert plan.manifest is not None
         now_ms = self._now_ms()
@@ -285,11 +285,11 @@ class Lineage:
         return int(self._clock.seconds() * 1000)
 
 
-def _pending(plan: Plan, spec: LineageSpec) -> Pending:
+def _pending(plan: ManifestPlan, spec: LineageSpec) -> PendingChange:
     """Return the changes of a plan: what is new before what goes, so that no path is cut for a moment."""
     assert plan.manifest is not None
     mention = next((each for each in plan.manifest.mentions if each.spec_id == spec.spec_id), None)
-    return Pending(
+    return PendingChange(
         spec_id=spec.spec_id,
         at=spec.updated_at,
         confidence=spec.confidence,

@@ -123,3 +123,14 @@ class Dataset(DatasetSpec, frozen=True, kw_only=True, omit_defaults=True):
     stale: bool = False
     age_seconds: float = 0.0
     is_fallback: bool = False
+
+
+class DatasetProfile(Struct, frozen=True):
+    """What the registry says of a dataset: signals carry it, so that a board needs no second look-up.
+
+    `dataset_urn` is the name it is registered under, where that is not the one that was asked for.
+    """
+
+    tier: Tier
+    owner_team: str
+    dataset_urn: str | None = None

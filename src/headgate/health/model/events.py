@@ -15,15 +15,15 @@ from headgate.store.model.requests import Write
 SOURCE: Final = "/headgate/health"
 
 # Given an event and the present millisecond, the writes that make it known in the caller's own transaction.
-Announce = Callable[[Event, int], list[Write]]
+EventWrites = Callable[[Event, int], list[Write]]
 
 
-def nobody(_event: Event, _now_ms: int) -> list[Write]:
+def no_event_writes(_event: Event, _now_ms: int) -> list[Write]:
     """Make nothing known."""
     return []
 
 
-class IncidentNews(enum.StrEnum):
+class IncidentEventType(enum.StrEnum):
     """What happened to an incident."""
 
     CREATED = "created"
@@ -53,7 +53,7 @@ def signal_changed(signal: Signal, ids: IdMaker) -> Event:
     )
 
 
-def incident_news(incident: Incident, news: IncidentNews, ids: IdMaker, *, reason: str = "") -> Event:
+def incident_event(incident: Incident, news: IncidentEventType, ids: IdMaker, *, reason: str = "") -> Event:
     """Return the event of an incident that was opened, changed or resolved. Encrypted fields are not in it."""
     return _event(
         ids,

@@ -132,7 +132,7 @@ class Incident(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((self.primary_dataset_urn, *self.merged_datasets, *linked)))
 
 
-class Trouble(Struct, frozen=True, kw_only=True):
+class IncidentReport(Struct, frozen=True, kw_only=True):
     """What someone wants an incident for. One that is open for the same `dedup_key` is joined."""
 
     dataset_urn: str

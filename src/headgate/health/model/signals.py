@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import re
 from typing import Final
@@ -11,13 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.errors import InvalidPayloadError
-from headgate.health.evidence.rows import is_evidence_id
 from headgate.health.model import enums as vocabulary
 from headgate.health.model import timestamps as moments
 from headgate.health.model import urns
 from headgate.health.model.enums import Confidence, SignalState, Tier
 from headgate.health.model.timestamps import instant
+from headgate.health.model.urns import is_evidence_id
 from headgate.health.model.volume_counts import VolumeHour
+from headgate.store.model.schema import Key
 
 SAMPLES_MAX: Final = 10
 TEXT_MAX: Final = 256
@@ -138,6 +140,36 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     late: bool = False
 
 
+class UpdateVerdict(enum.StrEnum):
+    """What was made of an update. The values are the error codes of the wire, but for the first two."""
+
+    APPLIED = "APPLIED"
+    DUPLICATE = "DUPLICATE"
+    VERSION_CONFLICT = "VERSION_CONFLICT"
+    STALE_WINDOW = "STALE_WINDOW"
+    DATASET_NOT_FOUND = "DATASET_NOT_FOUND"
+    INVALID = "VALIDATION_ERROR"
+    REPEATED_KEY = "REPEATED_KEY"
+    UNAVAILABLE = "UNAVAILABLE"
+
+    @property
+    def is_success(self) -> bool:
+        return self in (UpdateVerdict.APPLIED, UpdateVerdict.DUPLICATE)
+
+
+class UpdateResult(Struct, frozen=True):
+    """What was made of an update. `signal` is the signal as it stands now, if there is one."""
+
+    verdict: UpdateVerdict
+    signal: Signal | None = None
+    message: str = ""
+    is_transition: bool = False
+
+    @property
+    def is_success(self) -> bool:
+        return self.verdict.is_success
+
+
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -236,3 +268,8 @@ def _text_problems(value: SignalValue) -> list[str]:
     if len(value.window_type) > TEXT_MAX or longest > TEXT_MAX:
         found.append(f"window_type or top_producer: a text is longer than {TEXT_MAX} characters")
     return found
+
+
+def signal_key(dataset_urn: str, signal_type: str) -> Key:
+    """Return where a signal is kept."""
+    return Key(dataset_urn, signal_type)

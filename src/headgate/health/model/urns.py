@@ -15,6 +15,7 @@ LENGTH_MAX: Final = 512
 # No '#', which divides the parts of keys, and nothing that a path or a shell would have to quote.
 _DATASET: Final = re.compile(r"urn:dp(:[A-Za-z0-9][A-Za-z0-9._~+@-]*){1,16}")
 _COLUMN: Final = re.compile(r"[A-Za-z0-9_$][^\s:#\x00-\x1f\x7f]*")
+_EVIDENCE: Final = re.compile(r"evd-[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _VERSION: Final = re.compile(r":v([1-9]\d{0,8})\Z")
 
 
@@ -68,3 +69,18 @@ def column(urn: str) -> Column:
         raise InvalidIdError(f"column {urn[:80]!r}: write urn:col:urn:dp:DOMAIN:NAME:v1:COLUMN")
     column_urn(body, name)
     return Column(body, name)
+
+
+def is_evidence_id(given: str) -> bool:
+    """Whether a text has the form of an evidence's id: `evd-` and a ULID."""
+    return _EVIDENCE.fullmatch(given) is not None
+
+
+def evidence_id(given: str) -> str:
+    """Return an id if it has the form of one. Raises `InvalidIdError`."""
+    if not is_evidence_id(given):
+        raise InvalidIdError(
+            f"evidence_id {given[:40]!r}: write evd- and a ULID of 26 capital letters and digits, "
+            "or leave it out and it is made"
+        )
+    return given

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from headgate.clock import Clock
-from headgate.health.regions.failover import Decision, Failover, Keeper, Report, Reports
+from headgate.health.regions.failover import Failover, FailoverDecision, LeaseKeeper, ProbeReport, Reports
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.model.requests import Query
 from headgate.store.model.schema import Key
@@ -23,7 +23,7 @@ _REPORTS_MAX: Final = 1000
 _log = structlog.get_logger("statestore.regions")
 
 
-class Observer:
+class RegionProbe:
     """One observer, by a name that no other has. `is_well` asks a region how it is, and must not raise."""
 
     def __init__(self, authority: Store, clock: Clock, name: str, is_well: Callable[[str], bool]) -> None:
@@ -32,7 +32,7 @@ class Observer:
         self._name = name
         self._is_well = is_well
 
-    def look(self, region: str) -> Report:
+    def look(self, region: str) -> ProbeReport:
         """Ask a region how it is, and report how many times in a row it was not well."""
         key = Key(_PARTITION, f"{region}#{self._name}")
         row = self._authority.get(CONTROL, key, consistent=True)
@@ -40,7 +40,7 @@ class Observer:
         failures = 0 if self._is_well(region) else before + 1
         if failures:
             _log.warning("primary_region_health_check_failed", region=region, observer=self._name, failures=failures)
-        report = Report(failures, round(1000 * self._clock.seconds()))
+        report = ProbeReport(failures, round(1000 * self._clock.seconds()))
         self._authority.put(
             CONTROL,
             {
@@ -58,9 +58,9 @@ class Observer:
 def read_reports(authority: Store) -> Reports:
     """Return what all observers said last, by region and observer."""
     page = authority.query(Query(table=CONTROL, partition=_PARTITION, limit=_REPORTS_MAX, consistent=True))
-    found: dict[str, dict[str, Report]] = {}
+    found: dict[str, dict[str, ProbeReport]] = {}
     for row in page.items:
-        found.setdefault(row["region"], {})[row["observer"]] = Report(int(row["failures"]), int(row["at_ms"]))
+        found.setdefault(row["region"], {})[row["observer"]] = ProbeReport(int(row["failures"]), int(row["at_ms"]))
     return found
 
 
@@ -69,7 +69,7 @@ KEEP_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 30.0
 
 
-class RegionDuty:
+class RegionAgent:
     """Does what is due each time that it is called. `keeper` is None for an observer that writes nowhere."""
 
     def __init__(
@@ -78,9 +78,9 @@ class RegionDuty:
         clock: Clock,
         *,
         regions: tuple[str, str],
-        observer: Observer,
+        observer: RegionProbe,
         failover: Failover,
-        keeper: Keeper | None = None,
+        keeper: LeaseKeeper | None = None,
     ) -> None:
         self._authority = authority
         self._clock = clock
@@ -90,7 +90,7 @@ class RegionDuty:
         self._keeper = keeper
         self._looked_at: float | None = None
 
-    def tend(self) -> Decision | None:
+    def tend(self) -> FailoverDecision | None:
         """Keep the lease; look at the regions if it is time to, and return what was decided then.
 
         Raises what the authority raises; the fence closes by itself when the lease ends.
@@ -103,7 +103,7 @@ class RegionDuty:
         self._looked_at = now
         return self.look()
 
-    def look(self) -> Decision:
+    def look(self) -> FailoverDecision:
         """Look at both regions now, and do what the reports of all observers ask for."""
         for region in self._regions:
             self._observer.look(region)

@@ -43,7 +43,7 @@ class FailoverPolicy(msgspec.Struct, frozen=True, kw_only=True):
     lag_seconds_max: float = 5.0
 
 
-class Report(msgspec.Struct, frozen=True):
+class ProbeReport(msgspec.Struct, frozen=True):
     """What one observer says of one region: how many checks in a row have failed, and when it last looked."""
 
     failures: int
@@ -51,10 +51,10 @@ class Report(msgspec.Struct, frozen=True):
 
 
 # By region, then by observer.
-Reports = Mapping[str, Mapping[str, Report]]
+Reports = Mapping[str, Mapping[str, ProbeReport]]
 
 
-class Verdict(enum.StrEnum):
+class RegionVerdict(enum.StrEnum):
     """What the observers together say of a region. UNSURE: too few of them said anything lately, or they differ."""
 
     UP = "UP"
@@ -62,14 +62,14 @@ class Verdict(enum.StrEnum):
     UNSURE = "UNSURE"
 
 
-class Phase(enum.StrEnum):
+class FailoverPhase(enum.StrEnum):
     """Where a failover stands."""
 
     STEADY = "STEADY"
     MOVING = "MOVING"
 
 
-class Move(enum.StrEnum):
+class FailoverMove(enum.StrEnum):
     """Why the writer moves."""
 
     FAILOVER = "FAILOVER"
@@ -81,8 +81,8 @@ class FailoverState(msgspec.Struct, frozen=True, kw_only=True):
 
     home: str
     active: str
-    phase: Phase = Phase.STEADY
-    move: Move | None = None
+    phase: FailoverPhase = FailoverPhase.STEADY
+    move: FailoverMove | None = None
     target: str | None = None
     # The region whose outage caused the last failover, until it has been well for long enough.
     latched_for: str | None = None
@@ -92,7 +92,7 @@ class FailoverState(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
 
 
-class Decision(msgspec.Struct, frozen=True):
+class FailoverDecision(msgspec.Struct, frozen=True):
     """What to remember, which region is to become the writer if any, and why or why not."""
 
     state: FailoverState
@@ -100,39 +100,43 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str
 
 
-def verdict(reports: Mapping[str, Report], policy: FailoverPolicy, now_ms: int) -> Verdict:
+def verdict(reports: Mapping[str, ProbeReport], policy: FailoverPolicy, now_ms: int) -> RegionVerdict:
     """Return what the observers of one region say together."""
     fresh = [report for report in reports.values() if now_ms - report.at_ms <= 1000 * policy.fresh_seconds]
     if sum(report.failures >= policy.failures for report in fresh) >= policy.quorum:
-        return Verdict.DOWN
-    return Verdict.UP if sum(report.failures == 0 for report in fresh) >= policy.quorum else Verdict.UNSURE
+        return RegionVerdict.DOWN
+    return RegionVerdict.UP if sum(report.failures == 0 for report in fresh) >= policy.quorum else RegionVerdict.UNSURE
 
 
-def decide(state: FailoverState, reports: Reports, standby: str, policy: FailoverPolicy, now_ms: int) -> Decision:
+def decide(
+    state: FailoverState, reports: Reports, standby: str, policy: FailoverPolicy, now_ms: int
+) -> FailoverDecision:
     """Return what is to be done, from what the observers say. `standby` is the region that could take over."""
-    if state.phase is Phase.MOVING:
+    if state.phase is FailoverPhase.MOVING:
         assert state.target is not None
-        return Decision(state, state.target, f"the move to {state.target} was begun and is carried on")
+        return FailoverDecision(state, state.target, f"the move to {state.target} was begun and is carried on")
     state = _calmed(state, reports, policy, now_ms)
     found = verdict(reports.get(state.active, {}), policy, now_ms)
-    if found is not Verdict.DOWN:
-        return Decision(state, None, f"{state.active} is {found}")
+    if found is not RegionVerdict.DOWN:
+        return FailoverDecision(state, None, f"{state.active} is {found}")
     if state.latched_for is not None:
-        return Decision(
+        return FailoverDecision(
             state, None, f"{state.active} is DOWN, but so was {state.latched_for}, and it is not well yet: call someone"
         )
     if _is_cooling(state, policy, now_ms):
-        return Decision(state, None, f"{state.active} is DOWN, but the writer has moved a moment ago")
+        return FailoverDecision(state, None, f"{state.active} is DOWN, but the writer has moved a moment ago")
     other = verdict(reports.get(standby, {}), policy, now_ms)
-    if other is not Verdict.UP:
-        return Decision(state, None, f"{state.active} is DOWN, and {standby} is {other}: there is nowhere to go")
-    moving = msgspec.structs.replace(state, phase=Phase.MOVING, move=Move.FAILOVER, target=standby)
-    return Decision(moving, standby, f"{state.active} is DOWN by {policy.quorum} observers, {standby} is UP")
+    if other is not RegionVerdict.UP:
+        return FailoverDecision(
+            state, None, f"{state.active} is DOWN, and {standby} is {other}: there is nowhere to go"
+        )
+    moving = msgspec.structs.replace(state, phase=FailoverPhase.MOVING, move=FailoverMove.FAILOVER, target=standby)
+    return FailoverDecision(moving, standby, f"{state.active} is DOWN by {policy.quorum} observers, {standby} is UP")
 
 
 def decide_failback(
     state: FailoverState, reports: Reports, policy: FailoverPolicy, now_ms: int, lag_seconds: float
-) -> Decision:
+) -> FailoverDecision:
     """Return whether the writer may go home now. Only people ask for this.
 
     Raises `IllegalTransitionError`, with what is missing, if it may not.
@@ -141,9 +145,9 @@ def decide_failback(
     missing = [
         said
         for is_missing, said in (
-            (state.phase is not Phase.STEADY, f"a move to {state.target} is under way"),
+            (state.phase is not FailoverPhase.STEADY, f"a move to {state.target} is under way"),
             (state.active == state.home, f"{state.home} is the writer already"),
-            (verdict(reports.get(state.home, {}), policy, now_ms) is not Verdict.UP, f"{state.home} is not UP"),
+            (verdict(reports.get(state.home, {}), policy, now_ms) is not RegionVerdict.UP, f"{state.home} is not UP"),
             (state.latched_for is not None, f"{state.latched_for} has not been well for {policy.calm_seconds:g} s"),
             (_is_cooling(state, policy, now_ms), "the writer has moved a moment ago"),
             (lag_seconds > policy.lag_seconds_max, f"{state.home} is {lag_seconds:g} s behind"),
@@ -152,18 +156,18 @@ def decide_failback(
     ]
     if missing:
         raise IllegalTransitionError(f"failback to {state.home}: {'; '.join(missing)}; try again later")
-    moving = msgspec.structs.replace(state, phase=Phase.MOVING, move=Move.FAILBACK, target=state.home)
-    return Decision(moving, state.home, f"{state.home} is UP and has caught up")
+    moving = msgspec.structs.replace(state, phase=FailoverPhase.MOVING, move=FailoverMove.FAILBACK, target=state.home)
+    return FailoverDecision(moving, state.home, f"{state.home} is UP and has caught up")
 
 
 def arrived(state: FailoverState, now_ms: int) -> FailoverState:
     """Return the state once the target writes."""
     assert state.target is not None
-    is_failover = state.move is Move.FAILOVER
+    is_failover = state.move is FailoverMove.FAILOVER
     return msgspec.structs.replace(
         state,
         active=state.target,
-        phase=Phase.STEADY,
+        phase=FailoverPhase.STEADY,
         move=None,
         target=None,
         latched_for=state.active if is_failover else None,
@@ -177,7 +181,7 @@ def _calmed(state: FailoverState, reports: Reports, policy: FailoverPolicy, now_
     """Release the latch once the failed region has been well for long enough without a break."""
     if state.latched_for is None:
         return state
-    if verdict(reports.get(state.latched_for, {}), policy, now_ms) is not Verdict.UP:
+    if verdict(reports.get(state.latched_for, {}), policy, now_ms) is not RegionVerdict.UP:
         return msgspec.structs.replace(state, well_since_ms=None)
     since_ms = now_ms if state.well_since_ms is None else state.well_since_ms
     if now_ms - since_ms >= 1000 * policy.calm_seconds:
@@ -189,7 +193,7 @@ def _is_cooling(state: FailoverState, policy: FailoverPolicy, now_ms: int) -> bo
     return state.moved_at_ms is not None and now_ms - state.moved_at_ms < 1000 * policy.cooldown_seconds
 
 
-class Keeper:
+class LeaseKeeper:
     """Keeps a region's lease while it is to be the writer, and gives it up when the writer is to move."""
 
     def __init__(self, authority: Store, lease: WriterLease, fence: Fence, region: str, home: str) -> None:
@@ -206,7 +210,7 @@ class Keeper:
         Raises what the authority raises if it cannot be asked; the fence then closes by itself when the lease ends.
         """
         state = read_state(self._authority, self._home)
-        if state.phase is not Phase.STEADY or state.active != self._region:
+        if state.phase is not FailoverPhase.STEADY or state.active != self._region:
             self._fence.leave()
             if self._held is not None:
                 self._lease.release(self._held)
@@ -260,44 +264,44 @@ class Failover:
         """Return what is remembered."""
         return read_state(self._authority, self._regions[0])
 
-    def look(self, reports: Reports) -> Decision:
+    def look(self, reports: Reports) -> FailoverDecision:
         """Decide on the reports and do it. To be called every half minute or so."""
         state = self.state()
         return self._do(state, decide(state, reports, self._other(state.active), self._policy, self._now_ms()))
 
-    def fail_back(self, reports: Reports, lag_seconds: float) -> Decision:
+    def fail_back(self, reports: Reports, lag_seconds: float) -> FailoverDecision:
         """Let the home region write again. Raises `IllegalTransitionError` if it may not yet."""
         state = self.state()
         return self._do(state, decide_failback(state, reports, self._policy, self._now_ms(), lag_seconds))
 
-    def drill(self, reports: Reports) -> Decision:
+    def drill(self, reports: Reports) -> FailoverDecision:
         """Return what would be done if the writer's region were down now. Nothing is."""
         state = self.state()
         now_ms = self._now_ms()
-        down = Report(self._policy.failures, now_ms)
+        down = ProbeReport(self._policy.failures, now_ms)
         pretended = {**reports, state.active: {str(number): down for number in range(self._policy.observers)}}
         return decide(state, pretended, self._other(state.active), self._policy, now_ms)
 
-    def _do(self, before: FailoverState, decision: Decision) -> Decision:
+    def _do(self, before: FailoverState, decision: FailoverDecision) -> FailoverDecision:
         """Persist the intent, then act. What was begun by whoever died is finished by the next one who looks."""
         state = decision.state
         if state != before:
             saved = self._save(state)
             if saved is None:
-                return Decision(before, None, "another one is at it")
+                return FailoverDecision(before, None, "another one is at it")
             state = saved
         if decision.move_to is None:
-            return Decision(state, None, decision.reason)
+            return FailoverDecision(state, None, decision.reason)
         try:
             self._lease.hold(decision.move_to)
         except StoreBusyError as exc:
-            return Decision(state, None, f"the old lease is still to run out: {exc}")
+            return FailoverDecision(state, None, f"the old lease is still to run out: {exc}")
         self._move_traffic(decision.move_to)
         after = self._save(arrived(state, self._now_ms()))
         if after is None:
-            return Decision(state, None, "another one has finished it")
+            return FailoverDecision(state, None, "another one has finished it")
         self._tell(after)
-        return Decision(after, decision.move_to, decision.reason)
+        return FailoverDecision(after, decision.move_to, decision.reason)
 
     def _save(self, state: FailoverState) -> FailoverState | None:
         following = msgspec.structs.replace(state, version=state.version + 1)

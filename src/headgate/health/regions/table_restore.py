@@ -109,7 +109,7 @@ def compare(
     )
 
 
-class Mended(msgspec.Struct, frozen=True):
+class RepairResult(msgspec.Struct, frozen=True):
     """What became of the items that were to be mended, or in a dry run what would."""
 
     is_dry_run: bool
@@ -120,9 +120,9 @@ class Mended(msgspec.Struct, frozen=True):
     overtaken: tuple[Key, ...] = ()
 
 
-def mend(
+def repair(
     store: Store, table: Table, keys: Sequence[Key], restored: Callable[[Key], Item | None], *, dry_run: bool = False
-) -> Mended:
+) -> RepairResult:
     """Put single items back as they were. An item that is not in the restored copy is left as it is.
 
     A mended item has a version above the one that it replaces, so that whoever read that one notices. An item that
@@ -143,7 +143,7 @@ def mend(
             mended.append(key)
         else:
             overtaken.append(key)
-    return Mended(dry_run, tuple(mended), tuple(alike), tuple(gone), tuple(overtaken))
+    return RepairResult(dry_run, tuple(mended), tuple(alike), tuple(gone), tuple(overtaken))
 
 
 def swapped(table_names: Mapping[str, str], table: Table, physical: str, *, prefix: str = "") -> dict[str, str]:

@@ -41,7 +41,7 @@ class Alias(Struct, frozen=True, kw_only=True):
     version: int
 
 
-class Names:
+class AliasIndex:
     """Looks up and changes what names elsewhere stand for. Safe to use from many threads."""
 
     def __init__(self, store: Store, clock: Clock, cache: Cache, audit: AuditLog) -> None:

@@ -41,7 +41,7 @@ _TICKET: Final = re.compile(r"(?=.*\d)[A-Za-z0-9][A-Za-z0-9._/#:@-]{2,127}")
 Announce = Callable[[Event, int], list[Write]]
 
 
-class By(NamedTuple):
+class ChangeAuthor(NamedTuple):
     """Who makes a change, and on what grounds."""
 
     actor: str
@@ -50,7 +50,7 @@ class By(NamedTuple):
     reason: str = ""
 
 
-class Held(NamedTuple):
+class StoredDataset(NamedTuple):
     """What the store holds of a dataset, as a change needs it."""
 
     urn: str
@@ -60,14 +60,14 @@ class Held(NamedTuple):
     versions: Versions | None
 
 
-class Wanted(NamedTuple):
+class DesiredState(NamedTuple):
     """What a dataset is to be."""
 
     spec: DatasetSpec
     status: DatasetStatus
 
 
-class Plan(NamedTuple):
+class ChangePlan(NamedTuple):
     """A change that has been decided on: what is written, and what then is."""
 
     dataset: Dataset
@@ -76,7 +76,7 @@ class Plan(NamedTuple):
     entry: AuditEntry
 
 
-class Moment(NamedTuple):
+class ChangeStamp(NamedTuple):
     """When a change is made, its own id, and the place it takes in the feed."""
 
     now_ms: int
@@ -84,7 +84,9 @@ class Moment(NamedTuple):
     place: int
 
 
-def plan(held: Held, wanted: Wanted, by: By, at: Moment, announce: Announce) -> Plan:
+def plan(
+    held: StoredDataset, wanted: DesiredState, by: ChangeAuthor, at: ChangeStamp, announce: Announce
+) -> ChangePlan:
     """Return the transaction that makes a dataset what is wanted, if it is still what is held."""
     now = instant(at.now_ms)
     before = held.dataset
@@ -122,7 +124,7 @@ def plan(held: Held, wanted: Wanted, by: By, at: Moment, announce: Announce) -> 
         ticket=by.ticket,
         digest=change_digest(old, new),
     )
-    return Plan(dataset, versions, writes, entry)
+    return ChangePlan(dataset, versions, writes, entry)
 
 
 def flips(before: Dataset | None, status: DatasetStatus) -> bool:
@@ -157,7 +159,7 @@ def check_version(current: Dataset, expected_version: int) -> None:
         )
 
 
-def check_ticket(held: Held, wanted: Wanted, by: By, *, tier_1_needs_ticket: bool) -> None:
+def check_ticket(held: StoredDataset, wanted: DesiredState, by: ChangeAuthor, *, tier_1_needs_ticket: bool) -> None:
     """Refuse a change that concerns TIER_1, before or after, without an approval ticket.
 
     To register what nobody has registered before changes nothing that anyone relies on, and needs none. Raises
@@ -181,7 +183,7 @@ def _unchanged(before: Dataset | None) -> Condition:
     return absent() if before is None else equals("config_version", before.config_version)
 
 
-def _versions_writes(held: Held, status: DatasetStatus) -> tuple[Versions | None, list[Write]]:
+def _versions_writes(held: StoredDataset, status: DatasetStatus) -> tuple[Versions | None, list[Write]]:
     """Return what the name without a version stands for once this one has taken a status, and the write of it."""
     name, number, versions = alias_name(held.urn), version_of(held.urn), held.versions
     if name is None or number is None or versions is None:

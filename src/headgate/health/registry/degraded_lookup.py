@@ -15,7 +15,7 @@ from headgate.errors import DatasetNotFoundError, TransientError
 from headgate.health.model.datasets import ComplianceSlo, Dataset, FreshnessSlo, Slos
 from headgate.health.model.enums import Tier
 from headgate.health.model.urns import dataset_urn
-from headgate.health.registry.find import Finder
+from headgate.health.registry.find import DatasetFinder
 from headgate.health.registry.last_known import LastKnown
 
 # What nobody has promised is not soon broken: a day late, and half of the data wrong.
@@ -56,7 +56,7 @@ class LookupStats:
 class Lookups:
     """Asks the registry, then what is stale, then what was last known, then defaults; and says which it was."""
 
-    def __init__(self, finder: Finder, known: LastKnown, clock: Clock) -> None:
+    def __init__(self, finder: DatasetFinder, known: LastKnown, clock: Clock) -> None:
         self.stats = LookupStats()
         # Told of each dataset that is not there.
         self.missed: Callable[[DatasetNotFoundError], None] = lambda _error: None

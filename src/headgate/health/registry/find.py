@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from headgate.health.model.datasets import Dataset, DatasetStatus
-from headgate.health.registry.changes import Held
+from headgate.health.registry.changes import StoredDataset
 from headgate.health.registry.rows import Versions, alias_name, dataset_of, latest_key, versions_key, versions_of
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache, Loaded
@@ -15,7 +15,7 @@ from headgate.store.catalogue.tables import DATASET_REGISTRY
 from headgate.store.port import Store
 
 
-class Finder:
+class DatasetFinder:
     """Reads datasets. A name without a version stands for the highest that is registered; one with it, for none."""
 
     def __init__(self, store: Store, cache: Cache) -> None:
@@ -61,13 +61,13 @@ class Finder:
         named = None if other is None else self.held(other).dataset
         return named if _rank(named) or found is None else found
 
-    def held(self, urn: str) -> Held:
+    def held(self, urn: str) -> StoredDataset:
         """Return all that the store holds now of exactly this name, to change it."""
         name = alias_name(urn)
         keys = [latest_key(urn)] if name is None else [latest_key(urn), versions_key(name)]
         item, *others = self._store.get_many(DATASET_REGISTRY, keys, consistent=True)
         versions = versions_of(others[0]) if others else None
-        return Held(urn, item, None if item is None else dataset_of(item), versions)
+        return StoredDataset(urn, item, None if item is None else dataset_of(item), versions)
 
     def wrote(self, dataset: Dataset, versions: Versions | None) -> None:
         """Let every process see a committed change. The cache takes no older version over a newer one."""

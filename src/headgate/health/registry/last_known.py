@@ -19,7 +19,7 @@ ENTRIES_MAX: Final = 20_000
 SAVED_EVERY_SECONDS: Final = 60.0
 
 
-class Known(Struct, frozen=True, array_like=True):
+class LastKnownDataset(Struct, frozen=True, array_like=True):
     """A dataset, and when the store last said so, in seconds since 1970."""
 
     dataset: Dataset
@@ -27,7 +27,7 @@ class Known(Struct, frozen=True, array_like=True):
 
 
 class _Saved(Struct, frozen=True):
-    known: dict[str, Known]
+    known: dict[str, LastKnownDataset]
     tier_1: list[str]
 
 
@@ -42,7 +42,7 @@ class LastKnown:
         self._clock = clock
         self._path = path
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._known: OrderedDict[str, LastKnownDataset] = OrderedDict()
         self._tier_1: set[str] = set()
         self._saved_at = clock.monotonic()
         self._is_dirty = False
@@ -61,7 +61,7 @@ class LastKnown:
             with self._lock:
                 self._is_dirty |= self._known.pop(name, None) is not None
 
-    def recall(self, name: str) -> Known | None:
+    def recall(self, name: str) -> LastKnownDataset | None:
         """Return what was last known under a name, or None."""
         return self._known.get(name)
 
@@ -90,7 +90,7 @@ class LastKnown:
             held = self._known.get(name)
             # A version that is only confirmed is not worth a write: its age on disk is then what it was.
             self._is_dirty |= held is None or held.dataset.config_version != dataset.config_version
-            self._known[name] = Known(dataset, self._clock.seconds())
+            self._known[name] = LastKnownDataset(dataset, self._clock.seconds())
             self._known.move_to_end(name)
             if len(self._known) > ENTRIES_MAX:
                 self._known.popitem(last=False)

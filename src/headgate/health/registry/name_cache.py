@@ -23,7 +23,7 @@ _UNKNOWN: Final = "?"
 V = TypeVar("V")
 
 
-class Remembered(Generic[V]):
+class TtlCache(Generic[V]):
     """What was found out of datasets, by the names they were asked for. Safe to use from many threads.
 
     Each is forgotten after a while, and all of it at once when a dataset changed here or another process said so.
@@ -75,7 +75,7 @@ class Remembered(Generic[V]):
             self._done = second
 
 
-class RegisteredNames:
+class NameCache:
     """Names as callers give them, each with the one that is registered or None. Safe to use from many threads."""
 
     def __init__(
@@ -88,7 +88,7 @@ class RegisteredNames:
         """Take what finds datasets that are in use, and `changes`, a number that grows when others change them."""
         self._find = find
         self._find_many = find_many
-        self._remembered: Remembered[str | None] = Remembered(clock, changes)
+        self._remembered: TtlCache[str | None] = TtlCache(clock, changes)
         self.forget = self._remembered.forget
 
     def at_hand(self) -> Mapping[str, str | None]:

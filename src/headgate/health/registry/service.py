@@ -25,16 +25,16 @@ from headgate.errors import (
 )
 from headgate.health.model.datasets import Dataset, DatasetSpec, DatasetStatus, Source
 from headgate.health.model.urns import dataset_urn
-from headgate.health.registry.aliases import Alias, Names
+from headgate.health.registry.aliases import Alias, AliasIndex
 from headgate.health.registry.change_feed import Change, Changes, Feed
 from headgate.health.registry.changes import (
     EVENT_SOURCE,
     EVENT_TYPE,
     UNCHECKED,
     Announce,
-    By,
-    Moment,
-    Wanted,
+    ChangeAuthor,
+    ChangeStamp,
+    DesiredState,
     check_ticket,
     check_version,
     flips,
@@ -43,10 +43,11 @@ from headgate.health.registry.changes import (
     present,
 )
 from headgate.health.registry.degraded_lookup import FallbackOnMiss, Lookup, Lookups, LookupStats
-from headgate.health.registry.find import Finder
+from headgate.health.registry.find import DatasetFinder
 from headgate.health.registry.last_known import LastKnown
 from headgate.health.registry.listing import DatasetFilter, Datasets, Listing
-from headgate.health.registry.name_cache import RegisteredNames
+from headgate.health.registry.name_cache import NameCache
+from headgate.health.registry.profile_cache import ProfileCache
 from headgate.health.registry.rows import (
     Versions,
     checked_spec,
@@ -57,7 +58,6 @@ from headgate.health.registry.rows import (
     spec_of,
     written,
 )
-from headgate.health.registry.status_cache import RegisteredStandings
 from headgate.health.registry.versions import FieldChange, History, Versioned, differences
 from headgate.ids import IdMaker
 from headgate.store.cache import keys as cache_keys
@@ -100,7 +100,7 @@ class Chunk(Struct, frozen=True):
 
 
 # Returns what a dataset is to be, or None if it is that already. Raises what stands against it.
-_Decide = Callable[[Dataset | None], Wanted | None]
+_Decide = Callable[[Dataset | None], DesiredState | None]
 
 
 class Registry:
@@ -129,17 +129,17 @@ class Registry:
         self._audit = audit
         self._announce = announce
         self._tier_1_needs_ticket = tier_1_needs_ticket
-        self._finder = Finder(store, cache)
+        self._finder = DatasetFinder(store, cache)
         self._feed = Feed(store)
         self._history = History(store)
         self._listing = Listing(store, keyring)
-        self._names = Names(store, clock, cache, audit)
+        self._names = AliasIndex(store, clock, cache, audit)
         self._known = LastKnown(clock, last_known_path)
         self._lookups = Lookups(self._finder, self._known, clock)
         heard = cache.stats.of(cache_keys.Kind.DATASET_CONFIG)
         # Which name each dataset is registered under, and what is said with its signals and downstream of others.
-        self.names = RegisteredNames(self._lookups.find, self._lookups.find_many, clock, lambda: heard.invalidations)
-        self.standings = RegisteredStandings(self._lookups.find_many, clock, lambda: heard.invalidations)
+        self.names = NameCache(self._lookups.find, self._lookups.find_many, clock, lambda: heard.invalidations)
+        self.profiles = ProfileCache(self._lookups.find_many, clock, lambda: heard.invalidations)
 
     # Changing.
 
@@ -151,9 +151,9 @@ class Registry:
         Raises `AlreadyExistsError`, `ApprovalRequiredError` for a deleted one of TIER_1 without a ticket,
         `InvalidIdError` for what is no URN, and `InvalidPayloadError` naming a field that is wrong.
         """
-        wanted = Wanted(checked_spec(spec), DatasetStatus.ACTIVE)
+        wanted = DesiredState(checked_spec(spec), DatasetStatus.ACTIVE)
 
-        def decide(current: Dataset | None) -> Wanted:
+        def decide(current: Dataset | None) -> DesiredState:
             if current is not None and current.status not in (DatasetStatus.DISCOVERED, DatasetStatus.DELETED):
                 raise AlreadyExistsError(
                     f"dataset {urn}: it is registered, at version {current.config_version}; update it",
@@ -161,7 +161,7 @@ class Registry:
                 )
             return wanted
 
-        return self._change(urn, decide, By(actor, "dataset.create", ticket, reason))
+        return self._change(urn, decide, ChangeAuthor(actor, "dataset.create", ticket, reason))
 
     def update(
         self,
@@ -180,12 +180,12 @@ class Registry:
         """
         asked = checked_spec(spec)
 
-        def decide(current: Dataset | None) -> Wanted | None:
+        def decide(current: Dataset | None) -> DesiredState | None:
             found = present(urn, current)
             status = found.status if found.status is not DatasetStatus.DISCOVERED else DatasetStatus.ACTIVE
-            return _unless_same(found, Wanted(asked, status), expected_version)
+            return _unless_same(found, DesiredState(asked, status), expected_version)
 
-        return self._change(urn, decide, By(actor, "dataset.update", ticket, reason))
+        return self._change(urn, decide, ChangeAuthor(actor, "dataset.update", ticket, reason))
 
     def rollback(
         self,
@@ -203,11 +203,13 @@ class Registry:
         """
         earlier = spec_of(self._history.version(urn, version))
 
-        def decide(current: Dataset | None) -> Wanted | None:
+        def decide(current: Dataset | None) -> DesiredState | None:
             found = present(urn, current)
-            return _unless_same(found, Wanted(earlier, found.status), expected_version)
+            return _unless_same(found, DesiredState(earlier, found.status), expected_version)
 
-        return self._change(urn, decide, By(actor, "dataset.rollback", ticket, reason or f"to version {version}"))
+        return self._change(
+            urn, decide, ChangeAuthor(actor, "dataset.rollback", ticket, reason or f"to version {version}")
+        )
 
     def delete(
         self,
@@ -222,7 +224,7 @@ class Registry:
 
         Deleting twice changes nothing. Raises as `update` does.
         """
-        by = By(actor, "dataset.delete", ticket, reason)
+        by = ChangeAuthor(actor, "dataset.delete", ticket, reason)
         return self._move(urn, DatasetStatus.DELETED, expected_version, by)
 
     def deprecate(
@@ -235,7 +237,7 @@ class Registry:
         reason: str = "",
     ) -> Dataset:
         """Say that a dataset should no longer be used. It stays listed and found. Raises as `update` does."""
-        by = By(actor, "dataset.deprecate", ticket, reason)
+        by = ChangeAuthor(actor, "dataset.deprecate", ticket, reason)
         return self._move(urn, DatasetStatus.DEPRECATED, expected_version, by)
 
     def restore(
@@ -248,7 +250,7 @@ class Registry:
         reason: str = "",
     ) -> Dataset:
         """Put a deprecated or deleted dataset to use again. Raises as `update` does."""
-        by = By(actor, "dataset.restore", ticket, reason)
+        by = ChangeAuthor(actor, "dataset.restore", ticket, reason)
         return self._move(urn, DatasetStatus.ACTIVE, expected_version, by)
 
     def discover(self, urn: str, source: Source | None, actor: str) -> Dataset:
@@ -266,10 +268,10 @@ class Registry:
             return present
         spec = checked_spec(DatasetSpec(source=source))
 
-        def decide(current: Dataset | None) -> Wanted | None:
-            return None if current is not None else Wanted(spec, DatasetStatus.DISCOVERED)
+        def decide(current: Dataset | None) -> DesiredState | None:
+            return None if current is not None else DesiredState(spec, DatasetStatus.DISCOVERED)
 
-        return self._change(urn, decide, By(actor, "dataset.discover"))
+        return self._change(urn, decide, ChangeAuthor(actor, "dataset.discover"))
 
     # Reading.
 
@@ -366,19 +368,19 @@ class Registry:
 
     # How changes are made.
 
-    def _move(self, urn: str, status: DatasetStatus, expected_version: int, by: By) -> Dataset:
-        def decide(current: Dataset | None) -> Wanted | None:
+    def _move(self, urn: str, status: DatasetStatus, expected_version: int, by: ChangeAuthor) -> Dataset:
+        def decide(current: Dataset | None) -> DesiredState | None:
             # What is deleted can be restored, and deleted once more; anything else must be in use.
             is_deleted = current is not None and current.status is DatasetStatus.DELETED
             if current is None or (is_deleted and status is DatasetStatus.DEPRECATED):
                 current = present(urn, current)
             if status is DatasetStatus.ACTIVE and current.status is DatasetStatus.DISCOVERED:
                 raise IllegalTransitionError(f"dataset {urn}: it was only discovered; create it to register it")
-            return _unless_same(current, Wanted(spec_of(current), status), expected_version)
+            return _unless_same(current, DesiredState(spec_of(current), status), expected_version)
 
         return self._change(urn, decide, by)
 
-    def _change(self, urn: str, decide: _Decide, by: By) -> Dataset:
+    def _change(self, urn: str, decide: _Decide, by: ChangeAuthor) -> Dataset:
         """Make a change, deciding anew whenever someone else was faster."""
         dataset_urn(urn)
         change_id = self._ids.make("cfg")
@@ -393,7 +395,7 @@ class Registry:
                 self._wrote(held.dataset, held.versions)
                 return held.dataset
             check_ticket(held, wanted, by, tier_1_needs_ticket=self._tier_1_needs_ticket)
-            at = Moment(int(self._clock.seconds() * 1000), change_id, self._feed.next_place(urn))
+            at = ChangeStamp(int(self._clock.seconds() * 1000), change_id, self._feed.next_place(urn))
             made = plan(held, wanted, by, at, self._announce)
             try:
                 self._audit.commit(made.writes, made.entry)
@@ -413,10 +415,10 @@ class Registry:
     def _wrote(self, dataset: Dataset, versions: Versions | None) -> None:
         self._finder.wrote(dataset, versions)
         self.names.forget()
-        self.standings.forget()
+        self.profiles.forget()
 
 
-def _unless_same(current: Dataset, wanted: Wanted, expected_version: int) -> Wanted | None:
+def _unless_same(current: Dataset, wanted: DesiredState, expected_version: int) -> DesiredState | None:
     """Return what is wanted, or None if the dataset is that already. Raises `VersionConflictError`."""
     if wanted == (spec_of(current), current.status) and is_repeat(current, expected_version):
         return None

@@ -22,14 +22,13 @@ from msgspec import Struct
 from headgate.batch_pacer import ENOUGH, Pace
 from headgate.errors import StoreClosedError, TransientError
 from headgate.health.model.enums import VOLUME, SignalState
-from headgate.health.model.signals import ANY_VERSION, SignalUpdate
-from headgate.health.signals.results import Result
+from headgate.health.model.signals import ANY_VERSION, SignalUpdate, UpdateResult
 from headgate.health.signals.writer import BATCH_MAX, Signals
 
 # A store that is away for a moment need not be noticed by those who wait.
 ATTEMPTS: Final = 2
 # Told what was made of a value, or what was raised.
-Done: TypeAlias = Callable[[Result | None, BaseException | None], None]
+Done: TypeAlias = Callable[[UpdateResult | None, BaseException | None], None]
 
 
 class _Waiting(Struct, eq=False):
@@ -40,14 +39,14 @@ class _Waiting(Struct, eq=False):
     woken: threading.Event | None = None
     done: Done | None = None
     others: list[_Waiting] = []
-    result: Result | None = None
+    result: UpdateResult | None = None
     error: BaseException | None = None
 
     @property
     def is_answered(self) -> bool:
         return self.result is not None or self.error is not None
 
-    def answer(self, result: Result | None, error: BaseException | None) -> None:
+    def answer(self, result: UpdateResult | None, error: BaseException | None) -> None:
         self.result, self.error = result, error
         if self.woken is not None:
             self.woken.set()
@@ -73,7 +72,7 @@ class Coalescer:
         # What the thread is to do; None: see whether it is to end.
         self._bell: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
-    def update(self, update: SignalUpdate) -> Result:
+    def update(self, update: SignalUpdate) -> UpdateResult:
         """Take over a value as `Signals.update` does, and return when it is durable. Raises what that raises."""
         woken = threading.Event()
         mine = _Waiting(self._signals.checked(update), woken)
@@ -124,7 +123,7 @@ class Coalescer:
     def _work(self) -> int:
         with self._lock:
             batch = self._taken()
-        self._take_over(batch)
+        self._apply(batch)
         return len(batch)
 
     def _pass_on(self) -> None:
@@ -198,10 +197,10 @@ class Coalescer:
         known = self._signals.remembered(update.dataset_urn, update.signal_type)
         return known is not None and known.state is SignalState.OK
 
-    def _take_over(self, batch: Sequence[_Waiting]) -> None:
+    def _apply(self, batch: Sequence[_Waiting]) -> None:
         for attempt in range(ATTEMPTS):
             try:
-                results = self._signals.take_over([each.update for each in batch])
+                results = self._signals.apply_updates([each.update for each in batch])
             except TransientError as exc:
                 if attempt + 1 == ATTEMPTS:
                     self._fail(batch, exc)

@@ -2,58 +2,29 @@
 
 from __future__ import annotations
 
-import enum
-
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.health.model.enums import VOLUME, SignalState, Tier
-from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate, SignalValue
+from headgate.health.model.datasets import DatasetProfile
+from headgate.health.model.enums import VOLUME, SignalState
+from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate, SignalValue, UpdateVerdict
 from headgate.health.model.timestamps import instant
 from headgate.health.model.volume_counts import VolumeHour, counted, is_kept, window_of
 
 
-class Verdict(enum.StrEnum):
-    """What was made of an update. The values are the error codes of the wire, but for the first two."""
-
-    APPLIED = "APPLIED"
-    DUPLICATE = "DUPLICATE"
-    VERSION_CONFLICT = "VERSION_CONFLICT"
-    STALE_WINDOW = "STALE_WINDOW"
-    DATASET_NOT_FOUND = "DATASET_NOT_FOUND"
-    INVALID = "VALIDATION_ERROR"
-    REPEATED_KEY = "REPEATED_KEY"
-    UNAVAILABLE = "UNAVAILABLE"
-
-    @property
-    def is_success(self) -> bool:
-        return self in (Verdict.APPLIED, Verdict.DUPLICATE)
-
-
-class Standing(Struct, frozen=True):
-    """What the registry says of a dataset: signals carry it, so that a board needs no second look-up.
-
-    `dataset_urn` is the name it is registered under, where that is not the one that was asked for.
-    """
-
-    tier: Tier
-    owner_team: str
-    dataset_urn: str | None = None
-
-
-class Decision(Struct, frozen=True):
+class SignalDecision(Struct, frozen=True):
     """What is to be done. `signal` is the signal as it then stands, or as it would have been.
 
     `volume` is what gets a row of its own: an hour of counts that is over, or the window that came late.
     """
 
-    verdict: Verdict
+    verdict: UpdateVerdict
     signal: Signal | None = None
     is_transition: bool = False
     volume: VolumeHour | None = None
 
 
-def decide(current: Signal | None, update: SignalUpdate, standing: Standing, now_ms: int) -> Decision:
+def decide(current: Signal | None, update: SignalUpdate, profile: DatasetProfile, now_ms: int) -> SignalDecision:
     """Return what is to become of an update in canonical form.
 
     A window that ended before the present one never overwrites it, whatever version was read. The same value of the
@@ -62,32 +33,34 @@ def decide(current: Signal | None, update: SignalUpdate, standing: Standing, now
     value, expected = update.value, update.expected_version
     if current is None:
         if expected not in (0, ANY_VERSION):
-            return Decision(Verdict.VERSION_CONFLICT)
-        return _applied(None, update, standing, now_ms)
+            return SignalDecision(UpdateVerdict.VERSION_CONFLICT)
+        return _applied(None, update, profile, now_ms)
     if value.window_end == current.value.window_end and value.digest == current.digest:
-        return Decision(Verdict.DUPLICATE, current)
+        return SignalDecision(UpdateVerdict.DUPLICATE, current)
     if value.window_end < current.value.window_end:
-        signal = _signal(current, update, value, standing, now_ms)
-        return Decision(Verdict.STALE_WINDOW, signal, volume=_still_kept(_window(update), now_ms))
+        signal = _signal(current, update, value, profile, now_ms)
+        return SignalDecision(UpdateVerdict.STALE_WINDOW, signal, volume=_still_kept(_window(update), now_ms))
     if expected not in (ANY_VERSION, current.version):
-        return Decision(Verdict.VERSION_CONFLICT, current)
-    return _applied(current, update, standing, now_ms)
+        return SignalDecision(UpdateVerdict.VERSION_CONFLICT, current)
+    return _applied(current, update, profile, now_ms)
 
 
-def _applied(current: Signal | None, update: SignalUpdate, standing: Standing, now_ms: int) -> Decision:
+def _applied(current: Signal | None, update: SignalUpdate, profile: DatasetProfile, now_ms: int) -> SignalDecision:
     kept = value = update.value
     breach_start = _breach_start(current, value)
     incident_id = None if current is None else current.value.incident_id
     if breach_start != value.breach_start or incident_id != value.incident_id:
         kept = replace(value, breach_start=breach_start, incident_id=incident_id)
-    signal = _signal(current, update, kept, standing, now_ms)
+    signal = _signal(current, update, kept, profile, now_ms)
     is_transition = current is None or current.state is not value.state
     if update.signal_type != VOLUME:
-        return Decision(Verdict.APPLIED, signal, is_transition)
+        return SignalDecision(UpdateVerdict.APPLIED, signal, is_transition)
     held, window = None if current is None else current.volume, _window(update)
     hour = held if window is None else counted(held, window)
     finished = None if held is None or hour is None or held.hour == hour.hour else held
-    return Decision(Verdict.APPLIED, replace(signal, volume=hour), is_transition, volume=_still_kept(finished, now_ms))
+    return SignalDecision(
+        UpdateVerdict.APPLIED, replace(signal, volume=hour), is_transition, volume=_still_kept(finished, now_ms)
+    )
 
 
 def _window(update: SignalUpdate) -> VolumeHour | None:
@@ -107,15 +80,15 @@ def _still_kept(hour: VolumeHour | None, now_ms: int) -> VolumeHour | None:
 
 
 def _signal(
-    current: Signal | None, update: SignalUpdate, value: SignalValue, standing: Standing, now_ms: int
+    current: Signal | None, update: SignalUpdate, value: SignalValue, profile: DatasetProfile, now_ms: int
 ) -> Signal:
     is_transition = current is None or current.state is not value.state
     return Signal(
         dataset_urn=update.dataset_urn,
         signal_type=update.signal_type,
         value=value,
-        tier=standing.tier,
-        owner_team=standing.owner_team,
+        tier=profile.tier,
+        owner_team=profile.owner_team,
         version=1 if current is None else current.version + 1,
         digest=update.value.digest,
         last_updated=instant(now_ms),

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from headgate.errors import InvalidPayloadError
 from headgate.health.model.enums import SignalState, Tier
 from headgate.health.model.paging import MergedPages, Partition, Place
-from headgate.health.model.signals import Signal, Snapshot
+from headgate.health.model.signals import Signal, Snapshot, signal_key
 from headgate.health.signals.results import BreachPage, months
-from headgate.health.signals.rows import breach_partition, history_partition, signal_key, signal_of, snapshot_of
+from headgate.health.signals.rows import breach_partition, history_partition, signal_of, snapshot_of
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache, Loaded
 from headgate.store.catalogue.tables import BREACH_SHARDS, SIGNAL_HISTORY, SIGNAL_STATE

@@ -8,25 +8,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.errors import InvalidPayloadError
-from headgate.health.model.incidents import Trouble
-from headgate.health.model.signals import Signal, SignalUpdate
-from headgate.health.signals.decisions import Verdict
+from headgate.health.model.incidents import IncidentReport
+from headgate.health.model.signals import Signal, SignalUpdate, UpdateVerdict
 from headgate.health.signals.rows import month_of
 
 _MONTHS_MAX: Final = 120
-
-
-class Result(Struct, frozen=True):
-    """What was made of an update. `signal` is the signal as it stands now, if there is one."""
-
-    verdict: Verdict
-    signal: Signal | None = None
-    message: str = ""
-    is_transition: bool = False
-
-    @property
-    def is_success(self) -> bool:
-        return self.verdict.is_success
 
 
 class BreachPage(Struct, frozen=True):
@@ -36,13 +22,13 @@ class BreachPage(Struct, frozen=True):
     cursor: str | None = None
 
 
-def refusal(update: SignalUpdate, current: Signal | None, verdict: Verdict) -> str:
+def refusal(update: SignalUpdate, current: Signal | None, verdict: UpdateVerdict) -> str:
     """Return why an update was not taken over."""
     named = f"{update.dataset_urn} {update.signal_type}"
-    if verdict is Verdict.VERSION_CONFLICT:
+    if verdict is UpdateVerdict.VERSION_CONFLICT:
         at = "there is none" if current is None else f"it is at version {current.version}"
         return f"{named}: you expected version {update.expected_version}, and {at}"
-    if verdict is Verdict.STALE_WINDOW and current is not None:
+    if verdict is UpdateVerdict.STALE_WINDOW and current is not None:
         ends = f"{update.value.window_end}, and the present one at {current.value.window_end}"
         return f"{named}: the window ended at {ends}; it is noted as late"
     return ""
@@ -58,10 +44,10 @@ def is_same_breach(before: Signal, after: Signal) -> bool:
     return before.state is after.state and before.value.failure_signature == after.value.failure_signature
 
 
-def trouble_of(signal: Signal) -> Trouble:
+def report_of(signal: Signal) -> IncidentReport:
     """Return what a signal wants an incident for."""
     value = signal.value
-    return Trouble(
+    return IncidentReport(
         dataset_urn=signal.dataset_urn,
         signal_types=(signal.signal_type,),
         failure_signatures=(value.failure_signature,) if value.failure_signature else (),

@@ -14,7 +14,6 @@ from headgate.health.model.enums import Confidence, SignalState, Tier
 from headgate.health.model.signals import Metrics, Producer, Signal, SignalValue, Snapshot
 from headgate.health.model.volume_counts import hour_of, stored_hour
 from headgate.store.catalogue.tables import BREACH_SHARDS
-from headgate.store.model.schema import Key
 from headgate.store.model.values import Item, Vouched
 
 _DAY_SECONDS: Final = 86_400
@@ -29,11 +28,6 @@ _STATES: Final[Mapping[str, SignalState]] = {each.value: each for each in Signal
 _TIERS: Final[Mapping[str, Tier]] = {each.value: each for each in Tier}
 # Up to here every whole float is exactly that whole number.
 _EXACT_MAX: Final = 2.0**53
-
-
-def signal_key(dataset_urn: str, signal_type: str) -> Key:
-    """Return where a signal is kept."""
-    return Key(dataset_urn, signal_type)
 
 
 def shard_of(dataset_urn: str, signal_type: str) -> int:

@@ -11,7 +11,7 @@ from strawberry import UNSET
 
 from headgate.auth.roles import Permission
 from headgate.errors import InvalidPayloadError, NotFoundError, QueryLimitError
-from headgate.health.gate.decisions import AGE_SECONDS_MAX, OnUnknown, Question, Verb
+from headgate.health.gate.decisions import AGE_SECONDS_MAX, GateQuestion, OnUnknown, Verb
 from headgate.health.incidents.listing import IncidentFilter
 from headgate.health.lineage.service import Entries
 from headgate.health.model import enums as vocabulary
@@ -234,7 +234,7 @@ class Query:
         if not max_age_seconds > 0:
             raise InvalidPayloadError(f"maxAgeSeconds is {max_age_seconds}: give a number of seconds above 0")
         context = _at_work(info)
-        question = Question(
+        question = GateQuestion(
             principal=context.principal.name, verb=verb, on_unknown=on_unknown, age_seconds_max=max_age_seconds
         )
         return GateAnswerType.of(context.health.gatekeeper.check(dataset_urns, question))

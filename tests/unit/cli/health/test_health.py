@@ -16,7 +16,7 @@ from headgate.cli.health import api_key, dataset, gate, incident_views, signal
 from headgate.clock import SystemClock
 from headgate.errors import HeadgateError, InvalidPayloadError, UserError
 from headgate.health.evidence.rows import from_outside
-from headgate.health.gate.decisions import OnUnknown, Question, Ruling, Verb
+from headgate.health.gate.decisions import GateQuestion, OnUnknown, Ruling, Verb
 from headgate.health.lineage.specs import LineageSpec
 from headgate.health.model.datasets import DatasetSpec
 from headgate.health.model.enums import SignalState, Tier
@@ -94,7 +94,7 @@ class World:
         return {**shown(told), "signals": [shown(signal_view(each)) for each in told.signals]}
 
     def decision(self, *urns: str, on_unknown: OnUnknown = OnUnknown.WARN) -> Any:
-        question = Question(principal="bill", verb=Verb.READ, on_unknown=on_unknown)
+        question = GateQuestion(principal="bill", verb=Verb.READ, on_unknown=on_unknown)
         return shown(self.health.gatekeeper.check(urns, question))
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from headgate.clock import SystemClock
 from headgate.errors import IllegalTransitionError, SettingsError, UserError
-from headgate.health.regions.agent import Observer
-from headgate.health.regions.failover import Keeper
+from headgate.health.regions.agent import RegionProbe
+from headgate.health.regions.failover import LeaseKeeper
 from headgate.health.regions.regions import Fence, WriterLease
 from headgate.store.catalogue.tables import SIGNAL_STATE
 from headgate.store.model.schema import Key
@@ -59,10 +59,10 @@ def keep(folder: Path, *, well: bool) -> None:
     (folder / "authority").mkdir(exist_ok=True)
     (folder / EAST).mkdir(exist_ok=True)
     with closing(open_sqlite(folder / "authority")) as authority, closing(open_sqlite(folder / EAST)) as store:
-        Keeper(authority, WriterLease(authority, clock), Fence(store, EAST, clock), EAST, EAST).keep()
+        LeaseKeeper(authority, WriterLease(authority, clock), Fence(store, EAST, clock), EAST, EAST).keep()
         for name in ("one", "two"):
             for region in (EAST, WEST):
-                Observer(authority, clock, name, lambda _region: well).look(region)
+                RegionProbe(authority, clock, name, lambda _region: well).look(region)
 
 
 def test_show__lease_and_reports__are_told(tmp_path: Path) -> None:

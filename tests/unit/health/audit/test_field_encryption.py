@@ -11,7 +11,7 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import CorruptionError
-from headgate.health.audit.field_encryption import MASK, Fields, mask
+from headgate.health.audit.field_encryption import MASK, FieldSealer, mask
 from headgate.store.catalogue.tables import INCIDENT_INDEX
 from headgate.store.keyring import Keyring, Purpose
 from headgate.store.model.schema import Key
@@ -33,8 +33,8 @@ def keyring(clock: VirtualClock) -> Keyring:
 
 
 @pytest.fixture
-def fields(keyring: Keyring) -> Fields:
-    return Fields(keyring)
+def fields(keyring: Keyring) -> FieldSealer:
+    return FieldSealer(keyring)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def incident(number: int = 1, status: str = "OPEN", **more: Any) -> dict[str, An
     }  # fmt: skip
 
 
-def test_seal__given_row__hides_the_secret_fields_alone_and_open_gives_them_back(fields: Fields) -> None:
+def test_seal__given_row__hides_the_secret_fields_alone_and_open_gives_them_back(fields: FieldSealer) -> None:
     row = incident()
     sealed = fields.seal(row)
 
@@ -62,7 +62,9 @@ def test_seal__given_row__hides_the_secret_fields_alone_and_open_gives_them_back
     assert fields.open(sealed) == row == incident()
 
 
-def test_seal__given_store__leaves_nothing_readable_on_disk(fields: Fields, store: SqliteStore, tmp_path: Path) -> None:
+def test_seal__given_store__leaves_nothing_readable_on_disk(
+    fields: FieldSealer, store: SqliteStore, tmp_path: Path
+) -> None:
     store.put(INCIDENT_INDEX, fields.seal(incident()))
 
     kept = store.get(INCIDENT_INDEX, Key("INC#1", "META"), consistent=True)
@@ -74,39 +76,39 @@ def test_seal__given_store__leaves_nothing_readable_on_disk(fields: Fields, stor
     assert b"PD-77" not in raw
 
 
-def test_seal__given_same_value_twice__looks_different(fields: Fields) -> None:
+def test_seal__given_same_value_twice__looks_different(fields: FieldSealer) -> None:
     assert fields.seal(incident())["oncall_user"] != fields.seal(incident())["oncall_user"]
 
 
-def test_seal__given_sealed_row__changes_nothing(fields: Fields) -> None:
+def test_seal__given_sealed_row__changes_nothing(fields: FieldSealer) -> None:
     sealed = fields.seal(incident())
 
     assert fields.seal(sealed) == sealed
 
 
 @pytest.mark.parametrize("value", ["sealed:1:", "sealed:1:abcd.efgh", "sealed:1:é"])
-def test_seal__given_text_that_looks_sealed__is_sealed_as_any_other(fields: Fields, value: str) -> None:
+def test_seal__given_text_that_looks_sealed__is_sealed_as_any_other(fields: FieldSealer, value: str) -> None:
     sealed = fields.seal(incident(oncall_user=value))
 
     assert sealed["oncall_user"] != value
     assert fields.open(sealed)["oncall_user"] == value
 
 
-def test_seal__given_value_of_another_incident__is_not_taken_for_this_ones(fields: Fields) -> None:
+def test_seal__given_value_of_another_incident__is_not_taken_for_this_ones(fields: FieldSealer) -> None:
     other = fields.seal(incident(2))["oncall_user"]
 
     assert fields.open(fields.seal(incident(oncall_user=other)))["oncall_user"] == other
 
 
 @pytest.mark.parametrize("row", [{"PK": "INC#1"}, {"PK": "INC#1", "oncall_user": None, "notification_state": None}])
-def test_seal__given_nothing_secret__leaves_it(fields: Fields, row: dict[str, Any]) -> None:
+def test_seal__given_nothing_secret__leaves_it(fields: FieldSealer, row: dict[str, Any]) -> None:
     assert fields.seal(row) == row
     assert fields.open(row) == row
     assert fields.view(row, is_allowed=False) == row
     assert fields.reseal(row) is None
 
 
-def test_open__given_row_from_before_encryption__reads_it_as_it_is(fields: Fields) -> None:
+def test_open__given_row_from_before_encryption__reads_it_as_it_is(fields: FieldSealer) -> None:
     assert fields.open(incident()) == incident()
 
 
@@ -122,7 +124,7 @@ def test_open__given_row_from_before_encryption__reads_it_as_it_is(fields: Field
     ],
 )
 def test_open__given_value_altered_or_moved__is_refused(
-    fields: Fields, tamper: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+    fields: FieldSealer, tamper: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
 ) -> None:
     row, other = fields.seal(incident()), fields.seal(incident(2))
 
@@ -130,12 +132,12 @@ def test_open__given_value_altered_or_moved__is_refused(
         fields.open(tamper(row, other))
 
 
-def test_open__given_another_keyring__is_refused(fields: Fields, clock: VirtualClock) -> None:
+def test_open__given_another_keyring__is_refused(fields: FieldSealer, clock: VirtualClock) -> None:
     with pytest.raises(CorruptionError):
-        Fields(Keyring.generate(clock)).open(fields.seal(incident()))
+        FieldSealer(Keyring.generate(clock)).open(fields.seal(incident()))
 
 
-def test_view__given_no_right__shows_that_there_is_something_and_no_more(fields: Fields) -> None:
+def test_view__given_no_right__shows_that_there_is_something_and_no_more(fields: FieldSealer) -> None:
     sealed = fields.seal(incident())
 
     seen = fields.view(sealed, is_allowed=False)
@@ -155,10 +157,10 @@ def test_mask__given_values__hides_all_of_them() -> None:
 def test_rotation__given_old_values__still_open_and_new_ones_are_under_the_new_key(
     keyring: Keyring, clock: VirtualClock
 ) -> None:
-    old = Fields(keyring).seal(incident())
+    old = FieldSealer(keyring).seal(incident())
     for _ in range(10):
         keyring = keyring.rotated(Purpose.FIELD, clock)
-    fields = Fields(keyring)
+    fields = FieldSealer(keyring)
 
     assert fields.open(old) == incident()
     changed = fields.reseal(old)
@@ -175,15 +177,15 @@ def test_reseal_all__given_rows_of_all_ages__brings_them_under_the_active_key(
 ) -> None:
     rotated = keyring.rotated(Purpose.FIELD, clock)
     for number in range(1, 260):
-        store.put(INCIDENT_INDEX, Fields(keyring).seal(incident(number)))
+        store.put(INCIDENT_INDEX, FieldSealer(keyring).seal(incident(number)))
     store.put(INCIDENT_INDEX, incident(300, "RESOLVED"))
-    store.put(INCIDENT_INDEX, Fields(rotated).seal(incident(301, "ACKNOWLEDGED")))
+    store.put(INCIDENT_INDEX, FieldSealer(rotated).seal(incident(301, "ACKNOWLEDGED")))
     store.put(INCIDENT_INDEX, incident(302, "ACKNOWLEDGED", oncall_user=None, notification_state=None))
 
-    assert Fields(rotated).reseal_all(store) == 260
-    assert Fields(rotated).reseal_all(store) == 0
+    assert FieldSealer(rotated).reseal_all(store) == 260
+    assert FieldSealer(rotated).reseal_all(store) == 0
     # The old key can now be lost.
-    alone = Fields(Keyring({purpose: rotated.keys(purpose)[-1:] for purpose in Purpose}))
+    alone = FieldSealer(Keyring({purpose: rotated.keys(purpose)[-1:] for purpose in Purpose}))
     for number in (1, 259, 300, 301):
         row = store.get(INCIDENT_INDEX, Key(f"INC#{number}", "META"), consistent=True)
         assert row is not None
@@ -194,8 +196,8 @@ def test_reseal_all__given_rows_of_all_ages__brings_them_under_the_active_key(
 def test_reseal_all__given_row_changed_meanwhile__does_not_undo_that(
     store: SqliteStore, keyring: Keyring, clock: VirtualClock
 ) -> None:
-    rotated = Fields(keyring.rotated(Purpose.FIELD, clock))
-    store.put(INCIDENT_INDEX, Fields(keyring).seal(incident()))
+    rotated = FieldSealer(keyring.rotated(Purpose.FIELD, clock))
+    store.put(INCIDENT_INDEX, FieldSealer(keyring).seal(incident()))
     newer = rotated.seal(incident(oncall_user="bob", version=4))
 
     class Racing:

@@ -15,11 +15,12 @@ from headgate.health.evidence.rows import (
     Validation,
     evidence_of,
     from_outside,
-    is_evidence_id,
+    line_of,
     result,
-    row_of,
+    row_of_line,
 )
 from headgate.health.model.enums import Confidence
+from headgate.health.model.urns import is_evidence_id
 
 ID = "evd-01HQXY8MNP4QR7ST9VW2XYZ456"
 SEED: dict[str, Any] = {
@@ -54,7 +55,7 @@ NOW_MS = 1_768_471_082_312
 
 
 def test_from_outside__given_the_store_s_own_form__then_the_row_has_exactly_what_was_given() -> None:
-    assert row_of(from_outside(SEED), ID, NOW_MS) == SEED
+    assert row_of_line(line_of(from_outside(SEED), ID, NOW_MS)) == SEED
 
 
 def test_from_outside__given_the_form_of_the_bus__then_it_is_mapped() -> None:
@@ -135,14 +136,14 @@ def test_row_of__given_python_values_of_wrong_types__then_they_are_refused() -> 
     bad = Evidence(dataset_urn="urn:dp:a:b", validation=Validation(result="PERHAPS"))  # type: ignore[arg-type]
 
     with pytest.raises(InvalidPayloadError, match=r"validation\.result"):
-        row_of(bad, ID, NOW_MS)
+        row_of_line(line_of(bad, ID, NOW_MS))
 
 
 def test_row_of__given_half_a_surrogate_pair__then_it_is_refused() -> None:
     bad = Evidence(dataset_urn="urn:dp:a:b", validation=Validation(result=Result.FAIL), payload_ref="\ud800")
 
     with pytest.raises(InvalidPayloadError):
-        row_of(bad, ID, NOW_MS)
+        row_of_line(line_of(bad, ID, NOW_MS))
 
 
 def test_row_of__given_more_than_is_taken__then_it_says_how_much() -> None:
@@ -150,14 +151,14 @@ def test_row_of__given_more_than_is_taken__then_it_says_how_much() -> None:
     bad = Evidence(dataset_urn="urn:dp:a:b", validation=many, payload_ref="x" * 2048)
 
     with pytest.raises(InvalidPayloadError, match=str(EVIDENCE_BYTES_MAX)):
-        row_of(bad, ID, NOW_MS)
+        row_of_line(line_of(bad, ID, NOW_MS))
 
 
 def test_row_of__given_neither_id_nor_moment__then_both_are_filled_in_and_answers_are_not_stored() -> None:
     given = Evidence(dataset_urn="urn:dp:a:b", validation=Validation(result=Result.PASS), archived=True)
     given = msgspec.structs.replace(given, pinned_by=("INC-1",))
 
-    row = row_of(given, ID, NOW_MS)
+    row = row_of_line(line_of(given, ID, NOW_MS))
 
     assert row["evidence_id"] == ID
     assert row["created_at"] == "2026-01-15T09:58:02.312Z"
@@ -166,7 +167,7 @@ def test_row_of__given_neither_id_nor_moment__then_both_are_filled_in_and_answer
 
 def test_row_of__given_an_id_of_another_form__then_it_is_refused() -> None:
     with pytest.raises(InvalidIdError):
-        row_of(from_outside(SEED), "evidence 7", NOW_MS)
+        row_of_line(line_of(from_outside(SEED), "evidence 7", NOW_MS))
 
 
 def test_evidence_of__given_a_row_that_someone_spoilt__then_it_is_said() -> None:

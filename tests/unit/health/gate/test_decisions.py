@@ -12,27 +12,27 @@ from headgate.durable.model.records import instant
 from headgate.errors import UserError
 from headgate.health.gate.decisions import (
     Code,
+    DatasetFacts,
     DatasetRuling,
-    Known,
+    GateQuestion,
     OnUnknown,
     Override,
-    Question,
     Ruling,
     Verb,
     judge,
     worst,
 )
 from headgate.health.incidents import decisions as incident_decisions
-from headgate.health.model.datasets import Dataset, DatasetStatus
+from headgate.health.model.datasets import Dataset, DatasetProfile, DatasetStatus
 from headgate.health.model.enums import Severity, SignalState, Tier
 from headgate.health.model.incidents import Incident
 from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate
-from headgate.health.signals.decisions import Standing, decide
+from headgate.health.signals.decisions import decide
 from tests.health_rig import CRITICAL, OK, ORDERS, UNKNOWN, WARNING, trouble, value
 
 NOW_MS = 1_750_000_000_000
 HOUR_MS = 3_600_000
-STANDING = Standing(Tier.TIER_1, "team-a")
+STANDING = DatasetProfile(Tier.TIER_1, "team-a")
 DATASET = Dataset(dataset_urn=ORDERS, config_version=1)
 
 
@@ -63,10 +63,10 @@ def override(verb: Verb = Verb.READ, *, principal: str | None = None, ends_ms: i
 
 
 def ruled(
-    *signals: Signal, dataset: Dataset | None = DATASET, question: Question | None = None, **more: Any
+    *signals: Signal, dataset: Dataset | None = DATASET, question: GateQuestion | None = None, **more: Any
 ) -> DatasetRuling:
-    known = Known(dataset_urn=ORDERS, dataset=dataset, signals=signals, **more)
-    return judge(known, question or Question(principal="svc"), NOW_MS)
+    known = DatasetFacts(dataset_urn=ORDERS, dataset=dataset, signals=signals, **more)
+    return judge(known, question or GateQuestion(principal="svc"), NOW_MS)
 
 
 @pytest.mark.parametrize(("state", "kind", "verb", "ruling"), [
@@ -79,7 +79,7 @@ def ruled(
     (OK, "VOLUME", Verb.PUBLISH, Ruling.ALLOW),
 ])  # fmt: skip
 def test_judge__one_signal__rules(state: SignalState, kind: str, verb: Verb, ruling: Ruling) -> None:
-    found = ruled(signal(state, kind), question=Question(principal="svc", verb=verb))
+    found = ruled(signal(state, kind), question=GateQuestion(principal="svc", verb=verb))
     assert found.ruling is ruling
     assert (found.since is None) == (ruling is Ruling.ALLOW)
     assert bool(found.reasons) == (ruling is not Ruling.ALLOW)
@@ -88,7 +88,7 @@ def test_judge__one_signal__rules(state: SignalState, kind: str, verb: Verb, rul
 @pytest.mark.parametrize("on_unknown", list(OnUnknown))
 @pytest.mark.parametrize("what", ["unregistered", "no signals", "unknown", "outdated"])
 def test_judge__not_known__is_as_the_caller_wants(what: str, on_unknown: OnUnknown) -> None:
-    question = Question(principal="svc", on_unknown=on_unknown)
+    question = GateQuestion(principal="svc", on_unknown=on_unknown)
     found = {
         "unregistered": lambda: ruled(dataset=None, question=question),
         "no signals": lambda: ruled(question=question),
@@ -101,25 +101,25 @@ def test_judge__not_known__is_as_the_caller_wants(what: str, on_unknown: OnUnkno
 
 @pytest.mark.parametrize("state", [OK, WARNING, UNKNOWN])
 def test_judge__outdated_and_what_is_not_known_blocks__blocks_whatever_it_last_said(state: SignalState) -> None:
-    question = Question(principal="svc", on_unknown=OnUnknown.BLOCK)
+    question = GateQuestion(principal="svc", on_unknown=OnUnknown.BLOCK)
     assert ruled(signal(state, ago_ms=48 * HOUR_MS), question=question).ruling is Ruling.BLOCK
 
 
 def test_judge__outdated_critical__still_blocks_where_what_is_not_known_is_allowed() -> None:
-    question = Question(principal="svc", on_unknown=OnUnknown.ALLOW)
+    question = GateQuestion(principal="svc", on_unknown=OnUnknown.ALLOW)
     assert ruled(signal(CRITICAL, ago_ms=48 * HOUR_MS), question=question).ruling is Ruling.BLOCK
 
 
 def test_judge__how_old_is_too_old__is_the_callers_to_say() -> None:
     old = signal(OK, ago_ms=2 * HOUR_MS)
-    assert ruled(old, question=Question(principal="svc", age_seconds_max=3 * 3600)).ruling is Ruling.ALLOW
-    assert ruled(old, question=Question(principal="svc", age_seconds_max=3600)).ruling is Ruling.WARN
+    assert ruled(old, question=GateQuestion(principal="svc", age_seconds_max=3 * 3600)).ruling is Ruling.ALLOW
+    assert ruled(old, question=GateQuestion(principal="svc", age_seconds_max=3600)).ruling is Ruling.WARN
 
 
 @pytest.mark.parametrize("age", [math.inf, math.nan, -1.0])
 def test_judge__age_that_is_none__is_answered_or_refused_as_bad_input(age: float) -> None:
     try:
-        ruled(signal(OK), question=Question(principal="svc", age_seconds_max=age))
+        ruled(signal(OK), question=GateQuestion(principal="svc", age_seconds_max=age))
     except UserError:
         return
 
@@ -141,7 +141,7 @@ def test_judge__status_of_the_dataset__rules(status: DatasetStatus, ruling: Ruli
     (Severity.SEV_3, Verb.READ, Ruling.WARN),
 ])  # fmt: skip
 def test_judge__open_incident__rules(severity: Severity, verb: Verb, ruling: Ruling) -> None:
-    question = Question(principal="svc", verb=verb)
+    question = GateQuestion(principal="svc", verb=verb)
     found = ruled(signal(OK), incidents=[incident(severity, "OTHER")], question=question)
     assert found.ruling is ruling
     assert [each.incident_id for each in found.reasons] == ["INC-1"]

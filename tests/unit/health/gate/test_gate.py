@@ -6,7 +6,7 @@ import pytest
 
 from headgate.durable.model.records import instant
 from headgate.errors import InvalidIdError, InvalidPayloadError
-from headgate.health.gate.decisions import Code, OnUnknown, Question, Ruling, Verb
+from headgate.health.gate.decisions import Code, GateQuestion, OnUnknown, Ruling, Verb
 from headgate.health.gate.gate import DATASETS_MAX, GateAnswer, Gatekeeper
 from headgate.health.model.datasets import Dataset
 from headgate.health.model.incidents import Changes
@@ -26,7 +26,7 @@ def ask(
     rig: Rig, *urns: str, verb: Verb = Verb.READ, principal: str = "svc", on_unknown: OnUnknown = OnUnknown.WARN
 ) -> GateAnswer:
     gate = Gatekeeper(rig.store, rig.clock, find=find)
-    return gate.check(urns or [ORDERS], Question(principal=principal, verb=verb, on_unknown=on_unknown))
+    return gate.check(urns or [ORDERS], GateQuestion(principal=principal, verb=verb, on_unknown=on_unknown))
 
 
 def test_check__well__is_allowed_without_more_ado(rig: Rig) -> None:
@@ -72,9 +72,9 @@ def test_check__none_too_many_or_no_name__is_bad_input(rig: Rig) -> None:
     gate = Gatekeeper(rig.store, rig.clock, find=find)
     for urns in ([], [f"urn:dp:b:d{n}" for n in range(DATASETS_MAX + 1)]):
         with pytest.raises(InvalidPayloadError):
-            gate.check(urns, Question(principal="svc"))
+            gate.check(urns, GateQuestion(principal="svc"))
     with pytest.raises(InvalidIdError):
-        gate.check(["nonsense"], Question(principal="svc"))
+        gate.check(["nonsense"], GateQuestion(principal="svc"))
 
 
 @pytest.mark.parametrize("granted_on", [ORDERS, UNVERSIONED])

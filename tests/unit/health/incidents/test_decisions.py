@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from headgate.durable.model.records import instant
 from headgate.errors import IllegalTransitionError, InvalidPayloadError
 from headgate.health.incidents import decisions as decisions
+from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import IncidentStatus, Severity, SignalState, Tier, stage
 from headgate.health.model.incidents import (
     SAMPLES_MAX,
@@ -22,7 +23,6 @@ from headgate.health.model.incidents import (
     Resolution,
 )
 from headgate.health.model.signals import Producer
-from headgate.health.signals.decisions import Standing
 from tests.health_rig import CRITICAL, ORDERS, SIGNATURE, WARNING, evidence_id, trouble
 
 NOW_MS = 1_750_000_000_000
@@ -31,7 +31,9 @@ DAY_MS = 24 * HOUR_MS
 
 
 def opened(**more: Any) -> Incident:
-    return decisions.opened(trouble(ORDERS, **more), (), "INC-1", Standing(Tier.TIER_1, "team-a"), "engine", NOW_MS)
+    return decisions.opened(
+        trouble(ORDERS, **more), (), "INC-1", DatasetProfile(Tier.TIER_1, "team-a"), "engine", NOW_MS
+    )
 
 
 def brought_to(phase: str) -> Incident:
@@ -172,8 +174,8 @@ def test_steps__many_moves__keep_the_last_and_stay_bounded() -> None:
 ])  # fmt: skip
 def test_severity__of_state_and_tier__is_as_promised(state: SignalState, tier: Tier, severity: Severity) -> None:
     assert decisions.severity_for(state, tier) is severity
-    standing = Standing(tier, "t")
-    assert decisions.opened(trouble(ORDERS, state=state), (), "INC-1", standing, "e", NOW_MS).severity is severity
+    profile = DatasetProfile(tier, "t")
+    assert decisions.opened(trouble(ORDERS, state=state), (), "INC-1", profile, "e", NOW_MS).severity is severity
 
 
 def test_severity__the_caller_says__is_as_it_says() -> None:

@@ -11,9 +11,9 @@ import pytest
 from headgate.durable.model.records import instant
 from headgate.errors import CursorError, UserError
 from headgate.health.incidents.listing import IncidentFilter
+from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import IncidentStatus, Severity, Tier
 from headgate.health.model.incidents import Changes, Incident, Resolution
-from headgate.health.signals.decisions import Standing
 from tests.health_rig import ORDERS, PAYMENTS, Rig, trouble
 from tests.unit.health.conftest import MakeRig
 
@@ -52,7 +52,9 @@ def naive(incidents: list[Incident], wanted: IncidentFilter) -> list[str]:
 def full(make_rig: MakeRig) -> tuple[Rig, list[Incident]]:
     """Incidents of two datasets and teams in all statuses and severities, several of one millisecond."""
     draw = random.Random(1)
-    rig = make_rig(standings={ORDERS: Standing(Tier.TIER_1, "team-a"), PAYMENTS: Standing(Tier.TIER_2, "team-b")})
+    rig = make_rig(
+        profiles={ORDERS: DatasetProfile(Tier.TIER_1, "team-a"), PAYMENTS: DatasetProfile(Tier.TIER_2, "team-b")}
+    )
     ids = []
     for number in range(36):
         if number % 5 == 0:

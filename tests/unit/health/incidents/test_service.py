@@ -20,12 +20,11 @@ from headgate.errors import (
     VersionConflictError,
 )
 from headgate.health.incidents.plans import Opened
-from headgate.health.incidents.rows import Due, incident_key
+from headgate.health.incidents.rows import TimerKind, incident_key
 from headgate.health.model.enums import IncidentStatus, Severity
-from headgate.health.model.events import IncidentNews
-from headgate.health.model.incidents import BlastRadius, Changes, Incident, Resolution, Trouble
-from headgate.health.model.signals import Producer
-from headgate.health.signals.decisions import Verdict
+from headgate.health.model.events import IncidentEventType
+from headgate.health.model.incidents import BlastRadius, Changes, Incident, IncidentReport, Resolution
+from headgate.health.model.signals import Producer, UpdateVerdict
 from headgate.store.catalogue.tables import EVIDENCE_CACHE, INCIDENT_INDEX
 from headgate.store.model.schema import Key
 from tests.health_faults import answer_lost, interrupted
@@ -107,7 +106,7 @@ def test_open__new__carries_everything_and_links_its_signals(rig: Rig) -> None:
     assert incident.blast_radius == BlastRadius(downstream_count=9)
     assert (incident.oncall_user, incident.trace_id, incident.severity) == ("bob", "a" * 32, Severity.SEV_2)
     assert rig.signal().value.incident_id == incident.incident_id
-    assert rig.due(Due.ESCALATION, incident.incident_id) is not None
+    assert rig.due(TimerKind.ESCALATION, incident.incident_id) is not None
     check_invariants(rig, [ORDERS])
 
 
@@ -162,7 +161,7 @@ def test_open__many_at_once__is_one_incident_with_what_each_knew(rig: Rig) -> No
     "bad",
     [
         trouble("nonsense"),
-        Trouble(dataset_urn=ORDERS, signal_types=()),
+        IncidentReport(dataset_urn=ORDERS, signal_types=()),
         trouble(ORDERS, "bad type!#"),
         trouble(ORDERS, failure_signatures=("A#B",)),
         trouble(ORDERS, failure_signatures=("x" * 5_000,)),
@@ -172,7 +171,7 @@ def test_open__many_at_once__is_one_incident_with_what_each_knew(rig: Rig) -> No
     ],
     ids=["urn", "nothing", "type", "signature", "long signature", "long key", "long title", "evidence"],
 )
-def test_open__what_is_no_trouble__is_bad_input(rig: Rig, bad: Trouble) -> None:
+def test_open__what_is_no_trouble__is_bad_input(rig: Rig, bad: IncidentReport) -> None:
     with pytest.raises(UserError):
         rig.incidents.open(bad, actor="a")
     assert rig.all_incidents() == []
@@ -290,13 +289,17 @@ def test_change__open_or_reopened__never_expires(rig: Rig) -> None:
 
 
 def test_change__news__are_told_once_each(rig: Rig) -> None:
-    told: list[tuple[str, IncidentNews]] = []
+    told: list[tuple[str, IncidentEventType]] = []
     rig.incidents.told = lambda incident, news: told.append((incident.incident_id, news))
     incident_id = rig.incidents.open(trouble(), actor="a").incident.incident_id
     rig.incidents.change(incident_id, Changes(status="ACKNOWLEDGED"), actor="ana")
     rig.incidents.change(incident_id, Changes(status="ACKNOWLEDGED"), actor="ana")
     resolve(rig, incident_id)
-    assert [news for _, news in told] == [IncidentNews.CREATED, IncidentNews.UPDATED, IncidentNews.RESOLVED]
+    assert [news for _, news in told] == [
+        IncidentEventType.CREATED,
+        IncidentEventType.UPDATED,
+        IncidentEventType.RESOLVED,
+    ]
     kinds = Counter(each["event_type"] for each in rig.stored_events())
     assert kinds == {"INCIDENT_CREATED": 1, "INCIDENT_UPDATED": 1, "INCIDENT_RESOLVED": 1}
 
@@ -328,7 +331,7 @@ def test_reopen__by_hand__holds_its_signals_again_and_ends_when_they_are_well(ri
     rig.incidents.change(incident_id, Changes(status="OPEN", reason="no"), actor="ana")
     rig.later(OK)
     rig.pass_minutes(6)
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
     assert not rig.incidents.get(incident_id).is_open
     check_invariants(rig, [ORDERS])
 
@@ -389,11 +392,11 @@ def test_merge__one_of_them_is_not_well__does_not_end_by_itself(rig: Rig, urn: s
     rig.incidents.merge(other, into, actor="ana")
     rig.later(OK, kind="A")
     rig.pass_minutes(40)
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
     assert rig.incidents.get(into).is_open
     rig.later(OK, kind="B", urn=urn)
     rig.pass_minutes(40)
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
     assert not rig.incidents.get(into).is_open
     check_invariants(rig, [ORDERS, PAYMENTS])
 
@@ -466,7 +469,7 @@ def test_evidence__of_an_open_incident__outlives_its_day_and_the_resolution(rig:
     rig.clock.advance(20 * 86_400)
     assert all(rig.store.get(EVIDENCE_CACHE, Key(each)) is not None for each in names)
     resolve(rig, incident_id)
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
     rig.clock.advance(29 * 86_400)
     assert all(rig.store.get(EVIDENCE_CACHE, Key(each)) is not None for each in names)
     rig.clock.advance(2 * 86_400)
@@ -480,7 +483,7 @@ def test_evidence__of_a_merged_incident__is_held_by_the_other(rig: Rig) -> None:
     into, other = rig.incident_of("A").incident_id, rig.incident_of("B").incident_id
     rig.incidents.merge(other, into, actor="ana")
     for _ in range(3):
-        rig.upkeep.sweep()
+        rig.incident_timers.sweep()
         rig.clock.advance(5 * 86_400)
     check_invariants(rig, [ORDERS], pinned=names)
     assert rig.incidents.get(into).evidence_sample == tuple(names)
@@ -498,9 +501,9 @@ def test_evidence__it_breaks_out_again_while_the_pins_are_let_go__is_held(rig: R
         assert rig.incident_of().incident_id == incident_id
 
     # The sweep has seen that it is resolved, and is about to let go.
-    process_of(rig, "update", break_out).upkeep.sweep()
+    process_of(rig, "update", break_out).incident_timers.sweep()
     for _ in range(3):
-        rig.upkeep.sweep()
+        rig.incident_timers.sweep()
     check_invariants(rig, [ORDERS], pinned=names)
 
 
@@ -533,7 +536,7 @@ def test_race__ends_by_itself_while_a_signal_turns_critical__does_not_end(rig: R
     rig.later(OK)
     rig.pass_minutes(6)
     process = process_of(rig, "transact", lambda: rig.later(CRITICAL, kind="VOLUME"))
-    process.upkeep.sweep()
+    process.incident_timers.sweep()
     assert rig.incidents.get(incident_id).is_open
     assert rig.incident_of("VOLUME").is_open
     check_invariants(rig, [ORDERS])
@@ -552,7 +555,7 @@ def test_race__a_signal_joins_while_merged__joins_the_one_that_lives_on(rig: Rig
     into, other = two(rig)
     process = process_of(rig, "transact_many", lambda: rig.incidents.merge(other, into, actor="ana"))
     rig.pass_minutes(1)
-    assert process.say(CRITICAL, kind="C", signature="B:y").verdict is Verdict.APPLIED
+    assert process.say(CRITICAL, kind="C", signature="B:y").verdict is UpdateVerdict.APPLIED
     assert rig.incident_of("C").incident_id == into
     check_invariants(rig, [ORDERS])
 
@@ -562,22 +565,22 @@ def test_race__acknowledged_while_it_escalates__nobody_more_is_told(rig: Rig) ->
     rig.pass_minutes(16)
     acknowledge = Changes(status="ACKNOWLEDGED")
     process = process_of(rig, "transact", lambda: rig.incidents.change(incident_id, acknowledge, actor="ana"))
-    process.upkeep.sweep()
+    process.incident_timers.sweep()
     assert rig.incidents.get(incident_id).escalation_level == 0
-    assert rig.due(Due.ESCALATION, incident_id) is None
+    assert rig.due(TimerKind.ESCALATION, incident_id) is None
     rig.pass_minutes(120)
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
     assert rig.incidents.get(incident_id).escalation_level == 0
 
 
 def test_race__it_escalates_while_acknowledged__both_are_kept(rig: Rig) -> None:
     incident_id = rig.incidents.open(trouble(), actor="a").incident.incident_id
     rig.pass_minutes(16)
-    process = process_of(rig, "transact", lambda: rig.upkeep.sweep())
+    process = process_of(rig, "transact", lambda: rig.incident_timers.sweep())
     process.incidents.change(incident_id, Changes(status="ACKNOWLEDGED"), actor="ana")
     found = rig.incidents.get(incident_id)
     assert (found.status, found.escalation_level) == (IncidentStatus.ACKNOWLEDGED, 1)
-    assert rig.due(Due.ESCALATION, incident_id) is None
+    assert rig.due(TimerKind.ESCALATION, incident_id) is None
 
 
 class Everyone:
@@ -617,7 +620,7 @@ def test_race__threads_of_everyone__agree_in_the_end(rig: Rig, seed: int) -> Non
         lambda: everyone.report("VOLUME", "LOW:x"),
         everyone.resolve_and_reopen,
         everyone.merge,
-        rig.upkeep.sweep,
+        rig.incident_timers.sweep,
     )
     assert problems == []
     check_invariants(rig, [ORDERS])
@@ -627,7 +630,7 @@ def test_links__more_than_a_transaction_holds__none_is_left_behind(rig: Rig) -> 
     rig.signals.update_many([rig.update(OK, kind=f"X{number}") for number in range(200)])
     rig.clock.advance(1)
     results = rig.signals.update_many([rig.update(CRITICAL, kind=f"X{number}") for number in range(120)])
-    assert Counter(each.verdict for each in results) == {Verdict.APPLIED: 120}
+    assert Counter(each.verdict for each in results) == {UpdateVerdict.APPLIED: 120}
     rig.clock.advance(1)
     for incident in rig.all_incidents():
         resolve(rig, incident.incident_id)
@@ -641,6 +644,6 @@ def test_links__more_than_a_transaction_holds__does_not_end_while_one_is_critica
     rig.clock.advance(1)
     rig.signals.update_many([rig.update(OK, kind=kind) for kind in kinds[:-1]])
     rig.pass_minutes(40)
-    rig.upkeep.sweep()
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
+    rig.incident_timers.sweep()
     assert any(rig.incidents.get(each).is_open for each in incident_ids if each is not None)

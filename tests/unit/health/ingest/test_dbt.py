@@ -10,8 +10,8 @@ import pytest
 from headgate.errors import InvalidPayloadError
 from headgate.health.ingest import dbt_artifacts
 from headgate.health.ingest.dbt import Dbt, Ingested, spec_of
-from headgate.health.ingest.effects import Discovered, EvidenceEffect, Oddity, SignalEffect, SpecUpdate
-from headgate.health.ingest.names import Names
+from headgate.health.ingest.effects import DatasetDiscovered, EvidenceEffect, IngestWarning, SignalEffect, SpecUpdate
+from headgate.health.ingest.names import NameResolver
 from headgate.health.model.enums import EntityType, SignalState
 from headgate.health.model.signals import checked
 
@@ -58,9 +58,9 @@ def manifest(version: int = 12, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def project(document: dict[str, Any] | None = None, names: Names | None = None) -> Dbt:
+def project(document: dict[str, Any] | None = None, names: NameResolver | None = None) -> Dbt:
     read = dbt_artifacts.manifest(json.dumps(document or manifest()).encode())
-    return Dbt(read, names or Names(), namespace="snowflake://org-acct")
+    return Dbt(read, names or NameResolver(), namespace="snowflake://org-acct")
 
 
 def ran(results: dict[str, str], version: int = 6) -> Ingested:
@@ -109,7 +109,7 @@ def test_lineage__specs__are_complete_and_have_an_id_of_their_content() -> None:
 
 
 def test_lineage__owners__come_with_what_is_discovered() -> None:
-    found = {each.dataset_urn: each for each in of_kind(project().lineage(), Discovered)}
+    found = {each.dataset_urn: each for each in of_kind(project().lineage(), DatasetDiscovered)}
 
     assert set(found) == {RAW, ORDERS, REVENUE}
     assert (found[ORDERS].owner_team, found[ORDERS].description) == ("orders-team", "Orders")
@@ -117,10 +117,10 @@ def test_lineage__owners__come_with_what_is_discovered() -> None:
 
 
 def test_lineage__names_that_are_known__are_used() -> None:
-    names = Names(alias=lambda _namespace, name: f"urn:dp:dw:{name.lower()}")
+    names = NameResolver(alias=lambda _namespace, name: f"urn:dp:dw:{name.lower()}")
     found = project(names=names).lineage()
 
-    assert of_kind(found, Discovered) == []
+    assert of_kind(found, DatasetDiscovered) == []
     assert of_kind(found, SpecUpdate)[0].writes == {"urn:dp:dw:dw.main.orders"}
 
 
@@ -139,7 +139,7 @@ def test_lineage__nodes_that_depend_on_each_other__end() -> None:
 def test_lineage__quotes_of_every_kind_of_warehouse__are_taken_off(relation: str, name: str) -> None:
     document = manifest()
     document["nodes"]["model.shop.orders"]["relation_name"] = relation
-    found = {each.name for each in of_kind(project(document).lineage(), Discovered)}
+    found = {each.name for each in of_kind(project(document).lineage(), DatasetDiscovered)}
 
     assert name in found
 
@@ -176,7 +176,7 @@ def test_run_results__a_test_of_two_models__is_held_against_neither() -> None:
     found = ran({"test.shop.both.3": "fail"})
 
     assert of_kind(found, SignalEffect) == []
-    assert only(found, Oddity).where == "test.shop.both.3"
+    assert only(found, IngestWarning).where == "test.shop.both.3"
 
 
 def test_run_results__a_model_that_failed__is_evidence() -> None:

@@ -22,11 +22,11 @@ from headgate.errors import (
     ThrottledError,
 )
 from headgate.health.ingest import runs as openlineage_runs
-from headgate.health.ingest.drain import ATTEMPTS_MAX, Drained, Handlers
+from headgate.health.ingest.drain import ATTEMPTS_MAX, DrainResult, Handlers
 from headgate.health.ingest.effects import EvidenceEffect
 from headgate.health.ingest.events import EVENT_BYTES_MAX
 from headgate.health.ingest.inbox import BEHIND_SECONDS_MAX, LEASE_MS, BatchReceipt, OpenLineageInbox
-from headgate.health.ingest.names import Names
+from headgate.health.ingest.names import NameResolver
 from headgate.health.lineage.service import Lineage
 from headgate.ids import IdMaker
 from headgate.store import deadlines
@@ -50,7 +50,7 @@ class Rig:
         # What goes wrong the next times that lineage is to be taken over, by producer.
         self.faults: dict[str, list[HeadgateError]] = {}
         self.handlers = Handlers(
-            names=Names(),
+            names=NameResolver(),
             configs=lambda _urn: None,
             lineage=self._lineage,
             signal=self.seen.append,
@@ -75,7 +75,7 @@ class Rig:
             event["eventTime"] = f"2026-01-15T09:00:{seconds:06.3f}Z"
         return self.inbox.accept(json.dumps(event).encode()).event_id
 
-    def drain(self, **options: Any) -> Drained:
+    def drain(self, **options: Any) -> DrainResult:
         return self.inbox.drain(self.handlers, **options)
 
     def known(self, job: str = "j") -> tuple[list[str], list[str]]:
@@ -152,8 +152,8 @@ def test_accept__the_golden_event__is_carried_out_once(rig: Rig) -> None:
     again = rig.inbox.accept(body)
 
     assert (again.event_id, again.is_duplicate, first.is_duplicate) == (first.event_id, True, False)
-    assert rig.drain() == Drained(done=1)
-    assert rig.drain() == Drained()
+    assert rig.drain() == DrainResult(done=1)
+    assert rig.drain() == DrainResult()
     assert [entry.entity_id for entry in rig.lineage.writers(TABLE).entries] == [JOB]
     assert [entry.entity_id for entry in rig.lineage.readers(TOPIC).entries] == [JOB]
     assert [entry.commit for entry in rig.lineage.column_readers(f"urn:col:{TOPIC}:customer_id").entries] == [None]
@@ -166,7 +166,7 @@ def test_accept__by_a_process_that_is_gone__is_carried_out_by_another(rig: Rig, 
 
     other = Rig(tmp_path)
 
-    assert other.drain() == Drained(done=1)
+    assert other.drain() == DrainResult(done=1)
     assert other.known() == ([], ["a"])
     other.store.close()
 
@@ -176,13 +176,13 @@ def test_accept__what_is_no_event__is_refused_and_not_kept(rig: Rig) -> None:
         rig.inbox.accept(b'{"eventTime":"2026-01-15T10:00:00Z"}')
     with pytest.raises(PayloadTooLargeError):
         rig.inbox.accept(b" " * (EVENT_BYTES_MAX + 1))
-    assert rig.drain() == Drained()
+    assert rig.drain() == DrainResult()
 
 
 def test_accept__megabytes_of_facets__are_kept_and_carried_out(rig: Rig) -> None:
     rig.send("COMPLETE", outputs=[{"namespace": "pg", "name": "a", "facets": {"custom": {"x": "y" * 4_000_000}}}])
 
-    assert rig.drain() == Drained(done=1)
+    assert rig.drain() == DrainResult(done=1)
     assert rig.known() == ([], ["a"])
 
 
@@ -310,7 +310,7 @@ def test_drain__more_columns_than_are_kept__tells_the_datasets_alone(rig: Rig, m
         output = {**refs("b")[0], "facets": {"columnLineage": {"fields": fields}}}
         rig.send("COMPLETE" if part == 2 else "RUNNING", inputs=refs("a"), outputs=[output])
 
-    assert rig.drain() == Drained(done=3)
+    assert rig.drain() == DrainResult(done=3)
     assert rig.known() == (["a"], ["b"])
     assert rig.lineage.column_writers("urn:col:urn:dp:pg:b:c2_0").entries == []
 
@@ -328,8 +328,8 @@ def test_drain__a_job_that_has_to_wait__keeps_its_order_and_holds_up_no_other(ri
     others = [rig.send("COMPLETE", f"k{number}", outputs=refs("x")) for number in range(20)]
     rig.faults["job:ns.j"] = [_busy()]
 
-    assert rig.drain() == Drained(done=len(others), deferred=2)
-    assert rig.drain() == Drained(done=2)
+    assert rig.drain() == DrainResult(done=len(others), deferred=2)
+    assert rig.drain() == DrainResult(done=2)
     assert rig.known() == (["a"], ["b"])
     assert rig.seen.count("job:ns.j") == 2
 
@@ -338,15 +338,15 @@ def test_drain__an_event_that_cannot_be_carried_out__is_put_aside_and_can_be_sen
     event_id = rig.send("COMPLETE", outputs=refs("a"))
     rig.faults["job:ns.j"] = [InvalidPayloadError("producer job:ns.j: it has too many edges")]
 
-    assert rig.drain() == Drained(dead=1)
+    assert rig.drain() == DrainResult(dead=1)
     (dead,) = rig.inbox.dead().events
     assert (dead.event_id, dead.about) == (event_id, "ns j")
     assert dead.reason == "bad_payload: producer job:ns.j: it has too many edges"
-    assert rig.drain() == Drained()
+    assert rig.drain() == DrainResult()
 
     rig.inbox.redrive(event_id)
     assert rig.inbox.dead().events == []
-    assert rig.drain() == Drained(done=1)
+    assert rig.drain() == DrainResult(done=1)
     assert rig.known() == ([], ["a"])
     with pytest.raises(NotFoundError):
         rig.inbox.redrive(event_id)
@@ -356,7 +356,7 @@ def test_drain__an_event_of_the_future__is_put_aside_with_the_reason(rig: Rig) -
     event = {**GOLDEN, "eventTime": "2030-01-01T00:00:00Z"}
     rig.inbox.accept(json.dumps(event).encode())
 
-    assert rig.drain() == Drained(dead=1)
+    assert rig.drain() == DrainResult(dead=1)
     assert "lies in the future" in rig.inbox.dead().events[0].reason
 
 
@@ -366,7 +366,7 @@ def test_drain__conflicts_again_and_again__end_with_the_event_put_aside(rig: Rig
 
     drained = [rig.drain() for _ in range(ATTEMPTS_MAX)]
 
-    assert drained == [Drained(deferred=1)] * (ATTEMPTS_MAX - 1) + [Drained(dead=1)]
+    assert drained == [DrainResult(deferred=1)] * (ATTEMPTS_MAX - 1) + [DrainResult(dead=1)]
 
 
 def test_drain__something_fatal__is_raised_and_the_event_stays(rig: Rig) -> None:
@@ -376,7 +376,7 @@ def test_drain__something_fatal__is_raised_and_the_event_stays(rig: Rig) -> None
     with pytest.raises(CorruptionError):
         rig.drain()
 
-    assert rig.drain() == Drained(done=1)
+    assert rig.drain() == DrainResult(done=1)
 
 
 def test_discard__an_event_put_aside__is_gone(rig: Rig) -> None:
@@ -422,23 +422,23 @@ def test_drain__a_crash_after_any_effect__leaves_nothing_undone(rig: Rig, number
     rig.clock.advance(LEASE_MS / 1000 + 1)
 
     assert rig.drain().done >= 1
-    assert rig.drain() == Drained(), "nothing is left"
+    assert rig.drain() == DrainResult(), "nothing is left"
     kinds = {type(effect).__name__ for effect in rig.seen}
-    assert kinds == {"str", "SignalEffect", "EvidenceEffect", "Discovered"}
+    assert kinds == {"str", "SignalEffect", "EvidenceEffect", "DatasetDiscovered"}
     assert [entry.entity_id for entry in rig.lineage.writers(TABLE).entries] == [JOB]
 
 
 def test_drain__while_another_process_is_at_it__leaves_the_shard_alone(rig: Rig) -> None:
     rig.send("COMPLETE", outputs=refs("a"))
     other = OpenLineageInbox(rig.store, rig.clock, rig.ids)
-    inner: list[Drained] = []
+    inner: list[DrainResult] = []
 
     def while_draining(spec: Any) -> None:
         inner.append(other.drain(rig.handlers))
         rig.lineage.update(spec)
 
-    assert rig.inbox.drain(replace(rig.handlers, lineage=while_draining)) == Drained(done=1)
-    assert inner == [Drained()]
+    assert rig.inbox.drain(replace(rig.handlers, lineage=while_draining)) == DrainResult(done=1)
+    assert inner == [DrainResult()]
 
 
 def test_drain__a_process_killed_while_at_it__is_followed_by_another_after_a_minute(rig: Rig) -> None:
@@ -447,9 +447,9 @@ def test_drain__a_process_killed_while_at_it__is_followed_by_another_after_a_min
     assert rig.inbox._lease(shard) is not None
     other = OpenLineageInbox(rig.store, rig.clock, rig.ids)
 
-    assert other.drain(rig.handlers) == Drained()
+    assert other.drain(rig.handlers) == DrainResult()
     rig.clock.advance(LEASE_MS / 1000)
-    assert other.drain(rig.handlers) == Drained(done=1)
+    assert other.drain(rig.handlers) == DrainResult(done=1)
 
 
 def test_drain__when_the_lease_runs_out__stops_before_the_next_event(rig: Rig) -> None:
@@ -459,8 +459,8 @@ def test_drain__when_the_lease_runs_out__stops_before_the_next_event(rig: Rig) -
     def slow(_spec: Any) -> None:
         rig.clock.advance(LEASE_MS / 1000)
 
-    assert rig.inbox.drain(replace(rig.handlers, lineage=slow)) == Drained(done=1, deferred=1)
-    assert rig.drain() == Drained(done=1)
+    assert rig.inbox.drain(replace(rig.handlers, lineage=slow)) == DrainResult(done=1, deferred=1)
+    assert rig.drain() == DrainResult(done=1)
 
 
 def test_drain__with_a_limit__does_about_as_many_and_the_rest_later(rig: Rig) -> None:

@@ -12,17 +12,17 @@ from headgate.health.ingest import checks as openlineage_checks
 from headgate.health.ingest import names as openlineage_names
 from headgate.health.ingest.effects import (
     AliasEffect,
-    Discovered,
+    DatasetDiscovered,
     Effect,
     EvidenceEffect,
+    IngestWarning,
     LifecycleEffect,
-    Oddity,
     RunState,
     SignalEffect,
     SpecUpdate,
 )
-from headgate.health.ingest.events import EVENT_BYTES_MAX, Event, Kind, parse, split
-from headgate.health.ingest.names import Names, made_column, made_urn, producer_id
+from headgate.health.ingest.events import EVENT_BYTES_MAX, Event, EventKind, parse, split
+from headgate.health.ingest.names import NameResolver, made_column, made_urn, producer_id
 from headgate.health.ingest.runs import folded
 from headgate.health.ingest.translate import translate
 from headgate.health.model import urns
@@ -61,8 +61,8 @@ AT: Final = "2026-01-15T10:00:00.000Z"
 NOW_MS: Final = 1_768_471_200_000
 
 
-def effects(event: dict[str, Any], names: Names | None = None, slos: Slos | None = None) -> list[Effect]:
-    return translate(parse(json.dumps(event).encode()), names or Names(), lambda _urn: slos)
+def effects(event: dict[str, Any], names: NameResolver | None = None, slos: Slos | None = None) -> list[Effect]:
+    return translate(parse(json.dumps(event).encode()), names or NameResolver(), lambda _urn: slos)
 
 
 def of_kind(found: list[Effect], kind: type[Any]) -> list[Any]:
@@ -93,7 +93,7 @@ def with_output(**facets: Any) -> dict[str, Any]:
 def test_translate__the_golden_event__sets_lineage_columns_volume_and_quality() -> None:
     found = effects(GOLDEN)
 
-    assert {effect.dataset_urn for effect in of_kind(found, Discovered)} == {TOPIC, TABLE}
+    assert {effect.dataset_urn for effect in of_kind(found, DatasetDiscovered)} == {TOPIC, TABLE}
     spec = only(found, SpecUpdate)
     assert (spec.producer_id, spec.producer_name, spec.producer_type) == (JOB, "orders_etl.load", EntityType.JOB)
     assert (spec.reads, spec.writes) == ({TOPIC}, {TABLE})
@@ -106,7 +106,7 @@ def test_translate__the_golden_event__sets_lineage_columns_volume_and_quality() 
     assert quality.failure_signature == "NOT_NULL:customer_id"
     assert (volume.dataset_urn, volume.signal_type, volume.state) == (TABLE, "VOLUME", SignalState.OK)
     assert volume.metrics.evidence_count == 127
-    assert of_kind(found, Oddity) == []
+    assert of_kind(found, IngestWarning) == []
 
 
 def test_translate__signals_of_the_golden_event__are_updates_that_would_be_taken() -> None:
@@ -127,7 +127,7 @@ def test_translate__the_same_event_twice__is_the_same() -> None:
 
 
 def test_translate__names_that_are_known__are_used_and_nothing_is_discovered() -> None:
-    names = Names(
+    names = NameResolver(
         alias=lambda namespace, name: "urn:dp:dw:orders:v1" if (namespace, name) == ("pg", "b") else None,
         topic=lambda _namespace, topic: f"urn:dp:t:{topic}",
     )
@@ -135,7 +135,7 @@ def test_translate__names_that_are_known__are_used_and_nothing_is_discovered() -
 
     spec = only(found, SpecUpdate)
     assert (spec.reads, spec.writes) == ({"urn:dp:t:orders"}, {"urn:dp:dw:orders:v1"})
-    assert of_kind(found, Discovered) == []
+    assert of_kind(found, DatasetDiscovered) == []
 
 
 def test_translate__symlinks__are_aliases() -> None:
@@ -149,22 +149,22 @@ def test_translate__symlinks__are_aliases() -> None:
 
 def test_translate__a_symlink_that_is_known__names_the_dataset() -> None:
     symlinks = {"symlinks": {"identifiers": [{"namespace": "hive://h", "name": "db.b", "type": "TABLE"}]}}
-    names = Names(alias=lambda namespace, _name: "urn:dp:dw:b" if namespace == "hive://h" else None)
+    names = NameResolver(alias=lambda namespace, _name: "urn:dp:dw:b" if namespace == "hive://h" else None)
     found = effects(with_output(facets=symlinks), names)
 
     assert only(found, SpecUpdate).writes == {"urn:dp:dw:b"}
     alias = only(found, AliasEffect)
     assert (alias.namespace, alias.name, alias.dataset_urn) == ("pg", "b", "urn:dp:dw:b")
-    assert [each.name for each in of_kind(found, Discovered)] == ["a"]
+    assert [each.name for each in of_kind(found, DatasetDiscovered)] == ["a"]
 
 
 def test_translate__a_symlink_that_is_another_dataset__is_an_oddity() -> None:
     symlinks = {"symlinks": {"identifiers": [{"namespace": "hive://h", "name": "db.b", "type": "TABLE"}]}}
-    names = Names(alias=lambda namespace, _name: "urn:dp:dw:b" if namespace == "hive://h" else "urn:dp:dw:c")
+    names = NameResolver(alias=lambda namespace, _name: "urn:dp:dw:b" if namespace == "hive://h" else "urn:dp:dw:c")
     found = effects(with_output(facets=symlinks), names)
 
     assert of_kind(found, AliasEffect) == []
-    assert "urn:dp:dw:b, not urn:dp:dw:c" in only(found, Oddity).reason
+    assert "urn:dp:dw:b, not urn:dp:dw:c" in only(found, IngestWarning).reason
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_translate__five_thousand_columns_each_made_of_some_others__is_quick_and
     body = json.dumps(with_output(facets={"columnLineage": {"fields": fields}})).encode()
     assert len(body) < EVENT_BYTES_MAX
 
-    spec = only(translate(parse(body), Names(), lambda _: None), SpecUpdate)
+    spec = only(translate(parse(body), NameResolver(), lambda _: None), SpecUpdate)
 
     assert (len(spec.column_reads), len(spec.column_writes)) == (5_000, 5_000)
     assert "urn:dp:n:a" in spec.reads
@@ -297,7 +297,7 @@ def test_translate__a_dataset_event__speaks_of_the_dataset_alone() -> None:
     given = event(run=..., job=..., inputs=..., outputs=..., eventType=..., dataset=about)
     found = effects(given)
 
-    assert parse(json.dumps(given).encode()).kind is Kind.DATASET
+    assert parse(json.dumps(given).encode()).kind is EventKind.DATASET
     assert of_kind(found, SpecUpdate) == []
     assert only(found, LifecycleEffect) == LifecycleEffect(dataset_urn="urn:dp:pg:t", change="DROP", at=AT)
 
@@ -307,7 +307,7 @@ def test_translate__a_rename__names_what_it_was_without_discovering_it() -> None
     found = effects(with_output(facets={"lifecycleStateChange": facet}))
 
     assert only(found, LifecycleEffect).previous_urn == "urn:dp:pg:old"
-    assert "urn:dp:pg:old" not in {each.dataset_urn for each in of_kind(found, Discovered)}
+    assert "urn:dp:pg:old" not in {each.dataset_urn for each in of_kind(found, DatasetDiscovered)}
 
 
 def test_translate__the_code_of_a_job__gives_the_commit_and_its_type() -> None:
@@ -380,7 +380,7 @@ def test_translate__tests_of_a_run_with_two_inputs__are_held_against_neither() -
     found = effects(event(run=run, inputs=[{"namespace": "pg", "name": "a"}, {"namespace": "pg", "name": "b"}]))
 
     assert of_kind(found, SignalEffect) == []
-    assert only(found, Oddity).where == "run.facets.test"
+    assert only(found, IngestWarning).where == "run.facets.test"
 
 
 def test_verdict__the_same_failures_in_another_order__have_the_same_signature() -> None:
@@ -529,13 +529,13 @@ def test_translate__impossible_numbers_of_rows__are_no_volume(rows: Any) -> None
     found = effects(with_output(outputFacets={"outputStatistics": {"rowCount": rows}}))
 
     assert of_kind(found, SignalEffect) == []
-    assert len(of_kind(found, Oddity)) == 1
+    assert len(of_kind(found, IngestWarning)) == 1
 
 
 def test_translate__an_event_full_of_wrong_facets__is_described_briefly() -> None:
     outputs = [{"namespace": "n", "name": f"t{n}", "facets": {"columnLineage": 3, "symlinks": 4}} for n in range(500)]
 
-    assert len(of_kind(effects(event(outputs=outputs)), Oddity)) == 20
+    assert len(of_kind(effects(event(outputs=outputs)), IngestWarning)) == 20
 
 
 @pytest.mark.parametrize("text", ["\x00", "a\x00b", "\u202e", "'; DROP TABLE x", "\ud83d\ude00", "../../etc", "%00"])
@@ -565,7 +565,7 @@ def test_parse__half_a_surrogate_pair__is_refused() -> None:
 
 
 def test_known_urn__a_topic_rule__is_asked_for_kafka_alone() -> None:
-    names = Names(topic=lambda _namespace, topic: f"urn:dp:t:{topic}")
+    names = NameResolver(topic=lambda _namespace, topic: f"urn:dp:t:{topic}")
 
     assert openlineage_names.known_urn("pg", "orders", names) is None
     assert openlineage_names.known_urn("kafka://b", "orders", names) == "urn:dp:t:orders"

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headgate.durable.model.records import instant
+from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import SignalState, Tier
-from headgate.health.model.signals import ANY_VERSION, Metrics, Signal, SignalUpdate
+from headgate.health.model.signals import ANY_VERSION, Metrics, Signal, SignalUpdate, UpdateVerdict
 from headgate.health.model.volume_counts import (
     DAYS_MAX,
     HOUR_MS,
@@ -23,12 +24,12 @@ from headgate.health.model.volume_counts import (
     together,
     window_of,
 )
-from headgate.health.signals.decisions import Standing, Verdict, decide
+from headgate.health.signals.decisions import decide
 from tests.health_rig import OK, ORDERS, UNKNOWN, WARNING, value
 
 TEN_MS = 1_768_471_200_000  # 2026-01-15T10:00:00Z
 MINUTE_MS = 60_000
-STANDING = Standing(Tier.TIER_1, "team-a")
+STANDING = DatasetProfile(Tier.TIER_1, "team-a")
 
 
 def update(
@@ -53,9 +54,9 @@ class Kept:
         for each in updates:
             decision = decide(self.signal, each, STANDING, self.now_ms)
             own = decision.volume
-            if decision.verdict is Verdict.STALE_WINDOW and own is not None:
+            if decision.verdict is UpdateVerdict.STALE_WINDOW and own is not None:
                 self.late[own.hour, own.counts[0][0]] = own
-            elif decision.verdict is Verdict.APPLIED:
+            elif decision.verdict is UpdateVerdict.APPLIED:
                 self.signal = decision.signal
                 if own is not None:
                     self.hours[own.hour] = own

@@ -11,14 +11,14 @@ import pytest
 from headgate.clock import VirtualClock
 from headgate.errors import IllegalTransitionError
 from headgate.health.regions.failover import (
-    Decision,
     Failover,
+    FailoverDecision,
+    FailoverMove,
+    FailoverPhase,
     FailoverPolicy,
     FailoverState,
-    Move,
-    Phase,
-    Report,
-    Verdict,
+    ProbeReport,
+    RegionVerdict,
 )
 from headgate.health.regions.failover import verdict as verdict_of
 from headgate.health.regions.regions import WriterLease
@@ -58,15 +58,15 @@ class Rig:
             raise CrashError
         self.moved.append(region)
 
-    def reports(self) -> dict[str, dict[str, Report]]:
+    def reports(self) -> dict[str, dict[str, ProbeReport]]:
         """Of three observers, as many find a region down as `down` says."""
         now_ms = round(1000 * self.clock.seconds())
         return {
-            region: {f"o{number}": Report(3 if number < down else 0, now_ms) for number in range(3)}
+            region: {f"o{number}": ProbeReport(3 if number < down else 0, now_ms) for number in range(3)}
             for region, down in self.down.items()
         }
 
-    def look(self, times: int = 1) -> Decision:
+    def look(self, times: int = 1) -> FailoverDecision:
         for _ in range(times):
             self.clock.advance(30)
             decision = self.failover.look(self.reports())
@@ -82,21 +82,27 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 @pytest.mark.parametrize(
     ("failures", "said"),
     [
-        ((3, 3, 0), Verdict.DOWN), ((3, 3, 3), Verdict.DOWN), ((3, 2, 2), Verdict.UNSURE), ((3, 0, 0), Verdict.UP),
-        ((0, 0, 0), Verdict.UP), ((1, 1, 0), Verdict.UNSURE), ((3, 0), Verdict.UNSURE), ((), Verdict.UNSURE),
+        ((3, 3, 0), RegionVerdict.DOWN),
+        ((3, 3, 3), RegionVerdict.DOWN),
+        ((3, 2, 2), RegionVerdict.UNSURE),
+        ((3, 0, 0), RegionVerdict.UP),
+        ((0, 0, 0), RegionVerdict.UP),
+        ((1, 1, 0), RegionVerdict.UNSURE),
+        ((3, 0), RegionVerdict.UNSURE),
+        ((), RegionVerdict.UNSURE),
     ],
-)  # fmt: skip
-def test_verdict__is_that_of_a_quorum(failures: tuple[int, ...], said: Verdict) -> None:
-    reports = {str(number): Report(count, 0) for number, count in enumerate(failures)}
+)
+def test_verdict__is_that_of_a_quorum(failures: tuple[int, ...], said: RegionVerdict) -> None:
+    reports = {str(number): ProbeReport(count, 0) for number, count in enumerate(failures)}
 
     assert verdict_of(reports, POLICY, 0) is said
 
 
 def test_verdict__old_reports__say_nothing() -> None:
-    reports = {"o1": Report(9, 0), "o2": Report(9, 0), "o3": Report(9, 60_000)}
+    reports = {"o1": ProbeReport(9, 0), "o2": ProbeReport(9, 0), "o3": ProbeReport(9, 60_000)}
 
-    assert verdict_of(reports, POLICY, 90_000) is Verdict.DOWN
-    assert verdict_of(reports, POLICY, 90_001) is Verdict.UNSURE
+    assert verdict_of(reports, POLICY, 90_000) is RegionVerdict.DOWN
+    assert verdict_of(reports, POLICY, 90_001) is RegionVerdict.UNSURE
 
 
 def test_failover__one_observer_alone__moves_nothing(rig: Rig) -> None:
@@ -179,7 +185,7 @@ def test_failover__crash_after_the_lease_moved__is_carried_on_by_the_next(rig: R
     rig.crash_at_traffic = True
     with pytest.raises(CrashError):
         rig.look()
-    assert rig.failover.state().phase is Phase.MOVING
+    assert rig.failover.state().phase is FailoverPhase.MOVING
     rig.crash_at_traffic = False
     # Even if the region looks well again: half of a move is worse than a whole one.
     rig.down[EAST] = 0
@@ -188,7 +194,7 @@ def test_failover__crash_after_the_lease_moved__is_carried_on_by_the_next(rig: R
     rig.look()
 
     state = rig.failover.state()
-    assert (state.active, state.phase, state.failovers) == (WEST, Phase.STEADY, 1)
+    assert (state.active, state.phase, state.failovers) == (WEST, FailoverPhase.STEADY, 1)
     assert rig.moved == [WEST]
 
 
@@ -196,7 +202,7 @@ def test_drill__tells_what_would_happen_and_does_nothing(rig: Rig) -> None:
     decision = rig.failover.drill(rig.reports())
 
     assert decision.move_to == WEST
-    assert decision.state.move is Move.FAILOVER
+    assert decision.state.move is FailoverMove.FAILOVER
     assert (rig.moved, rig.lease.read(), rig.failover.state().version) == ([], None, 0)
 
     rig.down[WEST] = 3
@@ -211,7 +217,7 @@ def test_failback__too_early__says_all_that_is_missing(rig: Rig) -> None:
 
     with pytest.raises(IllegalTransitionError, match=r"is not UP; .*has not been well.*moment ago; .*30 s behind"):
         rig.failover.fail_back(rig.reports(), 30)
-    assert rig.failover.state().phase is Phase.STEADY
+    assert rig.failover.state().phase is FailoverPhase.STEADY
 
 
 def test_failback__home_is_well_and_caught_up__moves_home(rig: Rig) -> None:

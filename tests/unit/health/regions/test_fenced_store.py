@@ -10,8 +10,8 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, StoreBusyError
-from headgate.health.regions.agent import Observer, RegionDuty, read_reports
-from headgate.health.regions.failover import Failover, Keeper
+from headgate.health.regions.agent import RegionAgent, RegionProbe, read_reports
+from headgate.health.regions.failover import Failover, LeaseKeeper
 from headgate.health.regions.fenced_store import FencedStore
 from headgate.health.regions.regions import EPOCH, WRITER, Fence, WriterLease, raise_epoch
 from headgate.store.catalogue.tables import AUDIT, CONTROL
@@ -33,7 +33,9 @@ class Region:
         self.store = open_sqlite(folder, clock=rig.clock, synchronous=Synchronous.NORMAL)
         self.fence = Fence(self.store, name, rig.clock)
         self.fenced = FencedStore(self.store, self.fence)
-        self.duty = rig.duty(name, Keeper(rig.authority, WriterLease(rig.authority, rig.clock), self.fence, name, EAST))
+        self.duty = rig.duty(
+            name, LeaseKeeper(rig.authority, WriterLease(rig.authority, rig.clock), self.fence, name, EAST)
+        )
 
 
 class Rig:
@@ -47,12 +49,12 @@ class Rig:
         self.east, self.west = (Region(name, folder / name, self) for name in (EAST, WEST))
         self.third = self.duty("third", None)
 
-    def duty(self, observer: str, keeper: Keeper | None) -> RegionDuty:
-        return RegionDuty(
+    def duty(self, observer: str, keeper: LeaseKeeper | None) -> RegionAgent:
+        return RegionAgent(
             self.authority,
             self.clock,
             regions=(EAST, WEST),
-            observer=Observer(self.authority, self.clock, observer, lambda region: region not in self.down),
+            observer=RegionProbe(self.authority, self.clock, observer, lambda region: region not in self.down),
             failover=Failover(
                 self.authority,
                 self.clock,

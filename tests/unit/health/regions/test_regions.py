@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, HeadgateError, StoreBusyError
 from headgate.health.model.timestamps import instant
-from headgate.health.regions.failover import Failover, FailoverPolicy, Keeper, Report
+from headgate.health.regions.failover import Failover, FailoverPolicy, LeaseKeeper, ProbeReport
 from headgate.health.regions.regions import (
     EPOCH,
     WRITER,
@@ -238,7 +238,7 @@ class Region:
         clock = SkewedClock(world.clock, seconds_off)
         self.fence = Fence(self.store, name, clock)
         lease = WriterLease(world.authority, clock)
-        self.keeper = Keeper(world.authority, lease, self.fence, name, EAST)
+        self.keeper = LeaseKeeper(world.authority, lease, self.fence, name, EAST)
         self.replica = Replica(self.store)
         # Rows that are on their way here, with the moment from which on they may arrive.
         self.arriving: list[tuple[float, Item]] = []
@@ -283,7 +283,7 @@ class World:
         self.refused = 0
         self.zombies: list[tuple[Region, Any]] = []
         self.traffic: list[str] = []
-        self.reports: dict[str, dict[str, Report]] = {EAST: {}, WEST: {}}
+        self.reports: dict[str, dict[str, ProbeReport]] = {EAST: {}, WEST: {}}
         lease = WriterLease(self.authority, self.clock)
         policy = FailoverPolicy(cooldown_seconds=120, calm_seconds=60)
         self.failover = Failover(
@@ -351,11 +351,11 @@ class World:
         now_ms = round(1000 * self.clock.seconds())
         for name, region in self.regions.items():
             for observer in ("o1", "o2", "o3"):
-                earlier = self.reports[name].get(observer, Report(0, 0))
+                earlier = self.reports[name].get(observer, ProbeReport(0, 0))
                 # The third observer is wrong every now and then.
                 is_wrong = observer == "o3" and self.draw.random() < 0.3
                 failures = earlier.failures + 1 if region.is_cut_off is not is_wrong else 0
-                self.reports[name][observer] = Report(failures, now_ms)
+                self.reports[name][observer] = ProbeReport(failures, now_ms)
 
 
 @pytest.mark.parametrize("seed", range(3))

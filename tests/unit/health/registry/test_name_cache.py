@@ -9,7 +9,7 @@ import pytest
 from headgate.clock import VirtualClock
 from headgate.errors import InvalidIdError, StoreBusyError
 from headgate.health.model.datasets import Dataset
-from headgate.health.registry.name_cache import TRUSTED_SECONDS, RegisteredNames
+from headgate.health.registry.name_cache import TRUSTED_SECONDS, NameCache
 
 URN = "urn:dp:shop:orders:v1"
 SHORT = "urn:dp:shop:orders"
@@ -25,7 +25,7 @@ class Registry:
         self.asked: list[str] = []
         self.calls = 0
         self.is_down = False
-        self.names = RegisteredNames(self.find, self.find_many, self.clock, lambda: self.changes)
+        self.names = NameCache(self.find, self.find_many, self.clock, lambda: self.changes)
 
     def find(self, urn: str) -> Dataset | None:
         if self.is_down:
@@ -101,7 +101,7 @@ def test_of__changed_while_it_was_looked_up__is_not_remembered() -> None:
         names.forget()
         return answer
 
-    names = RegisteredNames(overtaken, registry.find_many, registry.clock)
+    names = NameCache(overtaken, registry.find_many, registry.clock)
     assert names.of(SHORT) == URN
 
     assert names.at_hand() == {}

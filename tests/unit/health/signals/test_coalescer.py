@@ -11,10 +11,8 @@ import pytest
 from headgate.batch_pacer import BUSY_PER_SECOND, ENOUGH, PACE_SECONDS, Pace
 from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError, StoreBusyError, StoreClosedError
-from headgate.health.model.signals import SignalUpdate
+from headgate.health.model.signals import SignalUpdate, UpdateResult, UpdateVerdict
 from headgate.health.signals.coalescer import Coalescer
-from headgate.health.signals.decisions import Verdict
-from headgate.health.signals.results import Result
 from headgate.health.signals.volumes import Volumes
 from headgate.health.signals.writer import Signals
 from tests.health_rig import CRITICAL, OK, ORDERS, Rig
@@ -29,14 +27,14 @@ class Held(Signals):
     entered: threading.Event
     failures: int
 
-    def take_over(self, updates: Any) -> list[Result]:
+    def apply_updates(self, updates: Any) -> list[UpdateResult]:
         self.entered.set()
         assert self.gate.wait(20)
         if self.failures:
             self.failures -= 1
             raise StoreBusyError("away for a moment")
         self.batches.append(len(updates))
-        return super().take_over(updates)
+        return super().apply_updates(updates)
 
 
 @pytest.fixture
@@ -85,7 +83,7 @@ def _until(condition: Callable[[], bool]) -> None:
 def test_update__alone__is_taken_over_at_once(rig: Rig, held: Held) -> None:
     result = Coalescer(held).update(rig.update(OK))
 
-    assert (result.verdict, rig.signal().version) == (Verdict.APPLIED, 1)
+    assert (result.verdict, rig.signal().version) == (UpdateVerdict.APPLIED, 1)
 
 
 def test_update__bad_input__is_raised_and_nobody_else_notices(rig: Rig, held: Held) -> None:
@@ -145,7 +143,7 @@ def test_update__store_away_for_a_moment__nobody_notices(rig: Rig, held: Held) -
 
     told = together(Coalescer(held), held, rig.update(OK), [rig.update(OK, kind="OTHER")])
 
-    assert [each.verdict for each in told] == [Verdict.APPLIED, Verdict.APPLIED]
+    assert [each.verdict for each in told] == [UpdateVerdict.APPLIED, UpdateVerdict.APPLIED]
 
 
 def test_update__store_away__all_who_wait_are_told_and_the_next_ones_are_served(rig: Rig, held: Held) -> None:
@@ -155,13 +153,13 @@ def test_update__store_away__all_who_wait_are_told_and_the_next_ones_are_served(
     told = together(coalescer, held, rig.update(OK), [rig.update(OK, kind="OTHER")])
 
     assert [type(each) for each in told] == [StoreBusyError, StoreBusyError]
-    assert coalescer.update(rig.update(OK)).verdict is Verdict.APPLIED
+    assert coalescer.update(rig.update(OK)).verdict is UpdateVerdict.APPLIED
 
 
 def test_update__many_threads__every_one_is_answered_and_versions_have_no_gaps(make_rig: MakeRig) -> None:
     rig = make_rig()
     coalescer = Coalescer(rig.signals)
-    applied: list[Result] = []
+    applied: list[UpdateResult] = []
 
     def engine(number: int) -> None:
         kind = f"KIND_{number % 4}"
@@ -181,7 +179,7 @@ def test_update__many_threads__every_one_is_answered_and_versions_have_no_gaps(m
 
 def test_submit__behind_one_that_waits__is_taken_over_with_the_others_and_told(rig: Rig, held: Held) -> None:
     coalescer = Coalescer(held)
-    told: list[Result | BaseException | None] = []
+    told: list[UpdateResult | BaseException | None] = []
     held.gate.clear()
     held.entered.clear()
     leader = threading.Thread(target=coalescer.update, args=(rig.update(OK),))
@@ -195,7 +193,11 @@ def test_submit__behind_one_that_waits__is_taken_over_with_the_others_and_told(r
     _until(lambda: len(told) == 3)
 
     assert held.batches == [1, 3]
-    assert [each.signal.signal_type for each in told if isinstance(each, Result) and each.signal] == ["A", "B", "C"]
+    assert [each.signal.signal_type for each in told if isinstance(each, UpdateResult) and each.signal] == [
+        "A",
+        "B",
+        "C",
+    ]
     # The next to come finds nobody at work, in either way.
     assert coalescer.update(rig.update(OK, kind="D")).is_success
     coalescer.submit(rig.update(OK, kind="E"), lambda result, error: told.append(error or result))
@@ -205,7 +207,7 @@ def test_submit__behind_one_that_waits__is_taken_over_with_the_others_and_told(r
 
 def test_submit__one_that_waits_behind_it__leads_in_its_turn(rig: Rig, held: Held) -> None:
     coalescer = Coalescer(held)
-    told: list[Result | None] = []
+    told: list[UpdateResult | None] = []
     held.gate.clear()
     held.entered.clear()
     coalescer.submit(rig.update(OK), lambda result, _error: told.append(result))
@@ -217,7 +219,7 @@ def test_submit__one_that_waits_behind_it__leads_in_its_turn(rig: Rig, held: Hel
     waiting.join(20)
     coalescer.close()
 
-    assert [each.verdict for each in told if each is not None] == [Verdict.APPLIED, Verdict.APPLIED]
+    assert [each.verdict for each in told if each is not None] == [UpdateVerdict.APPLIED, UpdateVerdict.APPLIED]
 
 
 def test_submit__bad_or_store_away_or_closed__is_raised_or_told(rig: Rig, held: Held) -> None:
@@ -238,7 +240,7 @@ def test_submit__bad_or_store_away_or_closed__is_raised_or_told(rig: Rig, held: 
 
 def test_close__a_value_is_in_line_behind_one_that_waits__returns_once_it_is_told(rig: Rig, held: Held) -> None:
     coalescer = Coalescer(held)
-    told: list[Result | None] = []
+    told: list[UpdateResult | None] = []
     held.gate.clear()
     held.entered.clear()
     leader = threading.Thread(target=coalescer.update, args=(rig.update(OK),))
@@ -296,7 +298,7 @@ def test_submit__group_that_is_to_wait__takes_all_that_come_meanwhile_and_closin
 
     coalescer = Coalescer(held)
     coalescer._pace = Patient()
-    told: list[Result | None] = []
+    told: list[UpdateResult | None] = []
     for place in range(5):
         coalescer.submit(rig.update(OK, kind=f"K{place}"), lambda result, _error: told.append(result))
     coalescer.close()

@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.durable.model.records import instant
+from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import SignalState, Tier
-from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate
-from headgate.health.signals.decisions import Standing, Verdict, decide
+from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate, UpdateVerdict
+from headgate.health.signals.decisions import decide
 from tests.health_rig import CRITICAL, OK, ORDERS, UNKNOWN, WARNING, value
 
 NOW_MS = 1_750_000_000_000
 MINUTE_MS = 60_000
-STANDING = Standing(Tier.TIER_1, "team-a")
+STANDING = DatasetProfile(Tier.TIER_1, "team-a")
 
 
 def update(state: SignalState, minute: int, version: int = ANY_VERSION, **more: Any) -> SignalUpdate:
@@ -29,7 +30,7 @@ def after(*updates: SignalUpdate) -> Signal:
     signal: Signal | None = None
     for number, each in enumerate(updates):
         decision = decide(signal, each, STANDING, NOW_MS + number)
-        assert decision.verdict is Verdict.APPLIED
+        assert decision.verdict is UpdateVerdict.APPLIED
         signal = decision.signal
     assert signal is not None
     return signal
@@ -43,9 +44,9 @@ class Fold:
         self.versions: list[int] = []
         self.transitions: list[tuple[SignalState | None, SignalState]] = []
 
-    def take(self, given: SignalUpdate) -> Verdict:
+    def take(self, given: SignalUpdate) -> UpdateVerdict:
         decision = decide(self.signal, given, STANDING, NOW_MS)
-        if decision.verdict is Verdict.APPLIED:
+        if decision.verdict is UpdateVerdict.APPLIED:
             assert decision.signal is not None
             before = None if self.signal is None else self.signal.state
             assert decision.is_transition == (before is not decision.signal.state)
@@ -106,7 +107,7 @@ def test_decide__each_update_sent_twice_in_a_row__is_one_version(updates: list[S
         first = once.take(each)
         assert twice.take(each) is first
         again = twice.take(each)
-        assert again is (Verdict.STALE_WINDOW if first is Verdict.STALE_WINDOW else Verdict.DUPLICATE)
+        assert again is (UpdateVerdict.STALE_WINDOW if first is UpdateVerdict.STALE_WINDOW else UpdateVerdict.DUPLICATE)
     assert once.versions == twice.versions
     assert once.signal == twice.signal
 
@@ -122,31 +123,37 @@ def test_decide__transitions__form_one_chain(updates: list[SignalUpdate]) -> Non
         assert then[0] is before[1]
 
 
-@pytest.mark.parametrize(("expected", "verdict"), [
-    (0, Verdict.APPLIED), (ANY_VERSION, Verdict.APPLIED), (1, Verdict.VERSION_CONFLICT), (7, Verdict.VERSION_CONFLICT),
-])  # fmt: skip
-def test_decide__no_signal_yet__takes_zero_and_any(expected: int, verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("expected", "verdict"),
+    [
+        (0, UpdateVerdict.APPLIED),
+        (ANY_VERSION, UpdateVerdict.APPLIED),
+        (1, UpdateVerdict.VERSION_CONFLICT),
+        (7, UpdateVerdict.VERSION_CONFLICT),
+    ],
+)
+def test_decide__no_signal_yet__takes_zero_and_any(expected: int, verdict: UpdateVerdict) -> None:
     decision = decide(None, update(OK, 0, expected), STANDING, NOW_MS)
     assert decision.verdict is verdict
-    assert (decision.signal is None) == (verdict is Verdict.VERSION_CONFLICT)
+    assert (decision.signal is None) == (verdict is UpdateVerdict.VERSION_CONFLICT)
 
 
 @pytest.mark.parametrize(("expected", "verdict"), [
-    (0, Verdict.VERSION_CONFLICT), (1, Verdict.VERSION_CONFLICT), (3, Verdict.VERSION_CONFLICT),
-    (2, Verdict.APPLIED), (ANY_VERSION, Verdict.APPLIED),
+    (0, UpdateVerdict.VERSION_CONFLICT), (1, UpdateVerdict.VERSION_CONFLICT), (3, UpdateVerdict.VERSION_CONFLICT),
+    (2, UpdateVerdict.APPLIED), (ANY_VERSION, UpdateVerdict.APPLIED),
 ])  # fmt: skip
-def test_decide__signal_at_version_two__takes_two_and_any(expected: int, verdict: Verdict) -> None:
+def test_decide__signal_at_version_two__takes_two_and_any(expected: int, verdict: UpdateVerdict) -> None:
     current = after(update(OK, 0), update(OK, 5))
     decision = decide(current, update(OK, 10, expected), STANDING, NOW_MS)
     assert decision.verdict is verdict
-    if verdict is Verdict.VERSION_CONFLICT:
+    if verdict is UpdateVerdict.VERSION_CONFLICT:
         assert decision.signal == current, "a conflict shows what is there"
 
 
 @pytest.mark.parametrize("expected", [0, 1, 2, 3, ANY_VERSION])
 def test_decide__an_older_window__never_overwrites_whatever_version_was_read(expected: int) -> None:
     current = after(update(OK, 0), update(CRITICAL, 10))
-    assert decide(current, update(OK, 5, expected), STANDING, NOW_MS).verdict is Verdict.STALE_WINDOW
+    assert decide(current, update(OK, 5, expected), STANDING, NOW_MS).verdict is UpdateVerdict.STALE_WINDOW
 
 
 @pytest.mark.parametrize("expected", [0, 1, 2, 99, ANY_VERSION])
@@ -154,14 +161,14 @@ def test_decide__the_same_again_with_any_version__is_a_duplicate(expected: int) 
     """The answer to the first may have been lost, so that the version the caller knows is the one before."""
     current = after(update(OK, 0), update(CRITICAL, 10))
     decision = decide(current, update(CRITICAL, 10, expected), STANDING, NOW_MS)
-    assert decision.verdict is Verdict.DUPLICATE
+    assert decision.verdict is UpdateVerdict.DUPLICATE
     assert decision.signal == current
 
 
 def test_decide__the_same_window_put_right__is_taken_by_version() -> None:
     current = after(update(OK, 0))
-    assert decide(current, update(WARNING, 0, 1), STANDING, NOW_MS).verdict is Verdict.APPLIED
-    assert decide(current, update(WARNING, 0, 2), STANDING, NOW_MS).verdict is Verdict.VERSION_CONFLICT
+    assert decide(current, update(WARNING, 0, 1), STANDING, NOW_MS).verdict is UpdateVerdict.APPLIED
+    assert decide(current, update(WARNING, 0, 2), STANDING, NOW_MS).verdict is UpdateVerdict.VERSION_CONFLICT
 
 
 def test_decide__a_refresh__keeps_when_and_from_what_it_changed() -> None:
@@ -200,7 +207,7 @@ def test_decide__an_incident__stays_linked_over_refreshes() -> None:
 
 def test_decide__the_dataset_moved_to_another_tier_and_team__the_signal_carries_it() -> None:
     current = after(update(OK, 0))
-    decision = decide(current, update(OK, 5), Standing(Tier.TIER_3, "team-b"), NOW_MS)
+    decision = decide(current, update(OK, 5), DatasetProfile(Tier.TIER_3, "team-b"), NOW_MS)
     assert decision.signal is not None
     assert (decision.signal.tier, decision.signal.owner_team) == (Tier.TIER_3, "team-b")
 

@@ -12,11 +12,10 @@ from msgspec.structs import replace
 from headgate.durable.bus.subscriptions import Subscription
 from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError, StoreBusyError, UserError
+from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import SignalState, Tier
 from headgate.health.model.incidents import Changes
-from headgate.health.model.signals import Signal, SignalUpdate
-from headgate.health.signals.decisions import Standing, Verdict
-from headgate.health.signals.results import Result
+from headgate.health.model.signals import Signal, SignalUpdate, UpdateResult, UpdateVerdict
 from headgate.health.signals.rows import HISTORY_SECONDS
 from headgate.health.signals.writer import BATCH_MAX
 from headgate.store.catalogue.tables import BREACH_SHARDS, SIGNAL_STATE
@@ -86,7 +85,7 @@ def test_update__conflict__returns_what_is_there(rig: Rig) -> None:
     first = rig.say(OK, version=0)
     rig.pass_minutes(1)
     conflict = rig.say(CRITICAL, version=0)
-    assert conflict.verdict is Verdict.VERSION_CONFLICT
+    assert conflict.verdict is UpdateVerdict.VERSION_CONFLICT
     assert not conflict.is_success
     assert conflict.signal == first.signal
     assert "version" in conflict.message
@@ -95,7 +94,7 @@ def test_update__conflict__returns_what_is_there(rig: Rig) -> None:
 
 def test_update__version_of_a_signal_that_is_not_there__is_a_conflict_without_one(rig: Rig) -> None:
     conflict = rig.say(OK, version=3)
-    assert (conflict.verdict, conflict.signal) == (Verdict.VERSION_CONFLICT, None)
+    assert (conflict.verdict, conflict.signal) == (UpdateVerdict.VERSION_CONFLICT, None)
 
 
 def test_update__late_window__is_in_the_history_alone(rig: Rig) -> None:
@@ -103,7 +102,7 @@ def test_update__late_window__is_in_the_history_alone(rig: Rig) -> None:
     rig.pass_minutes(10)
     current = rig.say(OK)
     late = rig.say(CRITICAL, ago_ms=300_000)
-    assert late.verdict is Verdict.STALE_WINDOW
+    assert late.verdict is UpdateVerdict.STALE_WINDOW
     assert late.signal == current.signal
     assert rig.signal().version == 2
     assert [each for each in history(rig) if each[2]] == [(CRITICAL, 0, True)]
@@ -116,7 +115,7 @@ def test_update__late_window_again_and_again__is_noted_once(rig: Rig) -> None:
     rig.pass_minutes(10)
     rig.say(OK)
     for _ in range(3):
-        assert rig.say(WARNING, ago_ms=300_000).verdict is Verdict.STALE_WINDOW
+        assert rig.say(WARNING, ago_ms=300_000).verdict is UpdateVerdict.STALE_WINDOW
     assert len([each for each in history(rig) if each[2]]) == 1
 
 
@@ -132,7 +131,7 @@ def test_update__replay_of_a_window_that_counted__is_not_noted_as_late(rig: Rig)
 def test_update__same_twice__is_one_version_one_history_row_and_one_event(rig: Rig) -> None:
     update = rig.update(CRITICAL)
     first, second = rig.signals.update(update), rig.signals.update(update)
-    assert (first.verdict, second.verdict) == (Verdict.APPLIED, Verdict.DUPLICATE)
+    assert (first.verdict, second.verdict) == (UpdateVerdict.APPLIED, UpdateVerdict.DUPLICATE)
     assert second.is_success
     assert second.signal is not None
     assert second.signal.version == 1
@@ -146,14 +145,14 @@ def test_update__answer_lost_and_sent_again__is_one_version(make_rig: MakeRig) -
     with pytest.raises(Exception, match="simulated"):
         process.signals.update(update)
     again = process.signals.update(update)
-    assert again.verdict is Verdict.DUPLICATE
+    assert again.verdict is UpdateVerdict.DUPLICATE
     assert rig.signal().version == 1
     check_invariants(rig, [ORDERS])
 
 
 def test_update__unregistered_dataset__is_told_so_and_nothing_is_kept(rig: Rig) -> None:
     result = rig.say(OK, urn="urn:dp:unregistered:x")
-    assert result.verdict is Verdict.DATASET_NOT_FOUND
+    assert result.verdict is UpdateVerdict.DATASET_NOT_FOUND
     assert rig.rows("urn:dp:unregistered:x") == []
 
 
@@ -164,7 +163,7 @@ def test_update__another_was_faster__is_decided_anew(make_rig: MakeRig) -> None:
     process = Rig(interrupted(rig.store, "transact_many", lambda: rig.say(WARNING)), rig.clock, rig.keyring, rig.folder)
     rig.pass_minutes(1)
     result = process.say(CRITICAL)
-    assert result.verdict is Verdict.APPLIED
+    assert result.verdict is UpdateVerdict.APPLIED
     assert rig.signal().version == 3
     assert rig.signal().previous_state is WARNING
     assert [state for state, _, _ in history(rig)] == [OK, WARNING, CRITICAL]
@@ -175,7 +174,7 @@ def test_update__another_with_a_later_window_was_faster__loses_to_it(make_rig: M
     rig.say(OK, ago_ms=600_000)
     process = Rig(interrupted(rig.store, "transact_many", lambda: rig.say(OK)), rig.clock, rig.keyring, rig.folder)
     result = process.say(CRITICAL, ago_ms=300_000)
-    assert result.verdict is Verdict.STALE_WINDOW
+    assert result.verdict is UpdateVerdict.STALE_WINDOW
     assert rig.signal().state is OK
     assert rig.all_incidents() == []
 
@@ -188,7 +187,7 @@ def test_update__expected_version_and_another_was_faster__is_a_conflict(make_rig
         interrupted(rig.store, "transact_many", lambda: rig.say(WARNING, ago_ms=1)), rig.clock, rig.keyring, rig.folder
     )
     result = process.say(CRITICAL, version=1)
-    assert result.verdict is Verdict.VERSION_CONFLICT
+    assert result.verdict is UpdateVerdict.VERSION_CONFLICT
     assert result.signal is not None
     assert (result.signal.state, result.signal.version) == (WARNING, 2)
 
@@ -252,8 +251,8 @@ def test_update__signature_changes__the_incident_it_left_ends_in_time(rig: Rig) 
     rig.later(CRITICAL, signature="B:y")
     assert rig.incident_of().incident_id != first.incident_id
     rig.pass_minutes(40)
-    rig.upkeep.sweep()
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
+    rig.incident_timers.sweep()
     assert not rig.incidents.get(first.incident_id).is_open, "nothing holds it, and nobody would ever end it"
     assert rig.incident_of().is_open
     check_invariants(rig, [ORDERS])
@@ -344,14 +343,14 @@ def test_update_many__each_has_its_own_result_in_order(rig: Rig) -> None:
         rig.update(CRITICAL, kind="WORSE"),
     ])  # fmt: skip
     assert [each.verdict for each in results] == [
-        Verdict.APPLIED,
-        Verdict.VERSION_CONFLICT,
-        Verdict.STALE_WINDOW,
-        Verdict.DUPLICATE,
-        Verdict.DATASET_NOT_FOUND,
-        Verdict.INVALID,
-        Verdict.REPEATED_KEY,
-        Verdict.APPLIED,
+        UpdateVerdict.APPLIED,
+        UpdateVerdict.VERSION_CONFLICT,
+        UpdateVerdict.STALE_WINDOW,
+        UpdateVerdict.DUPLICATE,
+        UpdateVerdict.DATASET_NOT_FOUND,
+        UpdateVerdict.INVALID,
+        UpdateVerdict.REPEATED_KEY,
+        UpdateVerdict.APPLIED,
     ]
     assert all(each.message for each in results if not each.is_success)
     check_invariants(rig, [ORDERS])
@@ -359,14 +358,14 @@ def test_update_many__each_has_its_own_result_in_order(rig: Rig) -> None:
 
 def test_update_many__same_signal_by_two_names__is_a_repeated_key(rig: Rig) -> None:
     results = rig.signals.update_many([rig.update(OK, kind="FRESHNESS"), rig.update(WARNING, kind="FRESHNESS_BREACH")])
-    assert [each.verdict for each in results] == [Verdict.APPLIED, Verdict.REPEATED_KEY]
+    assert [each.verdict for each in results] == [UpdateVerdict.APPLIED, UpdateVerdict.REPEATED_KEY]
 
 
 def test_update_many__five_hundred__are_taken_and_one_more_is_not(rig: Rig) -> None:
     updates = [rig.update(OK, urn=f"urn:dp:b:d{n}") for n in range(BATCH_MAX)]
     assert BATCH_MAX == 500
     results = rig.signals.update_many(updates)
-    assert Counter(each.verdict for each in results) == {Verdict.APPLIED: 500}
+    assert Counter(each.verdict for each in results) == {UpdateVerdict.APPLIED: 500}
     with pytest.raises(InvalidPayloadError, match="500"):
         rig.signals.update_many([*updates, rig.update(OK)])
 
@@ -377,7 +376,7 @@ def test_update_many__nothing__is_nothing(rig: Rig) -> None:
 
 def test_update_many__thirty_signals_of_one_trouble__share_one_incident(rig: Rig) -> None:
     results = rig.signals.update_many([rig.update(CRITICAL, kind=f"S{n}") for n in range(30)])
-    assert Counter(each.verdict for each in results) == {Verdict.APPLIED: 30}
+    assert Counter(each.verdict for each in results) == {UpdateVerdict.APPLIED: 30}
     assert len(rig.all_incidents()) == 1
     assert len(rig.incident_of("S0").signal_types) == 30
     check_invariants(rig, [ORDERS])
@@ -386,7 +385,7 @@ def test_update_many__thirty_signals_of_one_trouble__share_one_incident(rig: Rig
 def test_update_many__all_datasets_fail_at_once__each_has_its_incident(rig: Rig) -> None:
     updates = [rig.update(CRITICAL, urn=f"urn:dp:b:d{n}", kind=kind) for n in range(50) for kind in ("A", "B")]
     results = rig.signals.update_many(updates)
-    assert Counter(each.verdict for each in results) == {Verdict.APPLIED: 100}
+    assert Counter(each.verdict for each in results) == {UpdateVerdict.APPLIED: 100}
     assert len(rig.all_incidents()) == 50
     check_invariants(rig, [f"urn:dp:b:d{n}" for n in range(50)])
 
@@ -400,7 +399,7 @@ def test_update_many__late_ones_cannot_be_noted__the_others_have_their_results(m
     seen: list[Signal] = []
     process.signals.told = seen.extend
     results = process.signals.update_many([rig.update(OK, kind="LATE", ago_ms=600_000), rig.update(CRITICAL, kind="M")])
-    assert results[1].verdict is Verdict.APPLIED
+    assert results[1].verdict is UpdateVerdict.APPLIED
     assert not results[0].is_success
     assert [each.signal_type for each in seen] == ["M"]
 
@@ -413,12 +412,12 @@ def test_update_many__a_number_that_cannot_be_stored__is_the_result_of_that_one(
     odd = replace(odd, value=replace(odd.value, **bad))
     results = rig.signals.update_many([rig.update(OK, kind="A"), odd, rig.update(OK, kind="B")])
     assert [each.is_success for each in results][::2] == [True, True]
-    assert results[1].verdict in (Verdict.INVALID, Verdict.APPLIED)
+    assert results[1].verdict in (UpdateVerdict.INVALID, UpdateVerdict.APPLIED)
 
 
 def test_update_many__told_and_counted__once_for_each(rig: Rig) -> None:
     told: list[Signal] = []
-    counted: list[tuple[SignalUpdate, Result]] = []
+    counted: list[tuple[SignalUpdate, UpdateResult]] = []
     rig.signals.told = told.extend
     rig.signals.counted = counted.extend
     rig.signals.update_many([rig.update(OK, kind="A"), rig.update(OK, kind="B"), rig.update(OK, urn="bad")])
@@ -431,7 +430,7 @@ def test_update_many__told_and_counted__once_for_each(rig: Rig) -> None:
 
 def test_breaches__of_states_and_tiers__newest_first_and_paged(make_rig: MakeRig) -> None:
     tiers = list(Tier)
-    rig = make_rig(standings={f"urn:dp:b:d{n}": Standing(tiers[n % 3], "t") for n in range(30)})
+    rig = make_rig(profiles={f"urn:dp:b:d{n}": DatasetProfile(tiers[n % 3], "t") for n in range(30)})
     states = [OK, WARNING, CRITICAL, UNKNOWN]
     said: list[tuple[str, SignalState, Tier]] = []
     for n in range(30):
@@ -522,7 +521,7 @@ def test_expired__not_yet_deleted__is_as_if_it_never_was(rig: Rig) -> None:
     rig.say(OK, version=0)
     rig.clock.advance(31 * 86_400)
     again = rig.say(OK, version=0)
-    assert again.verdict is Verdict.APPLIED
+    assert again.verdict is UpdateVerdict.APPLIED
     assert again.signal is not None
     assert (again.signal.version, again.signal.previous_state) == (1, None)
 
@@ -592,14 +591,14 @@ def test_of_datasets__several__in_their_order(rig: Rig) -> None:
 
 
 def test_race__many_writers_of_one_signal__no_update_is_lost(rig: Rig) -> None:
-    said: list[Result] = []
+    said: list[UpdateResult] = []
     problems: list[BaseException] = []
 
     def write(writer: int) -> None:
         try:
             for number in range(5):
                 update = replace(rig.update(OK), value=value(OK, rig.now_ms - 60_000 + number * 100 + writer))
-                while (result := rig.signals.update(update)).verdict is Verdict.UNAVAILABLE:
+                while (result := rig.signals.update(update)).verdict is UpdateVerdict.UNAVAILABLE:
                     pass
                 said.append(result)
         except BaseException as exc:
@@ -612,7 +611,7 @@ def test_race__many_writers_of_one_signal__no_update_is_lost(rig: Rig) -> None:
         thread.join(30)
     assert problems == []
     applied = sorted(
-        each.signal.version for each in said if each.verdict is Verdict.APPLIED and each.signal is not None
+        each.signal.version for each in said if each.verdict is UpdateVerdict.APPLIED and each.signal is not None
     )
     assert applied == list(range(1, len(applied) + 1))
     assert rig.signal().version == len(applied)

@@ -11,7 +11,7 @@ from headgate.auth.roles import Permission
 from headgate.auth.rules import Reach, Rule
 from headgate.durable.model.duration import seconds
 from headgate.errors import InvalidPayloadError
-from headgate.health.gate.decisions import AGE_SECONDS_MAX, OnUnknown, Override, Question, Verb
+from headgate.health.gate.decisions import AGE_SECONDS_MAX, GateQuestion, OnUnknown, Override, Verb
 from headgate.health.gate.gate import DATASETS_MAX, GateAnswer
 from headgate.health.service import HealthService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
@@ -103,7 +103,7 @@ class _Gate:
 
     def check(self, call: Call[GateBody, NoQuery]) -> Answer:
         body = call.body
-        question = Question(
+        question = GateQuestion(
             principal=body.principal or call.principal.name,
             verb=body.verb,
             on_unknown=body.on_unknown,

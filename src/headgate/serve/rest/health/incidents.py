@@ -19,8 +19,8 @@ from headgate.durable.model.duration import seconds
 from headgate.errors import InvalidPayloadError
 from headgate.health.evidence.rows import Evidence
 from headgate.health.incident_context import IncidentContext, Missing, TimelineEntry
-from headgate.health.incidents.escalation import Escalation
 from headgate.health.incidents.listing import IncidentFilter, Recovery
+from headgate.health.incidents.timers import Escalation
 from headgate.health.lineage.blast_radius import BlastRadius as Reached
 from headgate.health.lineage.rows import LineageEntry
 from headgate.health.model import enums as vocabulary
@@ -28,7 +28,7 @@ from headgate.health.model import timestamps as moments
 from headgate.health.model import urns
 from headgate.health.model.datasets import Dataset
 from headgate.health.model.enums import SignalState
-from headgate.health.model.incidents import BlastRadius, Changes, Incident, Trouble
+from headgate.health.model.incidents import BlastRadius, Changes, Incident, IncidentReport
 from headgate.health.service import HealthService
 from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation
 from headgate.serve.http.preconditions import etag, matching
@@ -359,7 +359,7 @@ class _Incidents:
         return Answer(self._health.incident_listing.recovery(self._wanted(call)))
 
     def escalations(self, _call: Call[None, NoQuery]) -> Answer:
-        return Answer(Escalations(self._health.upkeep.due_escalations()))
+        return Answer(Escalations(self._health.incident_timers.due_escalations()))
 
     def _wanted(self, call: Call[None, IncidentQuery]) -> IncidentFilter:
         wanted = call.query.wanted()
@@ -374,9 +374,9 @@ class _Incidents:
         return incident
 
 
-def _trouble(body: NewIncident, dataset_urn: str) -> Trouble:
+def _trouble(body: NewIncident, dataset_urn: str) -> IncidentReport:
     types = [*([body.signal_type] if body.signal_type else []), *body.signal_types]
-    return Trouble(
+    return IncidentReport(
         dataset_urn=dataset_urn,
         signal_types=tuple(dict.fromkeys(vocabulary.signal_type(each) for each in types)),
         failure_signatures=tuple(body.failure_signatures),

@@ -22,12 +22,10 @@ from headgate.errors import (
 from headgate.health.model import enums as vocabulary
 from headgate.health.model import timestamps as moments
 from headgate.health.model.enums import SignalState
-from headgate.health.model.signals import ANY_VERSION, SignalUpdate, Snapshot
+from headgate.health.model.signals import ANY_VERSION, SignalUpdate, Snapshot, UpdateResult, UpdateVerdict
 from headgate.health.model.volume_counts import DAYS, DAYS_MAX
 from headgate.health.resets import Reset
 from headgate.health.service import HealthService
-from headgate.health.signals.decisions import Verdict
-from headgate.health.signals.results import Result
 from headgate.health.signals.volumes import VolumeHistory
 from headgate.health.signals.writer import BATCH_MAX
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
@@ -246,11 +244,11 @@ class _Signals:
         for version in wanted:
             update = body.update(urn, signal_type)
             result = self._health.update_signal(replace(update, expected_version=version))
-            if result.verdict is not Verdict.VERSION_CONFLICT:
+            if result.verdict is not UpdateVerdict.VERSION_CONFLICT:
                 break
-        if result.verdict is Verdict.DATASET_NOT_FOUND:
+        if result.verdict is UpdateVerdict.DATASET_NOT_FOUND:
             raise DatasetNotFoundError(result.message)
-        if result.verdict is Verdict.UNAVAILABLE:
+        if result.verdict is UpdateVerdict.UNAVAILABLE:
             raise StoreBusyError(result.message)
         if not result.is_success:
             return _conflict(result, is_precondition=versions is not None)
@@ -288,20 +286,20 @@ class _Signals:
         return Answer(self._health.volumes.history(call.path["dataset_urn"], call.query.days))
 
 
-def _result(result: Result) -> SignalResult:
+def _result(result: UpdateResult) -> SignalResult:
     return SignalResult(
         success=result.is_success,
         new_version=result.signal.version if result.is_success and result.signal is not None else None,
-        duplicate=result.verdict is Verdict.DUPLICATE,
+        duplicate=result.verdict is UpdateVerdict.DUPLICATE,
         error_code=None if result.is_success else result.verdict.value,
         error_message=result.message or None,
         current=None if result.signal is None else signal_view(result.signal),
     )
 
 
-def _conflict(result: Result, *, is_precondition: bool) -> Response[bytes]:
+def _conflict(result: UpdateResult, *, is_precondition: bool) -> Response[bytes]:
     """Return the problem of a value that was not taken over, with the signal as it stands."""
-    failed = result.verdict is Verdict.VERSION_CONFLICT and is_precondition
+    failed = result.verdict is UpdateVerdict.VERSION_CONFLICT and is_precondition
     current = result.signal
     problem = Problem.of(
         412 if failed else 409,
@@ -318,7 +316,7 @@ def _refused(message: str) -> SignalResult:
         success=False,
         new_version=None,
         duplicate=False,
-        error_code=Verdict.INVALID.value,
+        error_code=UpdateVerdict.INVALID.value,
         error_message=message,
         current=None,
     )

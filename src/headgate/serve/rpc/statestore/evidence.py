@@ -16,7 +16,7 @@ from headgate.health.evidence.sampling import Admission
 from headgate.health.evidence.writes import Decision, Put
 from headgate.health.model.enums import confidence
 from headgate.health.model.urns import is_dataset_urn
-from headgate.health.registry.name_cache import RegisteredNames
+from headgate.health.registry.name_cache import NameCache
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.rpc.statestore.messages import moment_of, set_moment
 
@@ -97,7 +97,7 @@ def _fill_put(message: pb.PutEvidenceResponse, put: Put) -> None:
 class EvidencePort:
     """Takes and gives evidence as messages."""
 
-    def __init__(self, cache: EvidenceCache, names: RegisteredNames) -> None:
+    def __init__(self, cache: EvidenceCache, names: NameCache) -> None:
         self._cache = cache
         self._names = names
         # One batch at a time is looked at: Python works on one anyway, and several that want it at once would each

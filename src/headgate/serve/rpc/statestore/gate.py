@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from headgate.auth.roles import Permission
 from headgate.auth.rules import found
 from headgate.errors import InvalidPayloadError
-from headgate.health.gate.decisions import AGE_SECONDS_LONGEST, AGE_SECONDS_MAX, OnUnknown, Question, Verb
+from headgate.health.gate.decisions import AGE_SECONDS_LONGEST, AGE_SECONDS_MAX, GateQuestion, OnUnknown, Verb
 from headgate.health.gate.gate import DATASETS_MAX, GateAnswer
 from headgate.health.service import HealthService
 from headgate.serve.rest.health.dataset_names import NamedDatasets
@@ -42,7 +42,7 @@ class GateMethods:
         age = request.age_seconds_max or AGE_SECONDS_MAX
         if not 0 < age <= AGE_SECONDS_LONGEST:
             raise InvalidPayloadError(f"age_seconds_max {age}: it is 1 to {AGE_SECONDS_LONGEST}, or 0 for a day")
-        question = Question(
+        question = GateQuestion(
             principal=request.principal or call.principal.name,
             verb=_word(request.verb, Verb.READ, "verb"),
             on_unknown=_word(request.on_unknown, OnUnknown.WARN, "on_unknown"),

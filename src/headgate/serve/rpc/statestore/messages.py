@@ -9,10 +9,9 @@ from headgate.errors import InvalidPayloadError
 from headgate.health.incidents.listing import IncidentFilter
 from headgate.health.model import enums as vocabulary
 from headgate.health.model import urns
-from headgate.health.model.incidents import BlastRadius, Changes, Incident, Notification, Resolution, Trouble
-from headgate.health.model.signals import Metrics, Producer, Signal, SignalUpdate, SignalValue
+from headgate.health.model.incidents import BlastRadius, Changes, Incident, IncidentReport, Notification, Resolution
+from headgate.health.model.signals import Metrics, Producer, Signal, SignalUpdate, SignalValue, UpdateResult
 from headgate.health.model.timestamps import instant, milliseconds
-from headgate.health.signals.results import Result
 from headgate.serve.rpc.statestore import proto as pb
 
 # The last second of the year 8999: what the store sorts by has four digits for a year.
@@ -119,7 +118,7 @@ def _value_of(message: pb.SignalStateValue) -> SignalValue:
     )
 
 
-def result_message(result: Result) -> pb.UpdateSignalStateResponse:
+def result_message(result: UpdateResult) -> pb.UpdateSignalStateResponse:
     """Return what was made of an update."""
     signal = result.signal
     version = 0 if signal is None else signal.version
@@ -220,10 +219,10 @@ def _fill_parts(message: pb.Incident, incident: Incident) -> None:
         message.resolution.reason = ended.reason
 
 
-def trouble_of(message: pb.CreateIncidentRequest) -> Trouble:
+def trouble_of(message: pb.CreateIncidentRequest) -> IncidentReport:
     """Return what an incident is wanted for. Raises `InvalidIdError` or `InvalidPayloadError`."""
     severity = vocabulary.severity(message.severity) if message.severity else None
-    return Trouble(
+    return IncidentReport(
         dataset_urn=urns.dataset_urn(message.dataset_urn),
         signal_types=(vocabulary.signal_type(message.signal_type),),
         failure_signatures=tuple(message.failure_signatures),

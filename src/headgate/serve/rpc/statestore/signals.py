@@ -15,10 +15,8 @@ from headgate.errors import InvalidPayloadError, NotFoundError, StoreBusyError, 
 from headgate.health.incidents.listing import PAGE_MAX
 from headgate.health.model import enums as vocabulary
 from headgate.health.model.incidents import Changes, Incident
-from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate
+from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate, UpdateResult, UpdateVerdict
 from headgate.health.service import HealthService
-from headgate.health.signals.decisions import Verdict
-from headgate.health.signals.results import Result
 from headgate.health.signals.writer import BATCH_MAX
 from headgate.serve.rest.health.dataset_names import NamedDatasets
 from headgate.serve.rpc.methods import Declarations, RpcCall
@@ -72,7 +70,7 @@ class SignalMethods:
         with self._health.updating_signal(update) as noted:
             # Many wait for one commit, and none of them needs a thread for that.
             result = noted(await self._pool.told(partial(self._health.coalescer.submit, update)))
-        if result.verdict is Verdict.UNAVAILABLE:
+        if result.verdict is UpdateVerdict.UNAVAILABLE:
             # As a status, which clients know to repeat by themselves.
             raise StoreBusyError(result.message)
         return result_message(result)
@@ -83,14 +81,14 @@ class SignalMethods:
         self._written.require((each.dataset_urn for each in request.updates), call.principal)
         if len(request.updates) > BATCH_MAX:
             raise InvalidPayloadError(f"updates: {len(request.updates)} at once; send at most {BATCH_MAX}")
-        results: list[Result | None] = []
+        results: list[UpdateResult | None] = []
         sound: list[SignalUpdate] = []
         for each in request.updates:
             try:
                 sound.append(update_of(each))
                 results.append(None)
             except UserError as exc:
-                results.append(Result(Verdict.INVALID, message=exc.message))
+                results.append(UpdateResult(UpdateVerdict.INVALID, message=exc.message))
         answers = iter(self._signals.update_many(sound))
         messages = [result_message(next(answers) if result is None else result) for result in results]
         succeeded = sum(message.success for message in messages)

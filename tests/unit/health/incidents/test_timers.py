@@ -11,9 +11,9 @@ import pytest
 
 from headgate.durable.model.records import instant
 from headgate.errors import StoreBusyError
-from headgate.health.incidents.rows import Due
+from headgate.health.incidents.rows import TimerKind
 from headgate.health.model.enums import IncidentStatus, SignalState
-from headgate.health.model.events import IncidentNews
+from headgate.health.model.events import IncidentEventType
 from headgate.health.model.incidents import Changes
 from headgate.store.port import Store
 from tests.health_faults import Refusing, failing
@@ -26,7 +26,7 @@ def opened(rig: Rig) -> str:
 
 def sweep_all(rig: Rig) -> None:
     for _ in range(3):
-        rig.upkeep.sweep()
+        rig.incident_timers.sweep()
 
 
 # Escalation.
@@ -36,26 +36,26 @@ def test_escalation__nobody_acknowledges__more_are_told_after_15_30_and_60_minut
     incident_id = opened(rig)
     levels: list[tuple[int, int]] = []
     for minute in range(0, 121):
-        rig.upkeep.sweep()
+        rig.incident_timers.sweep()
         level = rig.incidents.get(incident_id).escalation_level
         if not levels or levels[-1][1] != level:
             levels.append((minute, level))
         rig.pass_minutes(1)
     assert levels == [(0, 0), (15, 1), (30, 2), (60, 3)]
-    assert rig.due(Due.ESCALATION, incident_id) is None
+    assert rig.due(TimerKind.ESCALATION, incident_id) is None
     told = [each["escalation_level"] for each in rig.stored_events() if each["event_type"] == "INCIDENT_UPDATED"]
     assert told == [1, 2, 3]
 
 
 def test_escalation__is_due__is_listed_before_it_is_swept(rig: Rig) -> None:
     incident_id = opened(rig)
-    assert rig.upkeep.due_escalations() == []
+    assert rig.incident_timers.due_escalations() == []
     rig.pass_minutes(15)
-    (due,) = rig.upkeep.due_escalations()
+    (due,) = rig.incident_timers.due_escalations()
     assert (due.incident_id, due.level) == (incident_id, 1)
-    assert rig.upkeep.sweep() == 1
-    assert rig.upkeep.due_escalations() == []
-    assert rig.upkeep.sweep() == 0
+    assert rig.incident_timers.sweep() == 1
+    assert rig.incident_timers.due_escalations() == []
+    assert rig.incident_timers.sweep() == 0
 
 
 def test_escalation__many_are_due__those_that_waited_longest_come_first(rig: Rig) -> None:
@@ -63,19 +63,19 @@ def test_escalation__many_are_due__those_that_waited_longest_come_first(rig: Rig
         rig.clock.advance(1)
         rig.incidents.open(trouble(ORDERS, "A", failure_signatures=(f"S{number}",)), actor="a")
     rig.pass_minutes(20)
-    every = [each.due_at_ms for each in rig.upkeep.due_escalations(limit=100)]
+    every = [each.due_at_ms for each in rig.incident_timers.due_escalations(limit=100)]
     assert every == sorted(every)
     assert len(every) == 40
-    assert [each.due_at_ms for each in rig.upkeep.due_escalations(limit=5)] == every[:5]
+    assert [each.due_at_ms for each in rig.incident_timers.due_escalations(limit=5)] == every[:5]
 
 
 def test_escalation__more_are_due_than_one_sweep_takes__the_next_goes_on(rig: Rig) -> None:
     for number in range(25):
         rig.incidents.open(trouble(ORDERS, "A", failure_signatures=(f"S{number}",)), actor="a")
     rig.pass_minutes(15)
-    assert rig.upkeep.sweep(limit=10) == 10
-    assert rig.upkeep.sweep(limit=10) == 10
-    assert rig.upkeep.sweep(limit=10) == 5
+    assert rig.incident_timers.sweep(limit=10) == 10
+    assert rig.incident_timers.sweep(limit=10) == 10
+    assert rig.incident_timers.sweep(limit=10) == 5
     assert {each.escalation_level for each in rig.all_incidents()} == {1}
 
 
@@ -83,7 +83,7 @@ def test_escalation__more_are_due_than_one_sweep_takes__the_next_goes_on(rig: Ri
 def test_escalation__someone_is_at_it__nobody_more_is_told(rig: Rig, status: str) -> None:
     incident_id = opened(rig)
     rig.incidents.change(incident_id, Changes(status=status), actor="ana")
-    assert rig.due(Due.ESCALATION, incident_id) is None
+    assert rig.due(TimerKind.ESCALATION, incident_id) is None
     rig.pass_minutes(120)
     sweep_all(rig)
     assert rig.incidents.get(incident_id).escalation_level == 0
@@ -92,23 +92,23 @@ def test_escalation__someone_is_at_it__nobody_more_is_told(rig: Rig, status: str
 def test_escalation__handed_back__goes_on_where_it_was(rig: Rig) -> None:
     incident_id = opened(rig)
     rig.pass_minutes(15)
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
     rig.incidents.change(incident_id, Changes(status="ACKNOWLEDGED"), actor="ana")
     rig.incidents.change(incident_id, Changes(status="OPEN", reason="not mine"), actor="ana")
     rig.pass_minutes(60)
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
     assert rig.incidents.get(incident_id).escalation_level == 2
 
 
 def test_escalation__reopened__begins_anew(rig: Rig) -> None:
     incident_id = opened(rig)
     rig.pass_minutes(15)
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
     rig.incidents.change(incident_id, Changes(status="RESOLVED"), actor="ana")
     rig.incidents.change(incident_id, Changes(status="OPEN", reason="no"), actor="ana")
     assert rig.incidents.get(incident_id).escalation_level == 0
     rig.pass_minutes(15)
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
     assert rig.incidents.get(incident_id).escalation_level == 1
 
 
@@ -137,11 +137,11 @@ def test_snooze__another_signal_joins__stays_snoozed(rig: Rig) -> None:
 
 def test_escalation__is_told_to_who_listens(rig: Rig) -> None:
     opened(rig)
-    told: list[IncidentNews] = []
+    told: list[IncidentEventType] = []
     rig.incidents.told = lambda _incident, news: told.append(news)
     rig.pass_minutes(16)
-    rig.upkeep.sweep()
-    assert told == [IncidentNews.UPDATED]
+    rig.incident_timers.sweep()
+    assert told == [IncidentEventType.UPDATED]
 
 
 # The end.
@@ -303,7 +303,7 @@ def test_sweep__two_at_once__each_row_is_dealt_with_once(rig: Rig) -> None:
 
     def sweep() -> None:
         try:
-            rig.upkeep.sweep()
+            rig.incident_timers.sweep()
         except BaseException as exc:
             problems.append(exc)
 
@@ -330,7 +330,7 @@ def test_sweep__the_store_fails_once__the_next_one_does_what_is_left(rig: Rig, m
     process = Rig(store, rig.clock, rig.keyring, rig.folder)
     for _ in range(4):
         try:
-            process.upkeep.sweep()
+            process.incident_timers.sweep()
         except StoreBusyError:
             continue
     assert sorted(each.is_open for each in rig.all_incidents()) == [False, True]
@@ -348,7 +348,7 @@ def test_sweep__one_row_cannot_be_dealt_with__the_others_are(rig: Rig) -> None:
     process = Rig(cast("Store", store), rig.clock, rig.keyring, rig.folder)
     for _ in range(2):
         with contextlib.suppress(StoreBusyError):
-            process.upkeep.sweep()
+            process.incident_timers.sweep()
     assert [each.incident_id for each in rig.all_incidents() if each.is_open] == [store.poisoned]
 
 
@@ -365,7 +365,7 @@ def test_recovery__reopened_by_a_report_when_all_is_well__ends(rig: Rig) -> None
     rig.later(OK, kind="A")
     for _ in range(6):
         rig.pass_minutes(10)
-        rig.upkeep.sweep()
+        rig.incident_timers.sweep()
     assert not rig.incidents.get(incident_id).is_open
 
 
@@ -393,7 +393,7 @@ def test_recover__a_signal_that_fails_another_way_now__is_not_said_to_be_ok(rig:
     assert second.incident_id != first.incident_id
 
     rig.pass_minutes(6)
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
 
     ended = rig.incidents.get(first.incident_id)
     assert ended.status is IncidentStatus.RESOLVED
@@ -411,7 +411,7 @@ def test_recover__one_ok_and_one_that_fails_another_way__says_both(rig: Rig) -> 
     rig.later(OK, kind="SCHEMA")
 
     rig.pass_minutes(6)
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
 
     reason = rig.incidents.get(first.incident_id).steps[-1].reason
     assert reason == f"VOLUME fails another way now, OTHER:x: see {rig.incident_of('VOLUME').incident_id}; " + (
@@ -426,6 +426,6 @@ def test_recover__one_that_failed_another_way_and_is_ok_by_now__is_ok_again(rig:
     rig.later(OK, kind="VOLUME")
 
     rig.pass_minutes(6)
-    rig.upkeep.sweep()
+    rig.incident_timers.sweep()
 
     assert rig.incidents.get(first.incident_id).steps[-1].reason == "all its signals are OK again"

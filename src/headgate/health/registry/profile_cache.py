@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from headgate.clock import Clock
-from headgate.health.model.datasets import Dataset
-from headgate.health.registry.name_cache import Remembered
-from headgate.health.signals.decisions import Standing
+from headgate.health.model.datasets import Dataset, DatasetProfile
+from headgate.health.registry.name_cache import TtlCache
 
 
-class RegisteredStandings:
+class ProfileCache:
     """Standings of the datasets that are in use. Safe to use from many threads."""
 
     def __init__(
@@ -22,29 +21,29 @@ class RegisteredStandings:
     ) -> None:
         """Take `find_many`, which returns those that are in use, and `changes`, which grows when others change them."""
         self._find_many = find_many
-        self._remembered: Remembered[Standing | None] = Remembered(clock, changes)
+        self._remembered: TtlCache[DatasetProfile | None] = TtlCache(clock, changes)
         self.forget = self._remembered.forget
 
-    def of(self, dataset_urns: Sequence[str]) -> dict[str, Standing]:
-        """Return the standing of each dataset that is in use. Raises `TransientError`."""
+    def of(self, dataset_urns: Sequence[str]) -> dict[str, DatasetProfile]:
+        """Return the profile of each dataset that is in use. Raises `TransientError`."""
         at_hand = self._remembered.at_hand()
-        standings: dict[str, Standing | None] = {}
+        profiles: dict[str, DatasetProfile | None] = {}
         unknown: list[str] = []
         for urn in dict.fromkeys(dataset_urns):
             try:
-                standings[urn] = at_hand[urn]
+                profiles[urn] = at_hand[urn]
             except KeyError:
                 unknown.append(urn)
         if unknown:
             datasets = self._find_many(unknown)
-            found = {urn: _standing(urn, datasets.get(urn)) for urn in unknown}
+            found = {urn: _profile(urn, datasets.get(urn)) for urn in unknown}
             self._remembered.keep(at_hand, found)
-            standings |= found
-        return {urn: standing for urn, standing in standings.items() if standing is not None}
+            profiles |= found
+        return {urn: profile for urn, profile in profiles.items() if profile is not None}
 
 
-def _standing(asked: str, dataset: Dataset | None) -> Standing | None:
+def _profile(asked: str, dataset: Dataset | None) -> DatasetProfile | None:
     if dataset is None:
         return None
     name = dataset.dataset_urn
-    return Standing(dataset.tier, dataset.owner_team, None if name == asked else name)
+    return DatasetProfile(dataset.tier, dataset.owner_team, None if name == asked else name)

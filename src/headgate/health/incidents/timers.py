@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.errors import ConflictError, NotFoundError, TransientError
 from headgate.health.incidents import decisions as decisions
-from headgate.health.incidents.rows import Due, Plain, Sealer, due_key, due_partitions, due_put, incident_put
+from headgate.health.incidents.rows import Sealer, TimerKind, Unsealed, due_key, due_partitions, due_put, incident_put
 from headgate.health.incidents.service import SYSTEM, Incidents
 from headgate.health.incidents.writes import escalation_put
 from headgate.health.model.enums import IncidentStatus
-from headgate.health.model.events import Announce, IncidentNews, incident_news, nobody
+from headgate.health.model.events import EventWrites, IncidentEventType, incident_event, no_event_writes
 from headgate.health.model.incidents import Incident, Resolution
 from headgate.health.model.timestamps import instant
 from headgate.ids import IdMaker
@@ -46,7 +46,7 @@ class Unpin(Protocol):
     ) -> None: ...
 
 
-class Upkeep:
+class IncidentTimers:
     """Does what is due. Any number of processes may: each row is dealt with once."""
 
     def __init__(
@@ -57,21 +57,22 @@ class Upkeep:
         incidents: Incidents,
         *,
         sealer: Sealer | None = None,
-        announce: Announce = nobody,
+        announce: EventWrites = no_event_writes,
         unpin: Unpin | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
         self._incidents = incidents
-        self._sealer = sealer if sealer is not None else Plain()
+        self._sealer = sealer if sealer is not None else Unsealed()
         self._announce = announce
         self._unpin = unpin
 
     def due_escalations(self, *, limit: int = BATCH) -> list[Escalation]:
         """Return the incidents of which more people are to be told now, those that waited longest first."""
         return [
-            Escalation(row["incident_id"], row["level"], row["due_at_ms"]) for row in self._due(Due.ESCALATION, limit)
+            Escalation(row["incident_id"], row["level"], row["due_at_ms"])
+            for row in self._due(TimerKind.ESCALATION, limit)
         ]
 
     def sweep(self, *, limit: int = BATCH) -> int:
@@ -81,7 +82,7 @@ class Upkeep:
         """
         done = 0
         failed: TransientError | None = None
-        kinds = {Due.ESCALATION: self._escalate, Due.RECOVERY: self._recover, Due.PINS: self._let_go}
+        kinds = {TimerKind.ESCALATION: self._escalate, TimerKind.RECOVERY: self._recover, TimerKind.PINS: self._let_go}
         for kind, deal_with in kinds.items():
             for row in self._due(kind, limit):
                 try:
@@ -115,7 +116,7 @@ class Upkeep:
             version=incident.version + 1,
             updated_at=instant(now_ms),
         )
-        news = incident_news(after, IncidentNews.UPDATED, self._ids, reason=f"escalated to level {row['level']}")
+        news = incident_event(after, IncidentEventType.UPDATED, self._ids, reason=f"escalated to level {row['level']}")
         writes: list[Write] = [
             incident_put(after, self._sealer, replaces=incident.version),
             # The row as it was found: whoever else found it, or acknowledged meanwhile, is not overruled.
@@ -124,7 +125,7 @@ class Upkeep:
         ]
         if not self._tried(writes):
             return 0
-        self._incidents.told(after, IncidentNews.UPDATED)
+        self._incidents.told(after, IncidentEventType.UPDATED)
         return 1
 
     def _recover(self, row: Item) -> int:
@@ -134,16 +135,16 @@ class Upkeep:
             return self._drop(row)
         longer_ms = decisions.quiet_ms(incident) - decisions.QUIET_MS
         if longer_ms and not row.get("is_extended"):
-            later = due_put(Due.RECOVERY, incident.incident_id, row["due_at_ms"] + longer_ms, is_extended=True)
+            later = due_put(TimerKind.RECOVERY, incident.incident_id, row["due_at_ms"] + longer_ms, is_extended=True)
             return self._tried([_if_unchanged(later, row)])
-        if not self._incidents.is_well(incident):
+        if not self._incidents.all_signals_ok(incident):
             # The next signal to become well asks again.
             return self._drop(row)
 
         def decide(found: Incident, now_ms: int) -> Incident:
-            if not found.is_open or not self._incidents.is_well(found):
+            if not found.is_open or not self._incidents.all_signals_ok(found):
                 return found
-            reason = self._incidents.why_over(found)
+            reason = self._incidents.auto_resolve_reason(found)
             ended = decisions.moved(found, decisions.RESOLVED, SYSTEM, reason, now_ms)
             return replace(ended, resolution=Resolution(root_cause=reason, resolved_by=SYSTEM))
 

@@ -42,7 +42,7 @@ class Calls:
 
 
 def tiers(registry: Registry, *urns: str) -> dict[str, Tier]:
-    return {urn: standing.tier for urn, standing in registry.standings.of(urns).items()}
+    return {urn: profile.tier for urn, profile in registry.profiles.of(urns).items()}
 
 
 def test_of__names_in_any_form_and_state__the_same_as_each_found_by_itself(rig: Rig) -> None:
@@ -61,7 +61,7 @@ def test_of__names_in_any_form_and_state__the_same_as_each_found_by_itself(rig: 
         for version in ("", ":v1", ":v2", ":v7")
     ]
 
-    found = rig.process().standings.of(asked)
+    found = rig.process().profiles.of(asked)
 
     by_itself = {urn: dataset for urn in asked if (dataset := registry.find(urn)) is not None}
     assert {urn: (each.tier, each.owner_team, each.dataset_urn or urn) for urn, each in found.items()} == {
@@ -71,7 +71,7 @@ def test_of__names_in_any_form_and_state__the_same_as_each_found_by_itself(rig: 
     assert found["urn:dp:a:both"].dataset_urn == "urn:dp:a:both:v1"
     assert found["urn:dp:a:plain"].dataset_urn is None, "it is the one that was asked for"
     assert "urn:dp:a:gone" not in found
-    assert registry.standings.of([]) == {}
+    assert registry.profiles.of([]) == {}
 
 
 def test_of__hundreds__a_few_calls_and_none_when_asked_again(rig: Rig) -> None:
