@@ -108,7 +108,7 @@ _HOMES = {
     "fanout.hg_map": ("FanoutFailure", "Mapped", "map"),
     "fanout.model.rows": ("Policy",),
     "fanout.remote.sdk": ("ActiveChunk", "ChunkWorker"),
-    "wiring": ("connect",),
+    "bootstrap.store": ("connect",),
 }
 _MODULES = {name: f"headgate.{home}" for home, names in _HOMES.items() for name in names}
 

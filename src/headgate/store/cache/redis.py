@@ -158,13 +158,12 @@ class RedisLayer:
                 # A second attempt would double the bound; the breaker decides when to try again.
                 retry=Retry(NoBackoff(), 0),
             )
-            # Only making a connection, which connects to nothing yet, shows an option that does not exist.
+            # Unknown URL options only fail when a connection object is made; this does not connect.
             self._client.connection_pool.make_connection()
         except (ValueError, TypeError):
             # Not chained: the parser's message can quote a part of the password.
             raise SettingsError(
-                "the URL of Redis is not valid, or has an option that does not exist; "
-                "write redis://user:password@host:6379/0"
+                "not a valid Redis URL, or it has an unknown option; write redis://user:password@host:6379/0"
             ) from None
         self._clock = clock
         self._namespace = namespace
