@@ -83,10 +83,10 @@ def _rates(chunks: int, rounds: int) -> list[Figure]:
         run_ids = [split(service, chunks) for _ in range(rounds + 2)]
         # So that there is no splitting in what is timed.
         for run_id in run_ids:
-            service.steering.pause(run_id)
+            service.control.pause(run_id)
 
         def worked(run_id: str) -> int:
-            service.steering.resume(run_id)
+            service.control.resume(run_id)
             finish(watcher, run_id)
             return chunks
 
@@ -168,7 +168,7 @@ Row = tuple[Any, ...]
 
 def _copied(service: FanoutService, run_id: str, connection: sqlite3.Connection) -> tuple[list[list[Row]], Row]:
     """Copy a run that nobody has begun, and return the rows of its chunks as begun and as done, and its counter."""
-    chunks = list(service.library.every_chunk(run_id))
+    chunks = list(service.queries.every_chunk(run_id))
     counter = service.store.get(FANOUT, counter_key(run_id, 0))
     assert counter is not None
     connection.execute("BEGIN IMMEDIATE")
@@ -212,7 +212,7 @@ def _redrive(chunks: int, redrives: int) -> Figure:
             return Disposition.DONE if place % (size // REDRIVEN) else Disposition.DEAD
 
         run_id = filled(Path(folder), service, chunks, given_up, handler=TOLD_WHEN)
-        service.tender().ended(run_id)
+        service.new_maintenance().chunk_ended(run_id)
         with elsewhere("bench.fanout_runs", Path(folder)) as worker:
             assert worker.said() == "ready"
             # The first has to wait for the worker's children.
@@ -240,5 +240,5 @@ def _redriven(service: FanoutService, run_id: str) -> tuple[float, float]:
     answered = perf_counter()
     assert told.redriven == REDRIVEN, f"{told.redriven} of {REDRIVEN} were redriven"
     finish(service, run_id, FanoutStatus.PARTIAL)
-    first = min(float(chunk.error or "inf") for chunk in service.library.failures(run_id))
+    first = min(float(chunk.error or "inf") for chunk in service.queries.failures(run_id))
     return first - started, answered - started

@@ -39,7 +39,7 @@ def _site(sites: ExitStack, size: int) -> Site:
     home = Path(sites.enter_context(TemporaryDirectory(prefix="headgate-bench-")))
     service, store = sites.enter_context(opened(home))
     run_id = filled(home, service, size, _half_way)
-    service.tender().ended(run_id)
+    service.new_maintenance().chunk_ended(run_id)
     return service, store, run_id
 
 
@@ -100,12 +100,12 @@ def _show(service: FanoutService, run_id: str) -> int:
 
 
 def _stuck(service: FanoutService, run_id: str) -> int:
-    return len(stuck(service.library, run_id))
+    return len(stuck(service.queries, run_id))
 
 
 def _failures(service: FanoutService, run_id: str) -> int:
-    return len(list(service.library.failures(run_id)))
+    return len(list(service.queries.failures(run_id)))
 
 
 def _errors(service: FanoutService, run_id: str) -> int:
-    return error_groups(service.library, run_id).errors
+    return error_groups(service.queries, run_id).errors

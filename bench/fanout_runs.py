@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from bench.rows import open_at
 from headgate.clock import SystemClock
-from headgate.fanout.core.attempts import Failure, Result, begun, completed, failed, placed
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, begun, completed, failed, placed
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.core.transitions import apply
 from headgate.fanout.local.claims import Claims
@@ -41,7 +41,7 @@ POLL_SECONDS = 0.005
 ROWS = TableRows(FANOUT, FANOUT.name)
 NOTHING = "bench.fanout_handlers:nothing"
 # What a child says of a chunk for which there was nothing to do.
-DONE = Result(duration_ms=0, memory_mb=40)
+DONE = AttemptResult(duration_ms=0, memory_mb=40)
 
 
 def quiet() -> None:
@@ -65,7 +65,6 @@ def opened(folder: Path | None = None) -> Iterator[tuple[FanoutService, SqliteSt
 def working(service: FanoutService) -> Iterator[None]:
     """Have a worker at work on whatever there is."""
     worker = service.worker(Options(processes=PROCESSES))
-    service.changed = lambda _: worker.look()
     # In a thread, as a server has it: the main thread has its commits made by another one.
     with ThreadPoolExecutor(1) as thread:
         ended = thread.submit(worker.run)
@@ -84,14 +83,14 @@ def split(service: FanoutService, chunks: int) -> str:
 
 def finish(service: FanoutService, run_id: str, status: FanoutStatus = FanoutStatus.SUCCEEDED) -> None:
     """Return when a run has ended, which it must as is said."""
-    while not (fanout := service.library.fanout(run_id)).is_finished:
+    while not (fanout := service.queries.fanout(run_id)).is_finished:
         sleep(POLL_SECONDS)
     assert fanout.status is status, f"{run_id} ended as {fanout.status}"
 
 
 def claim_all(service: FanoutService, run_id: str, room: int) -> int:
     """Do all chunks of a run that nobody else does, `room` at a time and without children; return how many."""
-    width, done = service.library.fanout(run_id).width, 0
+    width, done = service.queries.fanout(run_id).width, 0
     claims = Claims(
         service.store,
         service.clock,
@@ -102,9 +101,9 @@ def claim_all(service: FanoutService, run_id: str, room: int) -> int:
     )
     while True:
         taken = claims.take(room, {})
-        if not taken and not service.library.queued(run_id, MAIN_LANE, limit=1):
+        if not taken and not service.queries.queued(run_id, MAIN_LANE, limit=1):
             return done
-        now_ms = service.library.now_ms()
+        now_ms = service.queries.now_ms()
         ends = [completed(claim.chunk, DONE, now_ms=now_ms, width=width) for claim in taken]
         done += len(ends) - len(apply(service.store, ends))
 
@@ -127,7 +126,7 @@ def filled(home: Path, service: FanoutService, size: int, fate: Fate, *, handler
     """
     empty = service.splitter.split(Order(group="bench", chunk_size=1, handler=handler), RangeSource(0, 0))
     counts: dict[str, int] = {"total": size, "items_total": size}
-    stages = _stages(empty, service.library.now_ms())
+    stages = _stages(empty, service.queries.now_ms())
     with closing(sqlite3.connect(home / "headgate.db", isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("BEGIN IMMEDIATE")
@@ -157,7 +156,7 @@ def _stages(fanout: Fanout, now_ms: int) -> dict[Disposition, Chunk]:
     queued = placed(first, Disposition.QUEUED, first.created_at, made_ms)
     # Its lease has run out: it is to be told of as stuck.
     running = begun(queued, worker="bench|1", token=fanout.run_id, now_ms=now_ms - 60_000, lease_seconds=30).after
-    failure, no_retry = Failure("ValueError", "no such order"), Policy(max_attempts=1)
+    failure, no_retry = AttemptFailure("ValueError", "no such order"), Policy(max_attempts=1)
     return {
         Disposition.QUEUED: queued,
         Disposition.RUNNING: running,

@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from headgate.clock import VirtualClock
-from headgate.fanout.core.maintenance import Tender
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.maintenance import FanoutMaintenance
+from headgate.fanout.core.observer import NoObserver
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Claim, Tracker
 from headgate.fanout.local.claims import Claims
@@ -19,10 +20,10 @@ from headgate.fanout.model.counts import NAMES, Counts
 from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy, attempt_of, chunk_of, fanout_of
 from headgate.fanout.model.sources import ListSource, Source
 from headgate.fanout.model.states import Disposition, FanoutStatus
-from headgate.fanout.repair.control import Steering
+from headgate.fanout.repair.control import FanoutControl
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
-from headgate.store.model.requests import Query
+from headgate.store.model.requests import Query, Write
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 from headgate.store.sqlite.store import Synchronous
@@ -36,6 +37,22 @@ FAILED = (Disposition.DEAD, Disposition.QUARANTINED)
 UNTOLD = {"duplicates", "redriven", "lost", "busy_ms", "wasted_ms"}
 
 
+class ClosedFanouts(NoObserver):
+    """Records the fan-outs that were closed, and the counts they closed with."""
+
+    def __init__(self) -> None:
+        self.closed: list[tuple[str, FanoutStatus]] = []
+        self.counts: list[Counts] = []
+
+    def closing_writes(self, fanout: Fanout, counts: Counts) -> list[Write]:
+        del fanout
+        self.counts.append(counts)
+        return []
+
+    def on_closed(self, fanout: Fanout) -> None:
+        self.closed.append((fanout.run_id, fanout.status))
+
+
 class Shop:
     """Everything that handles fan-outs around one store, with a clock that stands still."""
 
@@ -45,10 +62,15 @@ class Shop:
         self.ids = ids or IdMaker(clock)
         self.splitter = Splitter(store, clock, self.ids, shards=shards)
         self.tracker = Tracker(store, clock, self.ids, draw=lambda: 0.0)
-        self.tender = Tender(store, clock, self.ids, draw=lambda: 0.0)
-        self.steering = Steering(store, clock, self.ids)
-        self.library = Library(store, clock)
-        self.now_ms = self.library.now_ms
+        self.observer = ClosedFanouts()
+        self.maintenance = FanoutMaintenance(store, clock, self.ids, observer=self.observer, draw=lambda: 0.0)
+        self.control = FanoutControl(store, clock, self.ids)
+        self.queries = FanoutQueries(store, clock)
+        self.now_ms = self.queries.now_ms
+
+    def close_with_last_chunk(self) -> None:
+        """Have the tracker fold counts, and close a fan-out when its last chunk ends."""
+        self.tracker = Tracker(self.store, self.clock, self.ids, maintenance=self.maintenance, draw=lambda: 0.0)
 
     @classmethod
     def open(cls, folder: Path, *, shards: int = 1) -> Shop:
@@ -72,13 +94,13 @@ class Shop:
         return claim
 
     def fanout(self, run_id: str = RUN) -> Fanout:
-        return self.library.fanout(run_id, consistent=True)
+        return self.queries.fanout(run_id, consistent=True)
 
     def chunk(self, chunk_id: str, run_id: str = RUN) -> Chunk:
-        return self.library.chunk(run_id, chunk_id)
+        return self.queries.chunk(run_id, chunk_id)
 
     def counts(self, run_id: str = RUN) -> Counts:
-        return self.library.counts(self.fanout(run_id))
+        return self.queries.counts(self.fanout(run_id))
 
     def books(self, run_id: str = RUN) -> Books:
         return read_books(self.store, run_id)

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec import Raw
 
-from headgate.bootstrap.store import AppService, database_path, join_fanouts, open_fanouts, open_service, open_store
+from headgate.bootstrap.store import AppService, database_path, join_fanouts, open_service, open_store
 from headgate.clock import VirtualClock
 from headgate.durable.client.handle import Handle, failure_of
 from headgate.durable.model.duration import Duration, seconds
@@ -202,8 +202,7 @@ class Environment:
         exits.callback(opened.store.close)
         self._service = open_service(self.app, opened, self.clock)
         exits.callback(lambda: self.app.bind(None, None))
-        fanouts = open_fanouts(opened, self.clock, self._service.ids)
-        join_fanouts(self._service, opened, fanouts)
+        fanouts = join_fanouts(self._service, opened, self.clock)
         self._chunks = InlineWorker(fanouts)
         guard.install()
         install_notes()

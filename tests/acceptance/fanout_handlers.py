@@ -22,8 +22,8 @@ from headgate.durable.worker.process_channel import packed
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.handlers import Work
 from headgate.fanout.local import worker as local_worker
-from headgate.fanout.local.child_protocol import Done
 from headgate.fanout.local.worker import Options
+from headgate.fanout.model.child_protocol import Done
 from headgate.fanout.model.rows import Policy
 from headgate.fanout.model.sources import IterableSource
 from headgate.fanout.service import FanoutService

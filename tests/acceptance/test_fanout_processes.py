@@ -19,15 +19,15 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.fanout.core.attempts import ErrorClass
-from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.local import worker as local_worker
 from headgate.fanout.local.child_process import Child
-from headgate.fanout.local.child_protocol import Answer, Done, Job, Ready
 from headgate.fanout.local.worker import LocalWorker, Options
+from headgate.fanout.model.child_protocol import Answer, Done, Job, Ready
 from headgate.fanout.model.rows import Fanout
 from headgate.fanout.model.sources import ListSource, RangeSource, Source
-from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome
+from headgate.fanout.model.states import AttemptOutcome, Disposition, FanoutStatus
 from headgate.fanout.repair.redrive import Selection
 from headgate.fanout.service import FanoutService
 from headgate.store.sqlite.store import SqliteStore
@@ -96,7 +96,7 @@ class Site:
         return path.read_text().splitlines() if path.exists() else []
 
     def until_over(self, seconds_max: float = 60.0) -> Books:
-        until(lambda: self.service.library.fanout(RUN).is_finished, "the end of the fan-out", seconds_max)
+        until(lambda: self.service.queries.fanout(RUN).is_finished, "the end of the fan-out", seconds_max)
         books = self.books()
         check_found(self.store, books)
         return books
@@ -156,7 +156,7 @@ def test_kill_9__one_of_two_workers_every_second__every_chunk_is_done_and_counte
     workers = [site.worker() for _ in range(2)]
     kills = 0
     give_up_at = time.monotonic() + 60 + 2 * SOAK_SECONDS
-    while not site.service.library.fanout(RUN).is_finished:
+    while not site.service.queries.fanout(RUN).is_finished:
         assert time.monotonic() < give_up_at, f"not over after {kills} kills: {site.books().fanout.counts}"
         time.sleep(1.0)
         victim = chance.randrange(2)
@@ -190,7 +190,7 @@ def test_kill_9__in_the_middle_of_a_chunk__another_worker_does_it_and_it_counts_
     assert books.fanout.status is FanoutStatus.SUCCEEDED
     chunk = books.chunks[chunk_id]
     assert (chunk.attempt, chunk.output) == (2, "2")
-    assert books.attempts[chunk_id][1].outcome is Outcome.LOST
+    assert books.attempts[chunk_id][1].outcome is AttemptOutcome.LOST
 
 
 def test_kill_9__the_splitter_again_and_again__goes_on_where_it_was_while_workers_work(site: Site) -> None:
@@ -200,17 +200,17 @@ def test_kill_9__the_splitter_again_and_again__goes_on_where_it_was_while_worker
     kills, through = 0, -1
     while True:
         splitter = site.start("split", site.home, RUN, str(items), "4")
-        found = site.service.library.find(RUN)
+        found = site.service.queries.find(RUN)
         target = chance.randrange(300, 1_000) + (0 if found is None else found.split_through)
         while splitter.poll() is None:
-            found = site.service.library.find(RUN)
+            found = site.service.queries.find(RUN)
             if found is not None and found.split_through >= target:
                 splitter.kill()
                 break
             time.sleep(0.005)
         if splitter.wait() == 0:
             break
-        found = site.service.library.find(RUN)
+        found = site.service.queries.find(RUN)
         assert found is not None
         assert found.split_through > through, "each of them gets further"
         through = found.split_through
@@ -254,7 +254,7 @@ def test_zombie__stopped_past_its_lease__its_late_result_is_dropped_and_it_works
         zombie.send_signal(signal.SIGCONT)
         # Its child has ended by now, and it says so; the second attempt still runs.
         until(lambda: "result dropped" in site.log_of(zombie), "the end of the zombie's attempt")
-        chunk = site.service.library.chunk(RUN, "chunk-0000000")
+        chunk = site.service.queries.chunk(RUN, "chunk-0000000")
         assert (chunk.disposition, chunk.attempt, chunk.output) == (Disposition.RUNNING, 2, None)
         (site.folder / "go-chunk-0000000-2").touch()
         books = site.until_over()
@@ -408,7 +408,7 @@ def test_worker__that_was_quick_so_far__leaves_slow_chunks_to_others_who_are_idl
     """What a worker takes ahead because chunks were quick must not keep slow ones from running elsewhere."""
     site.split(list(range(500)), "tick")
     site.worker()
-    until(lambda: site.service.library.fanout(RUN).is_finished, "the end of the quick ones")
+    until(lambda: site.service.queries.fanout(RUN).is_finished, "the end of the quick ones")
     site.worker()
     order = Order("g", 1, handler=f"{mine.MODULE}:held", policy=mine.policy_of())
     site.service.splitter.split(order, ListSource(list(range(4))), run_id="slow")
@@ -416,11 +416,11 @@ def test_worker__that_was_quick_so_far__leaves_slow_chunks_to_others_who_are_idl
 
     until(lambda: len(site.journal()) - before >= 4, "four chunks that run at once in four processes", 10.0)
 
-    workers = {chunk.worker for chunk in site.service.library.every_chunk("slow")}
+    workers = {chunk.worker for chunk in site.service.queries.every_chunk("slow")}
     assert len(workers) == 2
     for number in range(4):
         (site.folder / f"go-chunk-{number:07d}-1").touch()
-    until(lambda: site.service.library.fanout("slow").is_finished, "the end of the slow ones")
+    until(lambda: site.service.queries.fanout("slow").is_finished, "the end of the slow ones")
 
 
 def test_handler__that_takes_for_ever_to_import__keeps_nobody_else_waiting(site: Site) -> None:
@@ -446,7 +446,7 @@ def test_handler__that_cannot_be_loaded__its_chunks_are_left_to_others(site: Sit
     site.work_off()
 
     assert site.until_over().fanout.status is FanoutStatus.SUCCEEDED
-    chunks = list(site.service.library.every_chunk("unusable"))
+    chunks = list(site.service.queries.every_chunk("unusable"))
     assert {(chunk.disposition, chunk.attempt) for chunk in chunks} == {(Disposition.QUEUED, 0)}
 
 
@@ -464,7 +464,7 @@ def test_disk_full__while_chunks_are_completed__stops_aloud_and_everything_goes_
     assert worker.wait(60) != 0
     assert "StoreFullError" in site.log_of(worker), site.log_of(worker)[-2_000:]
     site.check_nobody_left()
-    done = site.books().fanout.chunks_total - site.service.library.counts(site.service.library.fanout(RUN)).open
+    done = site.books().fanout.chunks_total - site.service.queries.counts(site.service.queries.fanout(RUN)).open
     assert done < 800, "the disk was not full"
     site.work_off()
     books = site.until_over()
@@ -507,8 +507,8 @@ def test_store_busy__again_and_again__the_worker_goes_on_and_everything_is_done(
     site.split(RangeSource(0, 150), "tick", max_attempts=1_000)
     store = BusyStore(site.store, random.Random(20261118))
     clock, ids = site.service.clock, site.service.ids
-    tender = Tender(store, clock, ids)
-    worker = LocalWorker(store, clock, ids, Options(processes=2, trusted=("tests",)), tender=tender)
+    maintenance = FanoutMaintenance(store, clock, ids)
+    worker = LocalWorker(store, clock, ids, Options(processes=2, trusted=("tests",)), maintenance=maintenance)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:

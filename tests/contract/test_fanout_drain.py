@@ -65,14 +65,14 @@ def test_drain__221_dead_letters__are_dead_chunks_that_are_redriven_to_success(
     assert json.loads(drained.stdout) == {"recorded": LETTERS, "left": {}}
     opened = open_store(settings, clock)
     fanouts = open_fanouts(opened, clock, IdMaker(clock))
-    fanout = fanouts.library.fanout("survey", consistent=True)
+    fanout = fanouts.queries.fanout("survey", consistent=True)
     assert (fanout.status, fanout.chunks_failed) == (FanoutStatus.FAILED, LETTERS)
-    dead = list(fanouts.library.every_watched("survey", Disposition.DEAD))
+    dead = list(fanouts.queries.every_watched("survey", Disposition.DEAD))
     assert len(dead) == LETTERS
     assert all(json.loads(chunk.message or "")["chunk_id"] == chunk.chunk_id for chunk in dead)
     assert fanouts.redriver.redrive("survey", Selection(all=True)).redriven == LETTERS
     _work_off(client, fanouts, work_url)
-    assert fanouts.library.fanout("survey", consistent=True).status is FanoutStatus.SUCCEEDED
+    assert fanouts.queries.fanout("survey", consistent=True).status is FanoutStatus.SUCCEEDED
     opened.store.close()
 
 
@@ -86,8 +86,8 @@ def _headgate(*arguments: str) -> subprocess.CompletedProcess[str]:
 def _move_all(client: SQSClient, fanouts: FanoutService, work_url: str, dead_url: str) -> None:
     """Do with all messages what the queue does with those that were received too often."""
     client.purge_queue(QueueUrl=work_url)
-    fanout = fanouts.library.fanout("survey")
-    bodies = [message_about(fanout, chunk) for chunk in fanouts.library.every_chunk("survey")]
+    fanout = fanouts.queries.fanout("survey")
+    bodies = [message_about(fanout, chunk) for chunk in fanouts.queries.every_chunk("survey")]
     for start in range(0, len(bodies), 10):
         entries = [{"Id": str(place), "MessageBody": body} for place, body in enumerate(bodies[start : start + 10])]
         client.send_message_batch(QueueUrl=dead_url, Entries=entries)  # type: ignore[arg-type]

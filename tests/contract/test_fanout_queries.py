@@ -18,14 +18,14 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
-from headgate.fanout.core.attempts import Failure, Result
-from headgate.fanout.core.maintenance import Tender
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
+from headgate.fanout.core.maintenance import FanoutMaintenance
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Claim, Tracker
 from headgate.fanout.model.rows import Chunk, Fanout, Policy
 from headgate.fanout.model.sources import RangeSource
-from headgate.fanout.model.states import Admission, Disposition, FanoutStatus, Status
+from headgate.fanout.model.states import Admission, ChunkStatus, Disposition, FanoutStatus
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT, IDEMPOTENCY
 from headgate.store.model.requests import Put
@@ -163,12 +163,12 @@ class Work:
     """Fan-outs of two surveys; the chunks of one are done, dead, running since long, running, and waiting."""
 
     def __init__(self, store: Store, clock: VirtualClock, *, shards: int) -> None:
-        self.library = Library(store, clock)
+        self.queries = FanoutQueries(store, clock)
         self._clock = clock
         self._ids = IdMaker(clock)
         self._tracker = Tracker(store, clock, self._ids, draw=lambda: 0.0)
         self._splitter = Splitter(store, clock, self._ids, shards=shards)
-        self._tender = Tender(store, clock, self._ids)
+        self._maintenance = FanoutMaintenance(store, clock, self._ids)
 
     def do(self) -> None:
         self._split("earlier", "grs-15", 500)
@@ -178,10 +178,10 @@ class Work:
         self._clock.advance(60)
         done, dead, stuck = (self._start(start) for start in STARTS[:3])
         self._clock.advance(0.25)
-        self._tracker.complete(done, Result(output_key="decompositions/survey=grs-15/chunk-0000000.parquet"))
-        self._tracker.fail(dead, Failure("ValueError", "bad spectrum " + "x" * 2000))
-        self._tender.ended(RUN_ID)
-        assert stuck.chunk.status is Status.IN_PROGRESS
+        self._tracker.complete(done, AttemptResult(output_key="decompositions/survey=grs-15/chunk-0000000.parquet"))
+        self._tracker.fail(dead, AttemptFailure("ValueError", "bad spectrum " + "x" * 2000))
+        self._maintenance.chunk_ended(RUN_ID)
+        assert stuck.chunk.status is ChunkStatus.IN_PROGRESS
         self._clock.advance(1200)
         self._start(STARTS[3])
 
@@ -283,14 +283,14 @@ def test_tools__count_failures_with_details__say_why_and_how_long(work: Work, aw
 # Through the library: the same five questions, and the same answers on every backend.
 
 
-def _answers(library: Library) -> dict[str, Any]:
+def _answers(queries: FanoutQueries) -> dict[str, Any]:
     since = "2040-01-01T00:00:30.000Z"
     return {
-        "run": _plain(library.fanout(RUN_ID, consistent=True)),
-        "chunks": [_plain(chunk) for chunk in library.every_chunk(RUN_ID)],
-        "latest": [_plain(fanout) for fanout in library.by_group("grs-15", since=since, limit=1).fanouts],
-        "stuck": [_plain(chunk) for chunk in library.every_watched(RUN_ID, Disposition.RUNNING, before=library.now())],
-        "failed": [_plain(chunk) for chunk in library.failures(RUN_ID)],
+        "run": _plain(queries.fanout(RUN_ID, consistent=True)),
+        "chunks": [_plain(chunk) for chunk in queries.every_chunk(RUN_ID)],
+        "latest": [_plain(fanout) for fanout in queries.by_group("grs-15", since=since, limit=1).fanouts],
+        "stuck": [_plain(chunk) for chunk in queries.every_watched(RUN_ID, Disposition.RUNNING, before=queries.now())],
+        "failed": [_plain(chunk) for chunk in queries.failures(RUN_ID)],
     }
 
 
@@ -309,11 +309,11 @@ def test_library__five_questions__are_answered_alike_on_every_backend(
     try:
         twin = Work(reference, clock, shards=16)
         twin.do()
-        expected = _answers(twin.library)
+        expected = _answers(twin.queries)
     finally:
         reference.close()
 
-    found = eventually(lambda: _answers(work.library), lambda found: found == expected)
+    found = eventually(lambda: _answers(work.queries), lambda found: found == expected)
 
     assert found["run"]["status"] == FanoutStatus.RUNNING
     assert [chunk["SK"] for chunk in found["chunks"]] == [f"CHUNK#chunk-{start:07d}" for start in STARTS]
@@ -326,7 +326,7 @@ def test_library__chunks_in_pages__are_all_there(work: Work) -> None:
     seen: list[str] = []
     cursor: str | None = None
     for _ in range(3):
-        page = work.library.chunks(RUN_ID, limit=2, cursor=cursor)
+        page = work.queries.chunks(RUN_ID, limit=2, cursor=cursor)
         seen += [chunk.chunk_id for chunk in page.chunks]
         cursor = page.cursor
 
@@ -366,27 +366,27 @@ def test_library__rows_of_the_original_program__are_read(
     store: Store, clock: VirtualClock, eventually: Eventually
 ) -> None:
     store.batch_write([Put(FANOUT, row) for row in (THEIR_RUN, *THEIR_CHUNKS)])
-    library = Library(store, clock)
+    queries = FanoutQueries(store, clock)
 
-    fanout = library.fanout(RUN_ID, consistent=True)
+    fanout = queries.fanout(RUN_ID, consistent=True)
     assert (fanout.group, fanout.chunks_total, fanout.items_total) == ("grs-15", 6, 2800)
-    counts = library.counts(fanout)
+    counts = queries.counts(fanout)
     assert (counts.total, counts.completed, counts.failed) == (6, 1, 1)
-    chunks = list(library.every_chunk(RUN_ID))
+    chunks = list(queries.every_chunk(RUN_ID))
     assert [chunk.status.value for chunk in chunks] == [row["status"] for row in THEIR_CHUNKS]
     assert [chunk.start for chunk in chunks] == [0, 500, 1000, 1500, 2000, 2500]
     assert [chunk.items for chunk in chunks] == [0, 0, 0, 500, 500, 500]
     assert (chunks[1].error, chunks[1].duration_ms) == ("KeyError: 'x'", 12)
-    assert library.chunk(RUN_ID, "chunk-0002000").input_key == f"chunks/{RUN_ID}/chunk-0002000.npz"
-    assert [library.attempts(chunk) for chunk in chunks] == [[]] * 6
-    assert list(library.failures(RUN_ID)) == []
-    page = eventually(lambda: library.by_group("grs-15"), lambda page: len(page.fanouts) == 1)
+    assert queries.chunk(RUN_ID, "chunk-0002000").input_key == f"chunks/{RUN_ID}/chunk-0002000.npz"
+    assert [queries.attempts(chunk) for chunk in chunks] == [[]] * 6
+    assert list(queries.failures(RUN_ID)) == []
+    page = eventually(lambda: queries.by_group("grs-15"), lambda page: len(page.fanouts) == 1)
     assert page.fanouts[0].run_id == RUN_ID
 
 
 def test_library__run_that_only_their_workers_have_counted__is_read(store: Store, clock: VirtualClock) -> None:
     store.put(FANOUT, {"PK": RUN_ID, "SK": "RUN", "jobs_completed": 3})
 
-    fanout = Library(store, clock).fanout(RUN_ID, consistent=True)
+    fanout = FanoutQueries(store, clock).fanout(RUN_ID, consistent=True)
 
     assert (fanout.run_id, fanout.chunks_total, fanout.chunks_completed) == (RUN_ID, 0, 3)

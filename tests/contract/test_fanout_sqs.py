@@ -14,8 +14,8 @@ from mypy_boto3_sqs import SQSClient
 
 from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError, PayloadTooLargeError, StoreBusyError, StoreIOError, ThrottledError
-from headgate.fanout.core.maintenance import Tender
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.maintenance import FanoutMaintenance
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Tracker
 from headgate.fanout.doctor import Facts, FunctionFacts, QueueFacts, Scope, examine, look
@@ -26,7 +26,7 @@ from headgate.fanout.remote.chunk_handler import ChunkHandler, chunk_handler
 from headgate.fanout.remote.dead_letters import DeadLetters
 from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
 from headgate.fanout.remote.sqs import DeadLetter, SqsQueue, client_config, recorder
-from headgate.fanout.repair.control import Steering
+from headgate.fanout.repair.control import FanoutControl
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT, IDEMPOTENCY
 from headgate.store.model.requests import Write
@@ -97,12 +97,11 @@ class Rig:
         self.dead_url = client.create_queue(QueueName="prod-dead")["QueueUrl"]
         self.dead_arn = self._arn(self.dead_url)
         self.url = self.make("prod-chunks")
-        self.library = Library(store, clock)
+        self.queries = FanoutQueries(store, clock)
         self.queue = SqsQueue(client, self.mortal, clock)
-        self.splitter = Splitter(store, clock, self.ids, shards=4)
-        self.splitter.send = self.queue.send
+        self.splitter = Splitter(store, clock, self.ids, shards=4, send=self.queue.send)
         self.tracker = Tracker(store, clock, self.ids, draw=lambda: 0.0)
-        self.tender = Tender(store, clock, self.ids)
+        self.maintenance = FanoutMaintenance(store, clock, self.ids)
         self.ran: list[str] = []
 
     def make(self, name: str, **attributes: str) -> str:
@@ -163,16 +162,16 @@ class Rig:
         return count
 
     def rows(self) -> list[Chunk]:
-        return list(self.library.every_chunk("run"))
+        return list(self.queries.every_chunk("run"))
 
     def buckets(self) -> dict[str, int]:
-        counts = self.library.counts(self.library.fanout("run", consistent=True))
+        counts = self.queries.counts(self.queries.fanout("run", consistent=True))
         assert counts.drift() == 0
         return {name: value for name in counts.__struct_fields__ if (value := getattr(counts, name))}
 
     def status(self) -> FanoutStatus:
-        self.tender.see_to("run")
-        return self.library.fanout("run", consistent=True).status
+        self.maintenance.maintain("run")
+        return self.queries.fanout("run", consistent=True).status
 
     def messages(self, url: str | None = None) -> int:
         names: Any = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
@@ -376,7 +375,7 @@ def test_splitter__killed_between_send_and_move__goes_on_and_counts_once(rig: Ri
     rig.mortal.is_doomed = True
     with pytest.raises(KilledError):
         rig.split(130)
-    assert rig.library.fanout("run", consistent=True).status is FanoutStatus.SPLITTING
+    assert rig.queries.fanout("run", consistent=True).status is FanoutStatus.SPLITTING
     # A hundred messages are on their way, and no row knows of it.
     assert rig.messages() == 100
     assert rig.buckets()["waiting"] == 130
@@ -396,7 +395,7 @@ def test_splitter__asked_again_after_all__sends_nothing(rig: Rig) -> None:
     rig.split(3)
 
     rig.split(3)
-    rig.queue.send(rig.library.fanout("run"))
+    rig.queue.send(rig.queries.fanout("run"))
 
     assert rig.messages() == 3
 
@@ -418,10 +417,10 @@ def test_splitter__workers_are_faster_than_its_rows__nothing_is_lost(rig: Rig) -
 
 
 def test_send__cancelled_meanwhile__stops(rig: Rig) -> None:
-    steering = Steering(rig.store, rig.clock, rig.ids)
+    control = FanoutControl(rig.store, rig.clock, rig.ids)
 
     def cancel(**_: object) -> None:
-        steering.cancel("run")
+        control.cancel("run")
 
     hook: Any = cancel
     rig.client.meta.events.register("after-call.sqs.SendMessageBatch", hook)
@@ -483,7 +482,7 @@ def test_send__never_accepted__says_so_and_goes_on_when_asked_again(rig: Rig) ->
 
     with pytest.raises(ThrottledError, match="did not accept 6 messages"):
         rig.split(10)
-    assert "did not accept" in (rig.library.fanout("run", consistent=True).split_error or "")
+    assert "did not accept" in (rig.queries.fanout("run", consistent=True).split_error or "")
     counts = rig.buckets()
     assert (counts["queued"], counts["waiting"]) == (4, 6)
 
@@ -570,7 +569,7 @@ def test_connect__credentials_from_the_environment__reaches_the_queue(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", account)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "-")
     queue = SqsQueue.connect(region=REGION, endpoint_url=ministack, store=rig.store, clock=rig.clock)
-    rig.splitter.send = queue.send
+    rig.splitter = Splitter(rig.store, rig.clock, rig.ids, shards=4, send=queue.send)
 
     rig.split(2)
 

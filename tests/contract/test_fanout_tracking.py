@@ -9,13 +9,13 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import AlreadyStartedError, StaleClaimError
-from headgate.fanout.core.attempts import Failure, Result
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.tracking import Claim, Tracker
 from headgate.fanout.local.claims import Claims
 from headgate.fanout.model.rows import Fanout
 from headgate.fanout.model.sources import RangeSource
-from headgate.fanout.model.states import Admission, Disposition, FanoutStatus, Outcome
+from headgate.fanout.model.states import Admission, AttemptOutcome, Disposition, FanoutStatus
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT, IDEMPOTENCY, INBOXES
 from tests.contract.conftest import DYNAMODB_BACKENDS, AnyStore, Eventually
@@ -23,7 +23,7 @@ from tests.fanout_books import RUN, Books, Shop, check_books, check_found, place
 
 TABLES = (FANOUT, INBOXES, IDEMPOTENCY)
 FIRST = "chunk-0000000"
-BOOM = Failure("ValueError", "boom")
+BOOM = AttemptFailure("ValueError", "boom")
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ ANY_SHARDS = pytest.mark.parametrize("shards", [1, 16], ids=["one counter", "six
 @pytest.fixture
 def shop(store: AnyStore, clock: VirtualClock, eventually: Eventually, shards: int) -> Iterator[Shop]:
     shop = Shop(store, clock, shards=shards)
-    shop.tracker.ended = shop.tender.ended
+    shop.close_with_last_chunk()
     yield shop
     check(shop, eventually)
 
@@ -73,7 +73,7 @@ def work_off(
             for claim in worker.take(25, {}):
                 end(claim)
                 count += 1
-        shop.tender.tend()
+        shop.maintenance.run_once()
         return shop.fanout().is_finished
 
     eventually(turn, bool)
@@ -81,11 +81,11 @@ def work_off(
 
 
 def complete(shop: Shop) -> Callable[[Claim], object]:
-    return lambda claim: shop.tracker.complete(claim, Result(output=f'"{claim.chunk.start}"'))
+    return lambda claim: shop.tracker.complete(claim, AttemptResult(output=f'"{claim.chunk.start}"'))
 
 
 def tended(shop: Shop) -> Fanout:
-    shop.tender.tend()
+    shop.maintenance.run_once()
     return shop.fanout()
 
 
@@ -104,7 +104,7 @@ def test_life__split_worked_off_and_closed__every_chunk_once(shop: Shop, eventua
     assert [chunk.output for chunk in books.main] == [f'"{start}"' for start in range(0, 105, 5)]
     counts = shop.counts()
     assert (counts.items_ok, counts.attempts, counts.retries) == (105, 21, 0)
-    active = eventually(lambda: Library(shop.store, shop.clock).active().fanouts, lambda found: not found)
+    active = eventually(lambda: FanoutQueries(shop.store, shop.clock).active().fanouts, lambda found: not found)
     assert active == []
 
 
@@ -115,15 +115,15 @@ def test_life__some_fail_some_defer_some_die__the_books_say_so(shop: Shop, event
     def end(claim: Claim) -> None:
         chunk = claim.chunk
         if chunk.lane == "slow":
-            shop.tracker.complete(claim, Result(item_errors={5: "bad"}))
+            shop.tracker.complete(claim, AttemptResult(item_errors={5: "bad"}))
         elif chunk.start == 2 or (chunk.start == 6 and chunk.attempt == 1):
             shop.tracker.fail(claim, BOOM)
         elif chunk.start == 4:
-            shop.tracker.complete(claim, Result(deferred=[5]))
+            shop.tracker.complete(claim, AttemptResult(deferred=[5]))
         elif chunk.start == 8:
-            shop.tracker.fail(claim, Failure("Bad", "never", is_final=True))
+            shop.tracker.fail(claim, AttemptFailure("Bad", "never", is_final=True))
         else:
-            shop.tracker.complete(claim, Result())
+            shop.tracker.complete(claim, AttemptResult())
 
     work_off(shop, eventually, end, lanes=("main", "slow"))
 
@@ -136,7 +136,7 @@ def test_life__some_fail_some_defer_some_die__the_books_say_so(shop: Shop, event
     counts = shop.counts()
     assert (counts.done, counts.dead, counts.quarantined, counts.slow_done) == (8, 1, 1, 1)
     assert (counts.items_ok, counts.items_failed, counts.items_deferred) == (15, 1, 0)
-    failures = eventually(lambda: {c.chunk_id for c in shop.library.failures(RUN)}, lambda names: len(names) == 2)
+    failures = eventually(lambda: {c.chunk_id for c in shop.queries.failures(RUN)}, lambda names: len(names) == 2)
     assert failures == {"chunk-0000002", "chunk-0000008"}
 
 
@@ -149,8 +149,8 @@ def test_start__the_same_message_five_times__counted_once(shop: Shop) -> None:
     answers = [shop.tracker.start(RUN, FIRST, worker=f"w{number}") for number in range(5)]
     assert [answer.admission for answer in answers] == [Admission.RUN, *[Admission.BUSY] * 4]
     assert answers[0].claim is not None
-    shop.tracker.complete(answers[0].claim, Result())
-    shop.tracker.complete(answers[0].claim, Result())
+    shop.tracker.complete(answers[0].claim, AttemptResult())
+    shop.tracker.complete(answers[0].claim, AttemptResult())
 
     again = [shop.tracker.start(RUN, FIRST, worker="w").admission for _ in range(5)]
     assert again == [Admission.DUPLICATE] * 5
@@ -162,12 +162,12 @@ def test_fail_fail_succeed__completed_once_and_failed_never(shop: Shop) -> None:
     shop.split([1], max_attempts=3, backoff_seconds=0)
     for _ in range(2):
         shop.tracker.fail(shop.start(FIRST), BOOM)
-    shop.tracker.complete(shop.start(FIRST), Result())
+    shop.tracker.complete(shop.start(FIRST), AttemptResult())
 
     fanout = shop.fanout()
     assert (fanout.chunks_completed, fanout.chunks_failed, fanout.status) == (1, 0, FanoutStatus.SUCCEEDED)
-    outcomes = [attempt.outcome for attempt in shop.library.attempts(shop.chunk(FIRST))]
-    assert outcomes == [Outcome.FAILED, Outcome.FAILED, Outcome.COMPLETED]
+    outcomes = [attempt.outcome for attempt in shop.queries.attempts(shop.chunk(FIRST))]
+    assert outcomes == [AttemptOutcome.FAILED, AttemptOutcome.FAILED, AttemptOutcome.COMPLETED]
 
 
 @ANY_SHARDS
@@ -179,11 +179,11 @@ def test_zombie__completes_after_a_newer_attempt__is_refused(shop: Shop) -> None
     before = read_books(shop.store, RUN)
 
     with pytest.raises(StaleClaimError):
-        shop.tracker.complete(zombie, Result(output="0"))
+        shop.tracker.complete(zombie, AttemptResult(output="0"))
     with pytest.raises(StaleClaimError):
         shop.tracker.heartbeat(zombie)
     assert read_books(shop.store, RUN) == before
-    shop.tracker.complete(heir, Result(output="1"))
+    shop.tracker.complete(heir, AttemptResult(output="1"))
     assert shop.chunk(FIRST).output == "1"
 
 
@@ -199,7 +199,7 @@ def test_start__from_many_threads__each_chunk_runs_once(shop: Shop) -> None:
         for chunk_id in places(3):
             start = tracker.start(RUN, chunk_id, worker=f"w{number}")
             if start.claim is not None:
-                tracker.complete(start.claim, Result())
+                tracker.complete(start.claim, AttemptResult())
                 runs.append(chunk_id)
 
     threads = [threading.Thread(target=deliver, args=(number,)) for number in range(4)]
@@ -211,7 +211,7 @@ def test_start__from_many_threads__each_chunk_runs_once(shop: Shop) -> None:
     assert sorted(runs) == places(3)
     counts = shop.counts()
     assert (counts.done, counts.attempts) == (3, 3)
-    shop.tender.see_to(RUN)
+    shop.maintenance.maintain(RUN)
 
 
 # Splitting.
@@ -247,11 +247,11 @@ def test_split__no_items__has_succeeded_at_once(shop: Shop) -> None:
 def test_split__two_fan_outs_of_one_group__do_not_mix(shop: Shop, eventually: Eventually) -> None:
     shop.split([1, 2, 3], group="grs")
     shop.split([1, 2], group="grs", run_id="run-2")
-    shop.tracker.complete(shop.start(FIRST, run_id="run-2"), Result(output="2"))
+    shop.tracker.complete(shop.start(FIRST, run_id="run-2"), AttemptResult(output="2"))
 
     assert (shop.counts().done, shop.counts("run-2").done) == (0, 1)
     assert shop.chunk(FIRST).output is None
-    found = eventually(lambda: shop.library.by_group("grs").fanouts, lambda fanouts: len(fanouts) == 2)
+    found = eventually(lambda: shop.queries.by_group("grs").fanouts, lambda fanouts: len(fanouts) == 2)
     assert {fanout.run_id for fanout in found} == {RUN, "run-2"}
 
 
@@ -263,13 +263,13 @@ def test_tend__a_worker_is_gone__its_chunk_is_tried_again_and_given_up_in_the_en
     shop: Shop, eventually: Eventually
 ) -> None:
     shop.split([1, 2], timeout_seconds=10, max_attempts=2, backoff_seconds=0)
-    shop.tracker.complete(shop.start("chunk-0000001"), Result())
+    shop.tracker.complete(shop.start("chunk-0000001"), AttemptResult())
     for expected in (Disposition.RETRYING, Disposition.DEAD):
         shop.start(FIRST, worker="gone")
         shop.clock.advance(11)
 
         def now() -> Disposition:
-            shop.tender.tend()
+            shop.maintenance.run_once()
             return shop.chunk(FIRST).disposition
 
         assert eventually(now, lambda found: found is not Disposition.RUNNING) is expected
@@ -282,35 +282,35 @@ def test_tend__an_index_that_still_shows_the_old_lease__does_not_take_the_chunk_
     shop.split([1], timeout_seconds=10)
     claim = shop.start(FIRST)
     shop.clock.advance(9.99)
-    shop.tender.tend()
+    shop.maintenance.run_once()
     claim = shop.tracker.heartbeat(claim)
     shop.clock.advance(0.02)
 
-    shop.tender.tend()
+    shop.maintenance.run_once()
 
     assert shop.chunk(FIRST).disposition is Disposition.RUNNING
-    assert shop.tracker.complete(claim, Result()).disposition is Disposition.DONE
+    assert shop.tracker.complete(claim, AttemptResult()).disposition is Disposition.DONE
 
 
 def test_pause__whatever_the_index_says__nothing_starts(shop: Shop, eventually: Eventually) -> None:
     shop.split([1, 2, 3])
     claims = shop.claims()
     eventually(lambda: claims.take(1, {}), bool)
-    shop.steering.pause(RUN)
+    shop.control.pause(RUN)
 
     assert claims.take(5, {}) == []
     claims.look_again()
     assert claims.take(5, {}) == []
     assert shop.tracker.start(RUN, "chunk-0000002", worker="w").admission is Admission.PAUSED
-    shop.steering.resume(RUN)
+    shop.control.resume(RUN)
 
 
 @ANY_SHARDS
 def test_cancel__some_run_and_some_wait__all_come_to_their_end(shop: Shop, eventually: Eventually) -> None:
     shop.split(RangeSource(0, 30))
     running, done = (shop.start(chunk_id) for chunk_id in places(2))
-    shop.tracker.complete(done, Result())
-    shop.steering.cancel(RUN, reason="no longer wanted")
+    shop.tracker.complete(done, AttemptResult())
+    shop.control.cancel(RUN, reason="no longer wanted")
     shop.tracker.fail(running, BOOM)
 
     fanout = eventually(lambda: tended(shop), lambda found: found.is_finished)
@@ -323,9 +323,9 @@ def test_cancel__some_run_and_some_wait__all_come_to_their_end(shop: Shop, event
 def test_skip__what_waits_and_what_failed__the_rest_succeeds(shop: Shop, eventually: Eventually) -> None:
     shop.split([1, 2, 3], max_attempts=1)
     shop.tracker.fail(shop.start(FIRST), BOOM)
-    shop.tracker.complete(shop.start("chunk-0000001"), Result())
+    shop.tracker.complete(shop.start("chunk-0000001"), AttemptResult())
 
-    assert shop.steering.skip(RUN, [FIRST, "chunk-0000001", "chunk-0000002"]) == [FIRST, "chunk-0000002"]
+    assert shop.control.skip(RUN, [FIRST, "chunk-0000001", "chunk-0000002"]) == [FIRST, "chunk-0000002"]
 
     fanout = eventually(lambda: tended(shop), lambda found: found.is_finished)
     assert fanout.status is FanoutStatus.SUCCEEDED
@@ -342,7 +342,7 @@ def test_sizes__large_inputs_and_outputs__are_taken_and_completed_many_at_once(
 
     def end(claim: Claim) -> None:
         assert claim.chunk.input == f'["{text}"]'
-        shop.tracker.complete(claim, Result(output=f'"{text}{text}"'))
+        shop.tracker.complete(claim, AttemptResult(output=f'"{text}{text}"'))
 
     work_off(shop, eventually, end)
 
@@ -353,9 +353,9 @@ def test_sizes__large_inputs_and_outputs__are_taken_and_completed_many_at_once(
 def test_sizes__a_row_filled_to_the_brim__still_takes_what_its_worker_has_to_say(shop: Shop) -> None:
     shop.split(["x" * 204_000] * 2, size=2, max_attempts=3, backoff_seconds=0)
     claim = shop.tracker.heartbeat(shop.start(FIRST, worker="w" * 200), items_done=1)
-    shop.tracker.fail(claim, Failure("E", "e" * 5_000))
+    shop.tracker.fail(claim, AttemptFailure("E", "e" * 5_000))
 
-    shop.tracker.complete(shop.start(FIRST), Result(output=f'"{"y" * 50_000}"'))
+    shop.tracker.complete(shop.start(FIRST), AttemptResult(output=f'"{"y" * 50_000}"'))
 
     chunk = shop.chunk(FIRST)
     assert (chunk.disposition, len(chunk.output or ""), len(chunk.input or "")) == (Disposition.DONE, 50_002, 408_007)
@@ -373,8 +373,8 @@ def test_limit__never_more_at_once_than_it_allows__whatever_lags(shop: Shop, eve
             held.extend(worker.take(5, {}))
             assert shop.counts().running <= 3
         if held:
-            shop.tracker.complete(held.pop(), Result())
-        shop.tender.tend()
+            shop.tracker.complete(held.pop(), AttemptResult())
+        shop.maintenance.run_once()
         return shop.fanout().is_finished
 
     eventually(turn, bool)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from tests.scenarios import map_handlers
 
 app = hg.App("mapping")
@@ -152,7 +152,7 @@ def test_map__workflow_is_cancelled__cancels_the_fan_out(tmp_path: Path) -> None
         handle.cancel("no longer wanted")
         with pytest.raises(hg.ExecutionFailure):
             handle.result(30)
-        found = Library(service.store, service.clock).active().fanouts
+        found = FanoutQueries(service.store, service.clock).active().fanouts
         assert [fanout.cancelled_at is not None for fanout in found] == [True]
 
 

@@ -15,15 +15,15 @@ from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, StaleClaimError, TransientError
 from headgate.fanout.core import maintenance as tending
 from headgate.fanout.core import splitter as splitting
-from headgate.fanout.core.attempts import Failure, Result, item_places
-from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, item_places
+from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Claim, Tracker
 from headgate.fanout.local.claims import Claims
 from headgate.fanout.model.rows import Chunk, Policy, moment_ms, run_key
 from headgate.fanout.model.sources import IterableSource, ListSource, RangeSource, Source
 from headgate.fanout.model.states import Admission, Disposition, FanoutStatus
-from headgate.fanout.repair.control import Steering
+from headgate.fanout.repair.control import FanoutControl
 from headgate.fanout.repair.redrive import Redriver, Selection
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.blobs.spill import Spill
@@ -85,7 +85,7 @@ class Held:
     # The latest that the clock has been since the worker was told of its lease.
     latest_seconds: float
     # What was said of its end, if no answer has come yet: the same is said again.
-    said: tuple[str, Result] | None = None
+    said: tuple[str, AttemptResult] | None = None
 
     @property
     def name(self) -> tuple[str, str]:
@@ -103,10 +103,9 @@ class Process:
         draw = machine.draw.random
         self.name = ids.ulid()[-6:]
         self.splitter = Splitter(store, clock, ids, shards=machine.shards)
-        self.tracker = Tracker(store, clock, ids, draw=draw)
-        self.tender = Tender(store, clock, ids, draw=draw)
-        self.tracker.ended = self.tender.ended
-        self.steering = Steering(store, clock, ids)
+        self.maintenance = FanoutMaintenance(store, clock, ids, draw=draw)
+        self.tracker = Tracker(store, clock, ids, maintenance=self.maintenance, draw=draw)
+        self.control = FanoutControl(store, clock, ids)
         self.redriver = Redriver(store, clock, ids)
         self.lanes = {
             lane: Claims(store, clock, ids, worker=f"{self.name}-{lane}", lane=lane, draw=draw)
@@ -339,7 +338,7 @@ class World:
         try:
             match how:
                 case "fail" | "reject":
-                    tracker.fail(claim, Failure("ValueError", f"bad {claim.chunk.chunk_id}", how == "reject"))
+                    tracker.fail(claim, AttemptFailure("ValueError", f"bad {claim.chunk.chunk_id}", how == "reject"))
                 case "release":
                     self.released.add(held.name)
                     tracker.release(claim)
@@ -351,15 +350,15 @@ class World:
         else:
             process.held.remove(held)
 
-    def _result(self, chunk: Chunk, how: str) -> Result:
+    def _result(self, chunk: Chunk, how: str) -> AttemptResult:
         own = list(item_places(chunk))
         self._count += 1
         output = f'"{self._count}"'
         if how == "defer" and chunk.lane == "main":
-            return Result(output=output, deferred=own[: self.draw.randint(1, len(own))])
+            return AttemptResult(output=output, deferred=own[: self.draw.randint(1, len(own))])
         if how == "spoil":
-            return Result(output=output, item_errors={own[0]: "ValueError: bad item"})
-        return Result(output=output)
+            return AttemptResult(output=output, item_errors={own[0]: "ValueError: bad item"})
+        return AttemptResult(output=output)
 
     def _drop_stale(self, process: Process, held: Held) -> None:
         process.held.remove(held)
@@ -375,7 +374,7 @@ class World:
     # Tending and steering.
 
     def _tend(self, process: Process) -> None:
-        process.tender.tend()
+        process.maintenance.run_once()
 
     def _steer(self, process: Process) -> None:
         if not self.asked:
@@ -393,16 +392,16 @@ class World:
             self.log.append("refused")
 
     def _pause(self, process: Process, run_id: str) -> None:
-        process.steering.pause(run_id)
+        process.control.pause(run_id)
         self.told.paused.add(run_id)
 
     def _resume(self, process: Process, run_id: str) -> None:
         self.told.paused.discard(run_id)
-        process.steering.resume(run_id)
+        process.control.resume(run_id)
 
     def _cancel(self, process: Process, run_id: str) -> None:
         self.told.maybe_cancelled.add(run_id)
-        process.steering.cancel(run_id)
+        process.control.cancel(run_id)
         self.told.cancelled.add(run_id)
 
     def _skip(self, process: Process, run_id: str) -> None:
@@ -410,7 +409,7 @@ class World:
         if books is None or not books.main:
             return
         chosen = self.draw.sample(sorted(chunk.chunk_id for chunk in books.main), min(2, len(books.main)))
-        skipped = process.steering.skip(run_id, chosen)
+        skipped = process.control.skip(run_id, chosen)
         assert set(skipped) <= set(chosen)
         self.told.skipped.update((run_id, chunk_id) for chunk_id in skipped)
 
@@ -590,7 +589,7 @@ class World:
         try:
             self._resume(process, asked.run_id)
         except ConflictError:
-            assert process.tender.library.fanout(asked.run_id).is_finished
+            assert process.maintenance.queries.fanout(asked.run_id).is_finished
         self.check()
 
     def _work(self) -> None:
@@ -600,7 +599,7 @@ class World:
                     self._perform(process, claim, set())
             for held in list(process.held):
                 self.end(process, held, "complete")
-            process.tender.tend()
+            process.maintenance.run_once()
         self.clock.advance(20.0)
         self._note_time()
 

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.errors import OutcomeUnknownError, StaleClaimError, TransientError
 from headgate.fanout.core import splitter as splitting
-from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.core.tracking import Claim
 from headgate.fanout.model.rows import Policy
@@ -53,9 +53,9 @@ def told(teller: Teller) -> None:
     process, run_id = teller.process, teller.run_id
     process.splitter.split(ORDER, SOURCE, run_id=run_id)
     if not teller.is_over:
-        process.steering.pause(run_id, by="someone", reason="to look")
-        process.steering.resume(run_id)
-    process.steering.skip(run_id, [SKIPPED])
+        process.control.pause(run_id, by="someone", reason="to look")
+        process.control.resume(run_id)
+    process.control.skip(run_id, [SKIPPED])
     work(teller)
 
 
@@ -65,7 +65,7 @@ def cancelled(teller: Teller) -> None:
     process.splitter.split(ORDER, SOURCE, run_id=run_id)
     work(teller, rounds=1, room=1)
     if not teller.is_over:
-        process.steering.cancel(run_id, reason="no longer wanted")
+        process.control.cancel(run_id, reason="no longer wanted")
     work(teller)
 
 
@@ -81,7 +81,7 @@ def work(teller: Teller, *, rounds: int = ROUNDS_MAX, room: int = 3) -> None:
                 held = Held(claim, 0.0)
                 process.held.append(held)
                 end(teller, held)
-        process.tender.tend()
+        process.maintenance.run_once()
         machine.clock.advance(2.0)
         machine.catch_up()
 
@@ -100,19 +100,19 @@ def end(teller: Teller, held: Held) -> None:
 def perform(process: Process, claim: Claim) -> None:
     chunk, tracker = claim.chunk, process.tracker
     if chunk.lane == "slow":
-        tracker.complete(claim, Result(output='"slow"'))
+        tracker.complete(claim, AttemptResult(output='"slow"'))
     elif chunk.start == FAILS and chunk.attempt == 1:
-        tracker.fail(claim, Failure("ValueError", "the first time"))
+        tracker.fail(claim, AttemptFailure("ValueError", "the first time"))
     elif chunk.start == RELEASED:
         tracker.heartbeat(claim, items_done=1)
         tracker.release(claim)
         again = tracker.start(chunk.run_id, chunk.chunk_id, worker="second").claim
         if again is not None:
-            tracker.complete(again, Result(output='"ok"'))
+            tracker.complete(again, AttemptResult(output='"ok"'))
     elif chunk.start == DEFERS:
-        tracker.complete(claim, Result(output='"ok"', deferred=[DEFERS + 1]))
+        tracker.complete(claim, AttemptResult(output='"ok"', deferred=[DEFERS + 1]))
     else:
-        tracker.complete(claim, Result(output='"ok"'))
+        tracker.complete(claim, AttemptResult(output='"ok"'))
 
 
 def live(machine: Machine, run_id: str, story: Story, fault: Fault | None) -> int:

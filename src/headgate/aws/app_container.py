@@ -16,7 +16,6 @@ from headgate.bootstrap.store import (
     OpenedStore,
     join_fanouts,
     load_app,
-    open_fanouts,
     open_service,
     open_store,
 )
@@ -128,7 +127,7 @@ def open_app_container(environ: Mapping[str, str], clock: Clock) -> AppContainer
     furnish(settings, clients, keys_secret_arn=functions.keys_secret_arn)
     opened = open_store(settings, clock)
     service = open_service(app, opened, clock)
-    join_fanouts(service, opened, open_fanouts(opened, clock, service.ids))
+    join_fanouts(service, opened, clock)
     schedules = OneShots(
         clients.client("scheduler"), role_arn=functions.scheduler_role_arn, group=functions.scheduler_group_name
     )

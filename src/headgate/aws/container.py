@@ -23,7 +23,6 @@ from headgate.bootstrap.store import (
     OpenedStore,
     join_fanouts,
     open_cache,
-    open_fanouts,
     open_service,
     open_store,
 )
@@ -121,8 +120,7 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> Container:
     furnish(settings, clients, keys_secret_arn=functions.keys_secret_arn, files=files)
     opened = open_store(settings, clock)
     service = open_service(App("headgate"), opened, clock)
-    fanouts = open_fanouts(opened, clock, service.ids)
-    join_fanouts(service, opened, fanouts)
+    fanouts = join_fanouts(service, opened, clock)
     cache = open_cache(settings, clock)
     health = open_health(opened, cache, clock, service)
     engine = open_step_functions(

@@ -28,6 +28,7 @@ from headgate.durable.service import Service
 from headgate.errors import HeadgateError, SettingsError, TransientError
 from headgate.fanout import hg_map as mapping
 from headgate.fanout.background_threads import Background
+from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.events import ENDED_EVENT
 from headgate.fanout.model.results import summary
@@ -152,13 +153,23 @@ def open_service(app: App, opened: OpenedStore, clock: Clock) -> AppService:
     return service
 
 
-def open_fanouts(opened: OpenedStore, clock: Clock, ids: IdMaker) -> FanoutService:
+def open_fanouts(
+    opened: OpenedStore, clock: Clock, ids: IdMaker, observer: FanoutObserver = NO_OBSERVER
+) -> FanoutService:
     """Return the fan-out service of an open store. With an AWS region, fan-outs with an SQS queue can be sent."""
-    settings = opened.settings
-    fanouts = FanoutService(opened.store, clock, ids, shards=_COUNTER_SHARDS[settings.store.backend])
-    if settings.store.aws_region is not None:
-        fanouts.send_with(lambda fanout: _open_queue(opened, clock).send(fanout))
-    return fanouts
+    store = opened.settings.store
+
+    def send(fanout: Fanout) -> Fanout:
+        return _open_queue(opened, clock).send(fanout)
+
+    return FanoutService(
+        opened.store,
+        clock,
+        ids,
+        shards=_COUNTER_SHARDS[store.backend],
+        send=None if store.aws_region is None else send,
+        observer=observer,
+    )
 
 
 def drain_queue(settings: Settings, clock: Clock, queue_url: str, *, letters_max: int) -> Drained:
@@ -182,34 +193,44 @@ def _open_queue(opened: OpenedStore, clock: Clock) -> SqsQueue:
     )
 
 
-def join_fanouts(service: AppService, opened: OpenedStore, fanouts: FanoutService) -> None:
-    """Connect a durable service and its fan-outs.
+class _FanoutEvents:
+    """Reports the end of a fan-out to the waiting execution and to the bus."""
 
-    Workflows and state machines can start fan-outs; a fan-out that ends wakes its execution and emits an event.
-    """
+    def __init__(self, service: AppService, clock: Clock) -> None:
+        self._service = service
+        self._clock = clock
 
-    def closed(fanout: Fanout) -> None:
-        notify = service.client.notify
-        if notify is not None and fanout.waiter is not None:
-            notify(fanout.waiter)
-        service.bus.told()
+    def on_work_available(self, run_id: str) -> None:
+        pass
 
-    def announce(fanout: Fanout, counts: Counts) -> list[Write]:
+    def closing_writes(self, fanout: Fanout, counts: Counts) -> list[Write]:
         event = Event(
-            id=fanouts.ids.make("evt"),
+            id=self._service.ids.make("evt"),
             type=ENDED_EVENT,
             source="/headgate/fanout",
             subject=fanout.run_id,
             data=summary(fanout, counts),
         )
-        return service.bus.event_writes(event, fanouts.library.now_ms())
+        return self._service.bus.event_writes(event, int(self._clock.seconds() * 1000))
 
-    fanouts.closed = closed
-    fanouts.announce = announce
-    mapping.register(service.app, fanouts.splitter, fanouts.steering, fanouts.library)
+    def on_closed(self, fanout: Fanout) -> None:
+        notify = self._service.client.notify
+        if notify is not None and fanout.waiter is not None:
+            notify(fanout.waiter)
+        self._service.bus.told()
+
+
+def join_fanouts(service: AppService, opened: OpenedStore, clock: Clock) -> FanoutService:
+    """Open the fan-outs of a store, connect them to a durable service, and return them.
+
+    Workflows and state machines can start fan-outs; a fan-out that ends wakes its execution and emits an event.
+    """
+    fanouts = open_fanouts(opened, clock, service.ids, _FanoutEvents(service, clock))
+    mapping.register(service.app, fanouts.splitter, fanouts.control, fanouts.queries)
     store = opened.settings.store
     names = TableNames(store.table_prefix, store.table_names)
     service.asl = AslService(service, opened.store, opened.keyring, fanouts, opened.blobs, names)
+    return fanouts
 
 
 def open_forwarder(settings: Settings, clock: Clock) -> Forwarder:
@@ -235,8 +256,7 @@ def connect(
     opened = open_store(settings, clock)
     with closing(opened.store):
         service = open_service(app, opened, clock)
-        fanouts = open_fanouts(opened, clock, service.ids)
-        join_fanouts(service, opened, fanouts)
+        fanouts = join_fanouts(service, opened, clock)
         chunks = Background(fanouts, processes=settings.fanout.processes if work else 0)
         if work:
             worker = settings.worker

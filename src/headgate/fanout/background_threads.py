@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from headgate.errors import OutcomeUnknownError, TransientError
-from headgate.fanout.core.maintenance import TEND_SECONDS
+from headgate.fanout.core.maintenance import MAINTENANCE_SECONDS
 from headgate.fanout.local.worker import Options
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE
 from headgate.fanout.repair.retention import Purge
@@ -42,12 +42,11 @@ class Background:
         ]
         self._threads = [self._thread(worker.run, "headgate-chunks") for worker in self._workers]
         if not self._workers:
-            self._threads.append(self._thread(self._tend, "headgate-tender"))
+            self._threads.append(self._thread(self._maintain, "headgate-fanout-maintenance"))
         self._threads.append(self._thread(self._purge, "headgate-purge"))
 
     def start(self) -> None:
         """Begin."""
-        self._service.changed = self._look
         for thread in self._threads:
             thread.start()
 
@@ -64,16 +63,11 @@ class Background:
         """Handlers that cannot be loaded in this process, and why."""
         return {handler: why for worker in self._workers for handler, why in worker.unusable.items()}
 
-    def _look(self, run_id: str) -> None:
-        del run_id
-        for worker in self._workers:
-            worker.look()
-
-    def _tend(self) -> None:
-        tender = self._service.tender()
-        while not self._stopping.wait(TEND_SECONDS):
+    def _maintain(self) -> None:
+        maintenance = self._service.new_maintenance()
+        while not self._stopping.wait(MAINTENANCE_SECONDS):
             try:
-                tender.tend()
+                maintenance.run_once()
             except (TransientError, OutcomeUnknownError) as exc:
                 _log.warning("the store is busy", error=str(exc))
 

@@ -26,7 +26,7 @@ from headgate import typed_decode
 from headgate.durable.model import payload
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import DefinitionError, NotFoundError, PayloadTooLargeError
-from headgate.fanout.local.child_protocol import Done, Failed, Job
+from headgate.fanout.model.child_protocol import Done, Failed, Job
 from headgate.fanout.model.sources import Piece, read_items
 
 Handler = Callable[[Any], Any]

@@ -23,13 +23,13 @@ from headgate.durable.sdk.app import App
 from headgate.durable.sdk.definitions import Activity
 from headgate.durable.sdk.workflow import info, uuid, wait_signal
 from headgate.errors import ConflictError, DefinitionError, HeadgateError, NotFoundError, PayloadTooLargeError
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.model.results import Summary
 from headgate.fanout.model.rows import Policy
 from headgate.fanout.model.sources import ListSource, RangeSource, Source
 from headgate.fanout.model.states import FanoutStatus
-from headgate.fanout.repair.control import Steering
+from headgate.fanout.repair.control import FanoutControl
 
 # What the activities are called; a dot is for names that no user's function can have.
 SPLIT: Final = "headgate.map.split"
@@ -139,7 +139,7 @@ def handler_name(handler: Callable[..., Any] | str) -> str:
     return f"{module}:{name}"
 
 
-def register(app: App, splitter: Splitter, steering: Steering, library: Library) -> None:
+def register(app: App, splitter: Splitter, control: FanoutControl, queries: FanoutQueries) -> None:
     """Give an app the activities behind `map`."""
 
     def split(request: MapRequest) -> None:
@@ -158,23 +158,23 @@ def register(app: App, splitter: Splitter, steering: Steering, library: Library)
 
     def cancel(run_id: str) -> None:
         try:
-            steering.cancel(run_id, by="its workflow", reason="the workflow that waited for it was cancelled")
+            control.cancel(run_id, by="its workflow", reason="the workflow that waited for it was cancelled")
         except (ConflictError, NotFoundError):
             # It has ended by itself, or was never made.
             return
 
     def collect(run_id: str, *, each: bool) -> list[Any]:
-        return collected(library, run_id, each=each)
+        return collected(queries, run_id, each=each)
 
     for name, function in ((SPLIT, split), (CANCEL, cancel), (COLLECT, collect)):
         app.activities[name] = _activity(name, function)
 
 
-def collected(library: Library, run_id: str, *, each: bool) -> list[Any]:
+def collected(queries: FanoutQueries, run_id: str, *, each: bool) -> list[Any]:
     """Return what the handler returned, in the order of the items. Raises `PayloadTooLargeError`."""
     results: list[Any] = []
     size = 0
-    for chunk in library.every_chunk(run_id):
+    for chunk in queries.every_chunk(run_id):
         size += len(chunk.output or "")
         if size > RESULTS_BYTES_MAX:
             raise PayloadTooLargeError(

@@ -15,7 +15,7 @@ class InlineWorker:
 
     def __init__(self, service: FanoutService) -> None:
         self._service = service
-        self._tender = service.tender()
+        self._maintenance = service.new_maintenance()
         self._lanes = {
             lane: Claims(
                 service.store,
@@ -37,12 +37,12 @@ class InlineWorker:
             claims.look_again()
             for claim in claims.take(100, {}):
                 answer = perform(load(claim.fanout.handler or ""), job_of(0, claim, lane), lambda _: None)
-                change = ended(claim, answer, now_ms=claims.library.now_ms(), draw=0.0)
+                change = ended(claim, answer, now_ms=claims.queries.now_ms(), draw=0.0)
                 apply(self._service.store, [change])
-                self._tender.ended(claim.fanout.run_id)
+                self._maintenance.chunk_ended(claim.fanout.run_id)
                 count += 1
         if count == 0:
-            self._tender.tend()
+            self._maintenance.run_once()
         return count
 
     def next_due_ms(self) -> int | None:

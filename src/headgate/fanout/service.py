@@ -1,12 +1,11 @@
-"""The service: everything a process offers of fan-outs, around one open store."""
+"""Fan-out service: builds every fan-out component around one open store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from headgate.clock import Clock
-from headgate.fanout.core.maintenance import Tender
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.maintenance import FanoutMaintenance
+from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Splitter
 from headgate.fanout.core.tracking import Tracker
 from headgate.fanout.local.worker import LocalWorker, Options
@@ -15,7 +14,7 @@ from headgate.fanout.model.rows import Fanout
 from headgate.fanout.remote.dead_letters import DeadLetters
 from headgate.fanout.repair.auto_heal import Healer
 from headgate.fanout.repair.bisect import Bisector
-from headgate.fanout.repair.control import Steering
+from headgate.fanout.repair.control import FanoutControl
 from headgate.fanout.repair.reconcile import Reconciler
 from headgate.fanout.repair.redrive import Redriver
 from headgate.ids import IdMaker
@@ -24,50 +23,70 @@ from headgate.store.port import Store
 
 
 class FanoutService:
-    """Fan-outs of one store. It starts no thread by itself."""
+    """The fan-outs of one store. It starts no thread.
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, shards: int = 1) -> None:
-        self.library = Library(store, clock)
-        self.splitter = Splitter(store, clock, ids, shards=shards)
-        self.tracker = Tracker(store, clock, ids)
-        self.steering = Steering(store, clock, ids)
-        self.redriver = Redriver(store, clock, ids)
-        self.healer = Healer(store, clock, ids)
-        self.bisector = Bisector(store, clock, ids)
-        self.reconciler = Reconciler(store, clock, ids)
-        self.dead_letters = DeadLetters(store, clock)
-        # Told of a fan-out that has ended, once that is durable.
-        self.closed: Callable[[Fanout], None] = lambda _: None
-        self.send: Callable[[Fanout], Fanout] | None = None
-        # Says that a fan-out has ended, in the transaction that closes it.
-        self.announce: Callable[[Fanout, Counts], list[Write]] = lambda _, __: []
-        # Told of a fan-out that may have chunks to run.
-        self.changed: Callable[[str], None] = lambda _: None
-        self.splitter.told = self.steering.told = self.redriver.told = lambda run_id: self.changed(run_id)
+    `send` sends the queue messages of fan-outs that have a queue; without it, such fan-outs are refused.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        *,
+        shards: int = 1,
+        send: MessageSender | None = None,
+        observer: FanoutObserver = NO_OBSERVER,
+    ) -> None:
         self.store = store
         self.clock = clock
         self.ids = ids
-        ended = self.tender().ended
-        self.splitter.ended = self.tracker.ended = self.steering.ended = self.dead_letters.ended = ended
+        self.observer = _WorkerWakeup(observer)
+        self._send = send
+        self.queries = FanoutQueries(store, clock)
+        self.healer = Healer(store, clock, ids, send=send)
+        self.bisector = Bisector(store, clock, ids, send=send)
+        self.redriver = Redriver(store, clock, ids, send=send, observer=self.observer)
+        self.reconciler = Reconciler(store, clock, ids)
+        self.maintenance = self.new_maintenance()
+        self.splitter = Splitter(
+            store, clock, ids, shards=shards, send=send, observer=self.observer, maintenance=self.maintenance
+        )
+        self.tracker = Tracker(store, clock, ids, maintenance=self.maintenance)
+        self.control = FanoutControl(store, clock, ids, observer=self.observer, maintenance=self.maintenance)
+        self.dead_letters = DeadLetters(store, clock, maintenance=self.maintenance)
 
-    def tender(self) -> Tender:
-        """Return someone to tend the fan-outs: one for each thread that does."""
-        tender = Tender(self.store, self.clock, self.ids)
-        tender.closed = lambda fanout: self.closed(fanout)
-        tender.announce = lambda fanout, counts: self.announce(fanout, counts)
-        tender.heal = self._heal
-        tender.send = self.send
-        return tender
-
-    def send_with(self, send: Callable[[Fanout], Fanout]) -> None:
-        """Have messages of fan-outs with a queue of their own sent by this."""
-        self.send = send
-        self.splitter.send = self.redriver.send = self.healer.send = self.bisector.send = send
-
-    def _heal(self, fanout: Fanout) -> int:
-        found = self.healer.heal(fanout.run_id)
-        return found.healed + found.unseen
+    def new_maintenance(self) -> FanoutMaintenance:
+        """Return maintenance for one more thread, with its own limit on how often counts are folded."""
+        return FanoutMaintenance(
+            self.store, self.clock, self.ids, send=self._send, heal=self._heal, observer=self.observer
+        )
 
     def worker(self, options: Options) -> LocalWorker:
-        """Return a worker of this machine, which does nothing until it is run."""
-        return LocalWorker(self.store, self.clock, self.ids, options, tender=self.tender())
+        """Return a worker that runs chunks in child processes of this machine. It is idle until `run`."""
+        worker = LocalWorker(self.store, self.clock, self.ids, options, maintenance=self.new_maintenance())
+        self.observer.workers.append(worker)
+        return worker
+
+    def _heal(self, fanout: Fanout) -> int:
+        report = self.healer.heal(fanout.run_id)
+        return report.healed + report.unseen
+
+
+class _WorkerWakeup:
+    """Wakes the local workers when there is work, and forwards every event to the injected observer."""
+
+    def __init__(self, observer: FanoutObserver) -> None:
+        self.workers: list[LocalWorker] = []
+        self._observer = observer
+
+    def on_work_available(self, run_id: str) -> None:
+        for worker in self.workers:
+            worker.wake()
+        self._observer.on_work_available(run_id)
+
+    def closing_writes(self, fanout: Fanout, counts: Counts) -> list[Write]:
+        return self._observer.closing_writes(fanout, counts)
+
+    def on_closed(self, fanout: Fanout) -> None:
+        self._observer.on_closed(fanout)

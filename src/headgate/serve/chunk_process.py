@@ -9,14 +9,14 @@ from contextlib import closing
 import structlog
 from msgspec import Struct
 
-from headgate.bootstrap.store import join_fanouts, open_fanouts, open_service, open_store
+from headgate.bootstrap.store import join_fanouts, open_service, open_store
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.errors import DefinitionError
 from headgate.fanout.core.attempts import ErrorClass
 from headgate.fanout.local.child_process import READY_SECONDS_MAX, Child
-from headgate.fanout.local.child_protocol import Unusable
 from headgate.fanout.local.worker import Options
+from headgate.fanout.model.child_protocol import Unusable
 from headgate.serve.process import Stop
 from headgate.settings import Settings
 
@@ -50,10 +50,9 @@ def run(
         opened.store.check_health()
         # For what others are told of a fan-out that ends here; it runs no workflow.
         service = open_service(App("headgate"), opened, clock)
-        fanouts = open_fanouts(opened, clock, service.ids)
-        join_fanouts(service, opened, fanouts)
+        fanouts = join_fanouts(service, opened, clock)
         if options.run_id is not None:
-            fanouts.library.fanout(options.run_id)
+            fanouts.queries.fanout(options.run_id)
         worker = fanouts.worker(options)
         stop.on_request(lambda: worker.stop(settings.drain_seconds * _GRACE_SHARE))
         announce(f"headgate chunk worker ready  {_described(options)}  home={settings.home}")

@@ -19,7 +19,6 @@ from headgate.bootstrap.store import (
     OpenedStore,
     join_fanouts,
     open_cache,
-    open_fanouts,
     open_service,
     open_store,
 )
@@ -109,8 +108,7 @@ def run(
             # Some backends open without asking anyone, and a server whose store is out of reach is not ready.
             opened.store.check_health()
             service = open_service(app if app is not None else App("headgate"), opened, clock)
-            fanouts = open_fanouts(opened, clock, service.ids)
-            join_fanouts(service, opened, fanouts)
+            fanouts = join_fanouts(service, opened, clock)
             meters.watch_cache(cache.stats)
             region = open_region(opened, clock, service, meters)
             fence = None if region is None else region.fence

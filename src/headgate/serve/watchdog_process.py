@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from headgate.bootstrap.pipelines import open_engine, open_pipelines
-from headgate.bootstrap.store import database_path, join_fanouts, open_fanouts, open_service, open_store
+from headgate.bootstrap.store import database_path, join_fanouts, open_service, open_store
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
 from headgate.pipelines.watchdog.watchdog import TickReport
@@ -51,8 +51,7 @@ def run(
         opened.store.check_health()
         database = _Database(settings)
         service = open_service(App("headgate"), opened, clock)
-        fanouts = open_fanouts(opened, clock, service.ids)
-        join_fanouts(service, opened, fanouts)
+        fanouts = join_fanouts(service, opened, clock)
         engine = open_engine(settings, clock, service.ids)
         watchdog = open_pipelines(service, opened, fanouts, clock, environ=environ, engine=engine).watchdog
         announce(f"headgate watchdog ready  home={settings.home}")

@@ -16,7 +16,7 @@ from headgate.durable.client.handle import Handle
 from headgate.durable.model.failures import ExecutionFailure
 from headgate.durable.model.records import Execution
 from headgate.durable.sdk.app import App
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.model.rows import Fanout
 from headgate.fanout.service import FanoutService
 from headgate.store.blobs.folder import FolderBlobs
@@ -78,13 +78,13 @@ class MapRig:
         return FanoutService(self.env.service.store, self.env.clock, self.env.service.ids)
 
     @property
-    def library(self) -> Library:
-        return self.fanouts.library
+    def queries(self) -> FanoutQueries:
+        return self.fanouts.queries
 
     @property
     def map_runs(self) -> list[Fanout]:
         """The fan-outs of the Map, the first one first."""
-        return list(reversed(self.library.by_group(f"{MACHINE}/Each").fanouts))
+        return list(reversed(self.queries.by_group(f"{MACHINE}/Each").fanouts))
 
     @property
     def map_run(self) -> Fanout:

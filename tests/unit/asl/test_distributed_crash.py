@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.bootstrap.store import join_fanouts, open_fanouts, open_service, open_store
+from headgate.bootstrap.store import join_fanouts, open_service, open_store
 from headgate.clock import SystemClock
 from headgate.durable.sdk.app import App
 from headgate.fanout.model.states import FanoutStatus
@@ -43,14 +43,13 @@ def run_process(home: Path, kind: str, fatal: int) -> None:
     clock = SystemClock()
     opened = open_store(Settings(home=home), clock)
     service = open_service(app, opened, clock)
-    fanouts = open_fanouts(opened, clock, service.ids)
-    join_fanouts(service, opened, fanouts)
+    fanouts = join_fanouts(service, opened, clock)
     service.start(lease_seconds=1.0)
     try:
         definition = json.dumps(each(kind, MaxConcurrency=4))
         execution_id, _ = service.asl.executions.start_definition("m", definition, list(range(ITEMS)), name="one")
         result = service.client.handle(execution_id).result(60)
-        run = fanouts.library.by_group("m/Each").fanouts[0]
+        run = fanouts.queries.by_group("m/Each").fanouts[0]
         report = fanouts.reconciler.reconcile(run.run_id)
         (home / "result").write_text(json.dumps([result, run.status, report.is_clean]))
     finally:

@@ -7,12 +7,12 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
-from headgate.fanout.core.attempts import Failure, Result, placed
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, placed
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Claim, Tracker
 from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy, chunk_id_at, dump_policy, moment, sort_key
 from headgate.fanout.model.sources import RangeSource
-from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome
+from headgate.fanout.model.states import AttemptOutcome, Disposition, FanoutStatus
 from headgate.ids import IdMaker
 from headgate.store.port import Store
 
@@ -81,7 +81,7 @@ def made_chunk(
     return placed(replace(chunk, **changes), disposition, moment(begin_ms), T0)
 
 
-def made_attempt(number: int, attempt: int, outcome: Outcome, *, end_ms: int = T0, **changes: Any) -> Attempt:
+def made_attempt(number: int, attempt: int, outcome: AttemptOutcome, *, end_ms: int = T0, **changes: Any) -> Attempt:
     """Return the row of an attempt at chunk `number` that took a second."""
     made = Attempt(
         run_id=RUN,
@@ -105,7 +105,7 @@ class Stage:
         self.clock = clock
         self.store = store
         self.tracker = Tracker(store, clock, ids, draw=lambda: 0.0)
-        self.library = self.tracker.library
+        self.queries = self.tracker.queries
         self.fanout = Splitter(store, clock, ids).split(order, RangeSource(0, chunks * SIZE), run_id=RUN)
 
     def start(self, number: int, *, worker: str = "w1") -> Claim:
@@ -116,9 +116,9 @@ class Stage:
     def complete(self, number: int, *, seconds: float = 1.0) -> Chunk:
         claim = self.start(number)
         self.clock.advance(seconds)
-        return self.tracker.complete(claim, Result())
+        return self.tracker.complete(claim, AttemptResult())
 
     def fail(
         self, number: int, message: str = "boom", *, error_class: str = "ValueError", final: bool = False
     ) -> Chunk:
-        return self.tracker.fail(self.start(number), Failure(error_class, message, is_final=final))
+        return self.tracker.fail(self.start(number), AttemptFailure(error_class, message, is_final=final))

@@ -15,7 +15,7 @@ import pytest
 from headgate.errors import DefinitionError
 from headgate.fanout import handlers
 from headgate.fanout.handlers import Loaded, Work, load, perform
-from headgate.fanout.local.child_protocol import Done, Failed, Job
+from headgate.fanout.model.child_protocol import Done, Failed, Job
 from headgate.fanout.model.sources import BytesSource, LinesSource
 
 MODULE = """

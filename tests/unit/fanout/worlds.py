@@ -11,17 +11,17 @@ import pytest
 
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError
-from headgate.fanout.core import queries as library
-from headgate.fanout.core.attempts import Failure, Result
-from headgate.fanout.core.maintenance import Tender
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core import queries as queries
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
+from headgate.fanout.core.maintenance import FanoutMaintenance
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Claim, Tracker
 from headgate.fanout.model.counts import NAMES, Counts
 from headgate.fanout.model.rows import ACTIVE, Chunk, Fanout, Policy, counter_key
 from headgate.fanout.model.sources import ListSource, Source
 from headgate.fanout.model.states import Disposition
-from headgate.fanout.repair.control import Steering
+from headgate.fanout.repair.control import FanoutControl
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Query, Update, Write
@@ -97,8 +97,8 @@ def once(act: Callable[[], object]) -> Callable[[], None]:
 
 def read_in_pages(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Have whoever goes through many rows read so many at a time."""
-    monkeypatch.setattr(library, "PAGE_MAX", rows)
-    monkeypatch.setattr(library, "ROWS_AT_ONCE", rows)
+    monkeypatch.setattr(queries, "PAGE_MAX", rows)
+    monkeypatch.setattr(queries, "ROWS_AT_ONCE", rows)
 
 
 class World:
@@ -112,11 +112,11 @@ class World:
         self.crashing = CrashingStore(self.sqlite)
         self.store: Store = self.crashing
         # What tests and workers do goes past the crash.
-        self.library = Library(self.sqlite, self.clock)
-        self.splitter = Splitter(self.sqlite, self.clock, self.ids, shards=shards)
+        self.queries = FanoutQueries(self.sqlite, self.clock)
+        self.splitter = Splitter(self.sqlite, self.clock, self.ids, shards=shards, send=lambda fanout: fanout)
         self.tracker = Tracker(self.sqlite, self.clock, self.ids, draw=lambda: 0.0)
-        self.steering = Steering(self.sqlite, self.clock, self.ids)
-        self.tender = Tender(self.sqlite, self.clock, self.ids, draw=lambda: 0.0)
+        self.control = FanoutControl(self.sqlite, self.clock, self.ids)
+        self.maintenance = FanoutMaintenance(self.sqlite, self.clock, self.ids, draw=lambda: 0.0)
 
     def split(
         self, source: Source | int, size: int = 1, *, queue_url: str | None = None, run_id: str = RUN, **policy: Any
@@ -125,24 +125,23 @@ class World:
         if isinstance(source, int):
             source = ListSource([f"item {number}" for number in range(source)])
         order = Order(group="grs-15", chunk_size=size, policy=Policy(**policy), queue_url=queue_url)
-        self.splitter.send = lambda fanout: fanout
         return self.splitter.split(order, source, run_id=run_id)
 
     def row(self, chunk_id: str) -> Chunk:
-        return self.library.chunk(RUN, chunk_id)
+        return self.queries.chunk(RUN, chunk_id)
 
     def rows(self) -> list[Chunk]:
         """All chunks and pieces in their order."""
-        return [chunk for slow in (False, True) for chunk in self.library.every_chunk(RUN, slow=slow)]
+        return [chunk for slow in (False, True) for chunk in self.queries.every_chunk(RUN, slow=slow)]
 
     def dispositions(self) -> dict[str, str]:
         return {chunk.chunk_id: chunk.disposition.value for chunk in self.rows()}
 
     def fanout(self) -> Fanout:
-        return self.library.fanout(RUN, consistent=True)
+        return self.queries.fanout(RUN, consistent=True)
 
     def counts(self) -> Counts:
-        return self.library.counts(self.fanout())
+        return self.queries.counts(self.fanout())
 
     # What workers do.
 
@@ -152,10 +151,10 @@ class World:
         return start.claim
 
     def complete(self, chunk_id: str, **result: Any) -> None:
-        self.tracker.complete(self.claim(chunk_id), Result(**result))
+        self.tracker.complete(self.claim(chunk_id), AttemptResult(**result))
 
     def fail(self, chunk_id: str, error_class: str = "ValueError", message: str = "bad", **failure: Any) -> Chunk:
-        return self.tracker.fail(self.claim(chunk_id), Failure(error_class, message, **failure))
+        return self.tracker.fail(self.claim(chunk_id), AttemptFailure(error_class, message, **failure))
 
     def kill(self, *chunk_ids: str, error_class: str = "ValueError", message: str = "bad") -> None:
         """Have chunks fail until no try is left."""
@@ -165,7 +164,7 @@ class World:
 
     def tend(self) -> Fanout:
         """Have the fan-out tended until nothing changes, and return it."""
-        self.tender.see_to(RUN)
+        self.maintenance.maintain(RUN)
         return self.fanout()
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from headgate.auth.principals import LOCAL
 from headgate.auth.roles import Role
 from headgate.bootstrap.health import open_health, open_keys
 from headgate.bootstrap.pipelines import open_pipelines
-from headgate.bootstrap.store import join_fanouts, open_cache, open_fanouts, open_service, open_store
+from headgate.bootstrap.store import join_fanouts, open_cache, open_service, open_store
 from headgate.clock import VirtualClock
 from headgate.durable.model.records import instant
 from headgate.durable.sdk.app import App
@@ -54,8 +54,7 @@ class HealthApi:
         self.opened = open_store(self.settings, self.clock)
         self.cache = open_cache(self.settings, self.clock)
         self.service = open_service(App("headgate"), self.opened, self.clock)
-        self.fanouts = open_fanouts(self.opened, self.clock, self.service.ids)
-        join_fanouts(self.service, self.opened, self.fanouts)
+        self.fanouts = join_fanouts(self.service, self.opened, self.clock)
         self.pipelines = open_pipelines(self.service, self.opened, self.fanouts, self.clock, environ={})
         self.health = open_health(self.opened, self.cache, self.clock, self.service)
         self.keys = open_keys(self.opened, self.clock, self.health)

@@ -52,7 +52,7 @@ class Distributor:
         self._fanouts = fanouts
         self._blobs = blobs
         self._books = MapBooks(fanouts)
-        self._results = MapResults(fanouts.library, blobs)
+        self._results = MapResults(fanouts.queries, blobs)
 
     def register(self, app: App, executions: MachineExecutions) -> None:
         """Give an app the activities and the workflow behind distributed Maps."""
@@ -140,7 +140,7 @@ class Distributor:
             return order.items_max or _BATCH_ITEMS_MAX
         if not order.is_express:
             return 1
-        found = self._fanouts.library.find(order.run_id)
+        found = self._fanouts.queries.find(order.run_id)
         if found is not None:
             return found.chunk_size
         try:

@@ -19,8 +19,8 @@ from headgate.asl.expressions.scope import Json
 from headgate.asl.map.items import batched
 from headgate.asl.map.messages import Ending, MapOrder, Standing, Tolerance, Verdict
 from headgate.errors import ConflictError, NotFoundError, StoreBusyError
-from headgate.fanout.core.attempts import Failure, Result, begun, completed, failed, moved_to, released
-from headgate.fanout.core.transitions import Change, Guard, apply
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, begun, completed, failed, moved_to, released
+from headgate.fanout.core.transitions import ChunkChange, Guard, apply
 from headgate.fanout.model.rows import MAIN_LANE, Chunk, Fanout, Policy, moment, moment_ms, queue_place, run_key
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.fanout.repair.redrive import Selection
@@ -74,7 +74,7 @@ class MapBooks:
     def __init__(self, fanouts: FanoutService, *, draw: Callable[[int], int] = random.randrange) -> None:
         """Take `draw`, which returns any number from 0 on below the one it is given."""
         self._fanouts = fanouts
-        self._library = fanouts.library
+        self._queries = fanouts.queries
         self._draw = draw
 
     # Taking chunks.
@@ -84,7 +84,7 @@ class MapBooks:
 
         `takers` is how many may want some at once: one alone is given those at the head of the queue.
         """
-        fanout = self._library.fanout(run_id, consistent=True)
+        fanout = self._queries.fanout(run_id, consistent=True)
         if fanout.cancelled_at is not None or fanout.paused_at is not None:
             return []
         if takers > 1:
@@ -100,7 +100,7 @@ class MapBooks:
             look = min(_READ_MAX, SPREAD * look)
 
     def _queued(self, run_id: str, count: int, after: str | None = None) -> Sequence[Chunk]:
-        return self._library.queued(run_id, MAIN_LANE, due_ms=self._library.now_ms(), after=after, limit=count)
+        return self._queries.queued(run_id, MAIN_LANE, due_ms=self._queries.now_ms(), after=after, limit=count)
 
     def _somewhere(self, fanout: Fanout) -> str:
         """Return a place in the queue of a fan-out that is as good as any other, so that few want the same chunk."""
@@ -110,8 +110,8 @@ class MapBooks:
     def _begin(self, fanout: Fanout, chunks: Sequence[Chunk], name: Callable[[Chunk, str], str]) -> list[Work]:
         if not chunks:
             return []
-        now_ms = self._library.now_ms()
-        changes: list[Change] = []
+        now_ms = self._queries.now_ms()
+        changes: list[ChunkChange] = []
         for chunk in chunks:
             token = self._fanouts.ids.ulid()
             worker = name(chunk, token)
@@ -127,16 +127,16 @@ class MapBooks:
 
     def end(self, ended: Iterable[Ended]) -> None:
         """Write down how chunks ended. One that is no longer whose it was is left as it is."""
-        now_ms = self._library.now_ms()
+        now_ms = self._queries.now_ms()
         changes = [_change(each, now_ms) for each in ended]
         if not changes:
             return
         apply(self._fanouts.store, changes)
-        self._fanouts.tracker.ended(changes[0].after.run_id)
+        self._fanouts.maintenance.chunk_ended(changes[0].after.run_id)
 
     def taken(self, run_id: str, chunk_id: str, token: str) -> Chunk | None:
         """Return a chunk that was taken with this token, or None if it has ended or is another's."""
-        chunk = self._library.chunk(run_id, chunk_id)
+        chunk = self._queries.chunk(run_id, chunk_id)
         is_held = chunk.token == token and chunk.disposition is Disposition.RUNNING
         return chunk if is_held else None
 
@@ -144,8 +144,8 @@ class MapBooks:
 
     def standing(self, run_id: str, tolerance: Tolerance) -> Standing:
         """Return how a map run stands, and whether to go on with it."""
-        fanout = self._library.fanout(run_id, consistent=True)
-        counts = self._library.counts(fanout)
+        fanout = self._queries.fanout(run_id, consistent=True)
+        counts = self._queries.counts(fanout)
         verdict = Verdict.GO_ON if counts.pending else Verdict.DONE
         if tolerance.is_exceeded(counts.items_failed, counts.items_total):
             verdict = Verdict.EXCEEDED
@@ -157,10 +157,10 @@ class MapBooks:
 
     def settle(self, run_id: str, tolerance: Tolerance) -> Standing:
         """Put back what was taken by those who are gone, now that nobody works, and return how the map run stands."""
-        orphans = list(self._library.every_watched(run_id, Disposition.RUNNING))
-        now_ms = self._library.now_ms()
+        orphans = list(self._queries.every_watched(run_id, Disposition.RUNNING))
+        now_ms = self._queries.now_ms()
         apply(self._fanouts.store, [released(chunk, now_ms=now_ms) for chunk in orphans])
-        self._fanouts.tracker.ended(run_id)
+        self._fanouts.maintenance.chunk_ended(run_id)
         return self.standing(run_id, tolerance)
 
     # Beginning and ending all.
@@ -168,23 +168,23 @@ class MapBooks:
     def cancel(self, run_id: str, reason: str) -> None:
         """End a map run: what waits and what runs is cancelled. Raises `StoreBusyError` if an index lags behind."""
         try:
-            self._fanouts.steering.cancel(run_id, by="its execution", reason=reason)
+            self._fanouts.control.cancel(run_id, by="its execution", reason=reason)
         except (ConflictError, NotFoundError):
             # It has ended by itself, or was never made.
             return
-        tender = self._fanouts.tender()
+        maintenance = self._fanouts.new_maintenance()
         for _ in range(_CANCEL_STEPS_MAX):
-            now_ms = self._library.now_ms()
-            running = list(self._library.every_watched(run_id, Disposition.RUNNING))
+            now_ms = self._queries.now_ms()
+            running = list(self._queries.every_watched(run_id, Disposition.RUNNING))
             apply(self._fanouts.store, [moved_to(chunk, Disposition.CANCELLED, now_ms=now_ms) for chunk in running])
-            tender.see_to(run_id)
-            if self._library.fanout(run_id, consistent=True).is_finished:
+            maintenance.maintain(run_id)
+            if self._queries.fanout(run_id, consistent=True).is_finished:
                 return
         raise StoreBusyError(f"map run {run_id}: not all of its iterations can be seen yet; try again")
 
     def reopen(self, run_id: str) -> None:
         """Have all iterations done again that did not succeed."""
-        fanout = self._library.find(run_id)
+        fanout = self._queries.find(run_id)
         if fanout is None or fanout.status is FanoutStatus.SUCCEEDED:
             return
         if fanout.cancelled_at is not None and not fanout.is_finished:
@@ -203,7 +203,7 @@ def endings_of(chunk: Chunk) -> list[Ending | None]:
     return [] if chunk.output is None else _endings.decode(chunk.output)
 
 
-def _change(ended: Ended, now_ms: int) -> Change:
+def _change(ended: Ended, now_ms: int) -> ChunkChange:
     began_ms = ended.began_ms
     # Taken with others, it had to wait for its turn, which is no time that was spent on it.
     chunk = ended.chunk if began_ms is None else replace(ended.chunk, started_at=moment(began_ms))
@@ -211,7 +211,7 @@ def _change(ended: Ended, now_ms: int) -> Change:
     return replace(change, before=ended.chunk)
 
 
-def _ended(chunk: Chunk, endings: Sequence[Ending | None], now_ms: int) -> Change:
+def _ended(chunk: Chunk, endings: Sequence[Ending | None], now_ms: int) -> ChunkChange:
     output = msgspec.json.encode(endings).decode()
     errors = {place: ending for place, ending in enumerate(endings) if ending is not None and ending.error is not None}
     if errors:
@@ -219,17 +219,17 @@ def _ended(chunk: Chunk, endings: Sequence[Ending | None], now_ms: int) -> Chang
     if None in endings:
         change = released(chunk, now_ms=now_ms)
         return replace(change, after=replace(change.after, output=output))
-    return completed(chunk, Result(output=output), now_ms=now_ms, width=0)
+    return completed(chunk, AttemptResult(output=output), now_ms=now_ms, width=0)
 
 
 def _failed(
     chunk: Chunk, endings: Sequence[Ending | None], errors: Mapping[int, Ending], output: str, now_ms: int
-) -> Change:
+) -> ChunkChange:
     first = next(iter(errors.values()))
     # With more items than iterations it was a batch, and all of it failed.
     is_batch = len(endings) < chunk.items
     said = {chunk.start + place: f"{ending.error}: {_message(ending.cause)}" for place, ending in errors.items()}
-    failure = Failure(first.error or "", _message(first.cause), item_errors={} if is_batch else said)
+    failure = AttemptFailure(first.error or "", _message(first.cause), item_errors={} if is_batch else said)
     change = failed(chunk, failure, _ONCE, now_ms=now_ms, draw=0.0)
     lost = chunk.items if is_batch else len(errors)
     done = 0 if is_batch else len(endings) - len(errors) - endings.count(None)

@@ -21,7 +21,7 @@ from headgate.asl.map.ledger import endings_of, inputs_of
 from headgate.asl.map.messages import Ending, MapOrder
 from headgate.durable.model import payload
 from headgate.errors import FatalError, UserError
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.model.rows import Chunk
 from headgate.store.blobs.folder import Blobs
 
@@ -100,8 +100,8 @@ class Iterated(Struct, frozen=True):
 class MapResults:
     """Puts together what map runs came to."""
 
-    def __init__(self, library: Library, blobs: Blobs) -> None:
-        self._library = library
+    def __init__(self, queries: FanoutQueries, blobs: Blobs) -> None:
+        self._queries = queries
         self._blobs = blobs
 
     def collected(self, order: MapOrder, writing: Writing) -> Json:
@@ -151,7 +151,7 @@ class MapResults:
         }
 
     def _iterated(self, order: MapOrder) -> Iterator[Iterated]:
-        for chunk in self._library.every_chunk(order.run_id):
+        for chunk in self._queries.every_chunk(order.run_id):
             inputs = inputs_of(order, chunk)
             endings = endings_of(chunk) or [None] * len(inputs)
             for place, (input, ending) in enumerate(zip(inputs, endings, strict=True)):

@@ -76,13 +76,13 @@ class LocalExecution:
             service.store.wait(generation, _LOOK_SECONDS)
 
     def counts(self, map_run: str) -> tuple[int, int] | None:
-        from headgate.fanout.core.queries import Library
+        from headgate.fanout.core.queries import FanoutQueries
 
-        library = Library(self._service.store, self._clock)
-        found = library.find(map_run)
+        queries = FanoutQueries(self._service.store, self._clock)
+        found = queries.find(map_run)
         if found is None:
             return None
-        counts = library.counts(found)
+        counts = queries.counts(found)
         return counts.items_ok + counts.items_failed, counts.items_total
 
     def stop(self) -> None:

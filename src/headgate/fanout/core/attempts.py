@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from headgate import typed_decode
 from headgate.errors import InvalidPayloadError
-from headgate.fanout.core.transitions import Change
+from headgate.fanout.core.transitions import ChunkChange
 from headgate.fanout.model.fingerprints import fingerprint
 from headgate.fanout.model.rows import (
     ERROR_CHARS_MAX,
@@ -33,7 +33,7 @@ from headgate.fanout.model.rows import (
     queue_place,
     sort_key,
 )
-from headgate.fanout.model.states import Disposition, Outcome
+from headgate.fanout.model.states import AttemptOutcome, Disposition
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import equals
 from headgate.store.model.requests import Update, Write
@@ -49,7 +49,7 @@ class ErrorClass(enum.StrEnum):
     DEAD_LETTER = "DEAD_LETTER"
 
 
-class Failure(Struct, frozen=True):
+class AttemptFailure(Struct, frozen=True):
     """Why an attempt failed. `is_final` says that another try is known not to help."""
 
     error_class: str
@@ -58,7 +58,7 @@ class Failure(Struct, frozen=True):
     item_errors: Mapping[int, str] = {}
 
 
-class Result(Struct, frozen=True):
+class AttemptResult(Struct, frozen=True):
     """What an attempt that ended well has to say. Items are named by their index within the fan-out."""
 
     output_key: str | None = None
@@ -103,7 +103,7 @@ def begun(
     lease_seconds: float,
     receive_count: int = 0,
     message_id: str | None = None,
-) -> Change:
+) -> ChunkChange:
     """Return the change by which a worker takes a chunk on: one that waits, or one whose lease has run out."""
     now = moment(now_ms)
     after = replace(
@@ -127,12 +127,17 @@ def begun(
     if chunk.disposition is Disposition.RUNNING:
         spent_ms = _spent_ms(chunk, now_ms)
         counted |= {"lost": 1, "busy_ms": spent_ms, "wasted_ms": spent_ms}
-        beside = (_attempt(chunk, Outcome.LOST, now_ms, _lost_error(chunk)).put(),)
+        beside = (_attempt(chunk, AttemptOutcome.LOST, now_ms, _lost_error(chunk)).put(),)
     is_overdue = chunk.disposition is Disposition.RUNNING
-    return Change(chunk, placed(after, Disposition.RUNNING, now), counted, beside, is_overdue)
+    return ChunkChange(chunk, placed(after, Disposition.RUNNING, now), counted, beside, is_overdue)
 
 
-def completed(chunk: Chunk, result: Result, *, now_ms: int, width: int, is_waiting: bool = False) -> Change:
+def has_expired(chunk: Chunk, now_ms: int) -> bool:
+    """Whether the lease of a running chunk has expired."""
+    return chunk.lease_expires_at is None or moment_ms(chunk.lease_expires_at) <= now_ms
+
+
+def completed(chunk: Chunk, result: AttemptResult, *, now_ms: int, width: int, is_waiting: bool = False) -> ChunkChange:
     """Return the change of a chunk that is done, but for the items that are deferred to the slow lane.
 
     Raises `InvalidPayloadError` if the result speaks of items that are not the chunk's.
@@ -163,7 +168,7 @@ def completed(chunk: Chunk, result: Result, *, now_ms: int, width: int, is_waiti
     counted = {"items_ok": ok, "items_failed": len(failed), "items_deferred": len(deferred), "busy_ms": duration_ms}
     beside: list[Write] = []
     if chunk.attempt > 1:
-        beside.append(_attempt(after, Outcome.COMPLETED, now_ms, None).put())
+        beside.append(_attempt(after, AttemptOutcome.COMPLETED, now_ms, None).put())
     disposition = Disposition.DONE
     if chunk.lane == SLOW_LANE:
         beside.append(_parent_done(chunk, ok, len(failed), width))
@@ -173,12 +178,12 @@ def completed(chunk: Chunk, result: Result, *, now_ms: int, width: int, is_waiti
         piece = slow_piece(after, deferred, now_ms, width, is_waiting=is_waiting)
         beside.append(piece.put(None))
         counted |= {"slow_total": 1, f"slow_{piece.disposition.bucket}": 1}
-    return Change(chunk, placed(after, disposition, now), counted, tuple(beside))
+    return ChunkChange(chunk, placed(after, disposition, now), counted, tuple(beside))
 
 
-def failed(chunk: Chunk, failure: Failure, policy: Policy, *, now_ms: int, draw: float) -> Change:
+def failed(chunk: Chunk, failure: AttemptFailure, policy: Policy, *, now_ms: int, draw: float) -> ChunkChange:
     """Return the change of a chunk whose attempt failed: to be tried again after a pause, or given up."""
-    outcome = Outcome.LOST if failure.error_class == ErrorClass.LOST else Outcome.FAILED
+    outcome = AttemptOutcome.LOST if failure.error_class == ErrorClass.LOST else AttemptOutcome.FAILED
     spent_ms = _spent_ms(chunk, now_ms)
     after = replace(
         chunk,
@@ -191,27 +196,27 @@ def failed(chunk: Chunk, failure: Failure, policy: Policy, *, now_ms: int, draw:
         lease_expires_at=None,
     )
     counted = {"busy_ms": spent_ms, "wasted_ms": spent_ms}
-    if outcome is Outcome.LOST:
+    if outcome is AttemptOutcome.LOST:
         counted["lost"] = 1
     beside = (_attempt(after, outcome, now_ms, failure).put(),)
     if failure.is_final:
-        return Change(chunk, placed(after, Disposition.QUARANTINED, moment(now_ms)), counted, beside)
+        return ChunkChange(chunk, placed(after, Disposition.QUARANTINED, moment(now_ms)), counted, beside)
     if tries(after) >= policy.max_attempts:
-        return Change(chunk, placed(after, Disposition.DEAD, moment(now_ms)), counted, beside)
+        return ChunkChange(chunk, placed(after, Disposition.DEAD, moment(now_ms)), counted, beside)
     again_ms = now_ms + round(1000 * pause_seconds(policy, tries(after), draw))
-    return Change(chunk, placed(after, Disposition.RETRYING, moment(now_ms), again_ms), counted, beside)
+    return ChunkChange(chunk, placed(after, Disposition.RETRYING, moment(now_ms), again_ms), counted, beside)
 
 
-def released(chunk: Chunk, *, now_ms: int) -> Change:
+def released(chunk: Chunk, *, now_ms: int) -> ChunkChange:
     """Return the change of a chunk that a worker gives back unfinished: the try does not count."""
     after = replace(chunk, attempt=chunk.attempt - 1, worker=None, lease_expires_at=None, started_at=None, items_done=0)
     queued = placed(after, Disposition.QUEUED, moment(now_ms), now_ms)
     spent_ms = _spent_ms(chunk, now_ms)
     counted = {"attempts": -1, "retries": -1 if chunk.attempt > 1 else 0, "busy_ms": spent_ms, "wasted_ms": spent_ms}
-    return Change(chunk, queued, counted)
+    return ChunkChange(chunk, queued, counted)
 
 
-def redriven(chunk: Chunk, *, now_ms: int, is_waiting: bool = False, heals: int = 0) -> Change:
+def redriven(chunk: Chunk, *, now_ms: int, is_waiting: bool = False, heals: int = 0) -> ChunkChange:
     """Return the change of a chunk that was given up and is to have all its tries again."""
     after = replace(
         chunk,
@@ -227,10 +232,10 @@ def redriven(chunk: Chunk, *, now_ms: int, is_waiting: bool = False, heals: int 
         items_ok=0,
     )
     disposition = Disposition.WAITING if is_waiting else Disposition.QUEUED
-    return Change(chunk, placed(after, disposition, moment(now_ms), now_ms), {"redriven": 1})
+    return ChunkChange(chunk, placed(after, disposition, moment(now_ms), now_ms), {"redriven": 1})
 
 
-def moved_to(chunk: Chunk, disposition: Disposition, *, now_ms: int, error: str | None = None) -> Change:
+def moved_to(chunk: Chunk, disposition: Disposition, *, now_ms: int, error: str | None = None) -> ChunkChange:
     """Return the change of a chunk that is cancelled, skipped or put aside."""
     after = replace(chunk, completed_at=moment(now_ms), lease_expires_at=None)
     if error is not None:
@@ -238,13 +243,13 @@ def moved_to(chunk: Chunk, disposition: Disposition, *, now_ms: int, error: str 
     beside: tuple[Write, ...] = ()
     counted: dict[str, int] = {}
     if chunk.disposition is Disposition.RUNNING:
-        beside = (_attempt(chunk, Outcome.CANCELLED, now_ms, None).put(),)
+        beside = (_attempt(chunk, AttemptOutcome.CANCELLED, now_ms, None).put(),)
         counted = dict.fromkeys(("busy_ms", "wasted_ms"), _spent_ms(chunk, now_ms))
     if disposition is Disposition.SKIPPED and chunk.items_failed:
         # Done without, on purpose: they no longer count against the fan-out.
         counted["items_failed"] = -chunk.items_failed
         after = replace(after, items_failed=0)
-    return Change(chunk, placed(after, disposition, moment(now_ms)), counted, beside)
+    return ChunkChange(chunk, placed(after, disposition, moment(now_ms)), counted, beside)
 
 
 def tries(chunk: Chunk) -> int:
@@ -296,7 +301,7 @@ def _parent_done(piece: Chunk, ok: int, failed: int, width: int) -> Write:
     )
 
 
-def _attempt(chunk: Chunk, outcome: Outcome, now_ms: int, failure: Failure | None) -> Attempt:
+def _attempt(chunk: Chunk, outcome: AttemptOutcome, now_ms: int, failure: AttemptFailure | None) -> Attempt:
     key = attempt_key(chunk.run_id, chunk.chunk_id, chunk.attempt)
     return Attempt(
         run_id=chunk.run_id,
@@ -315,11 +320,11 @@ def _attempt(chunk: Chunk, outcome: Outcome, now_ms: int, failure: Failure | Non
     )
 
 
-def _lost_error(chunk: Chunk) -> Failure:
-    return Failure(ErrorClass.LOST, f"worker {chunk.worker} was not heard of until {chunk.lease_expires_at}")
+def _lost_error(chunk: Chunk) -> AttemptFailure:
+    return AttemptFailure(ErrorClass.LOST, f"worker {chunk.worker} was not heard of until {chunk.lease_expires_at}")
 
 
-def lost(chunk: Chunk, policy: Policy, *, now_ms: int, draw: float) -> Change:
+def lost(chunk: Chunk, policy: Policy, *, now_ms: int, draw: float) -> ChunkChange:
     """Return the change of a chunk whose worker's lease has run out, or that is known to be gone."""
     return replace(failed(chunk, _lost_error(chunk), policy, now_ms=now_ms, draw=draw), is_overdue=True)
 
@@ -328,7 +333,7 @@ def _spent_ms(chunk: Chunk, now_ms: int) -> int:
     return 0 if chunk.started_at is None else max(0, now_ms - moment_ms(chunk.started_at))
 
 
-def _check_items(chunk: Chunk, result: Result) -> None:
+def _check_items(chunk: Chunk, result: AttemptResult) -> None:
     own = set(item_places(chunk))
     for index in (*result.item_errors, *result.deferred):
         if index not in own:

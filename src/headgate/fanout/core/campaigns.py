@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from headgate.errors import NotFoundError
 from headgate.fanout.core.costs import Cost, cost_of
-from headgate.fanout.core.queries import PAGE, Fanouts
+from headgate.fanout.core.queries import PAGE, FanoutRows
 from headgate.fanout.model.counts import Counts, counts_of, folded
 from headgate.fanout.model.rows import Fanout, fanout_of, moment_ms, run_key
 from headgate.fanout.model.states import FanoutStatus
@@ -87,7 +87,7 @@ def member_key(fanout: Fanout) -> Key | None:
     return Key(f"{PARTITION}{fanout.campaign}", f"MEMBER#{fanout.created_at}#{fanout.run_id}")
 
 
-def members(store: Store, campaign: str, *, limit: int = PAGE, cursor: str | None = None) -> Fanouts:
+def members(store: Store, campaign: str, *, limit: int = PAGE, cursor: str | None = None) -> FanoutRows:
     """Return the fan-outs of a campaign, the newest first. Those that have been deleted since are left out.
 
     Raises `NotFoundError` if the campaign has never had any.
@@ -99,7 +99,7 @@ def members(store: Store, campaign: str, *, limit: int = PAGE, cursor: str | Non
         raise NotFoundError(f"campaign {campaign}: no fan-out belongs to it; it is named when a fan-out is made")
     keys = [run_key(item["run_id"]) for item in page.items]
     found = store.get_many(FANOUT, keys)
-    return Fanouts([fanout_of(item) for item in found if item is not None], page.cursor)
+    return FanoutRows([fanout_of(item) for item in found if item is not None], page.cursor)
 
 
 def counts_on(fanout: Fanout) -> Counts:

@@ -20,10 +20,10 @@ from headgate.durable.engine.membership import is_running, this_host
 from headgate.durable.model.history import Signal
 from headgate.durable.model.records import message
 from headgate.errors import ConflictError, CorruptionError, OutcomeUnknownError
-from headgate.fanout.core.attempts import lost, moved_to
-from headgate.fanout.core.queries import Library
-from headgate.fanout.core.tracking import has_expired
-from headgate.fanout.core.transitions import Change, apply
+from headgate.fanout.core.attempts import has_expired, lost, moved_to
+from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
+from headgate.fanout.core.queries import FanoutQueries
+from headgate.fanout.core.transitions import ChunkChange, apply
 from headgate.fanout.model.counts import Counts, folded, is_over, nothing_open, verdict
 from headgate.fanout.model.events import event
 from headgate.fanout.model.results import summary
@@ -34,7 +34,7 @@ from headgate.store.model.requests import Write
 from headgate.store.port import Store
 
 FOLD_SECONDS: Final = 1.0
-TEND_SECONDS: Final = 1.0
+MAINTENANCE_SECONDS: Final = 1.0
 # How many chunks of a fan-out are moved before the next one has its turn.
 BATCH: Final = 900
 # So many running chunks of a fan-out are looked at, a second, for workers that are gone.
@@ -42,36 +42,43 @@ RUNNING_SEEN_MAX: Final = 5_000
 # For so long a fan-out is kept open for dead chunks that are counted and that no index shows yet.
 HEALED_MS_MAX: Final = 60_000
 _log = structlog.get_logger(__name__)
+# Applies a fan-out's heal policy to its dead chunks; returns how many were healed or are counted but not listed yet.
+Heal = Callable[[Fanout], int]
 
 
-class Tender:
+class FanoutMaintenance:
     """Tends all fan-outs of a store. Safe to use from many threads, and beside other tenders."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, draw: Callable[[], float] = random.random) -> None:
-        self.library = Library(store, clock)
-        # Told of a fan-out that has ended, once that is durable.
-        self.closed: Callable[[Fanout], None] = lambda _: None
-        # Sends the messages that a fan-out with a queue of its own still owes.
-        self.send: Callable[[Fanout], object] | None = None
-        # Mends what the policy of a fan-out says should be, and returns how many chunks that were, or are still to be.
-        self.heal: Callable[[Fanout], int] = lambda _: 0
-        # Says it on the bus, in the same transaction.
-        self.announce: Callable[[Fanout, Counts], list[Write]] = lambda _, __: []
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        *,
+        send: MessageSender | None = None,
+        heal: Heal | None = None,
+        observer: FanoutObserver = NO_OBSERVER,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self.queries = FanoutQueries(store, clock)
+        self._send = send
+        self._heal = heal
+        self._observer = observer
         self._store = store
         self._clock = clock
         self._ids = ids
         self._draw = draw
         self._folded_at: dict[str, float] = {}
 
-    def tend(self) -> int:
+    def run_once(self) -> int:
         """See to every fan-out that has not ended, and return how many there are."""
         cursor, seen = None, 0
         while True:
-            page = self.library.active(cursor=cursor)
+            page = self.queries.active(cursor=cursor)
             for fanout in page.fanouts:
                 seen += 1
                 try:
-                    self.see_to(fanout.run_id)
+                    self.maintain(fanout.run_id)
                 except CorruptionError as exc:
                     # One that cannot be read must not keep the others waiting.
                     _log.error("fan-out cannot be tended", run_id=fanout.run_id, error=str(exc))
@@ -79,26 +86,26 @@ class Tender:
             if cursor is None:
                 return seen
 
-    def see_to(self, run_id: str) -> None:
+    def maintain(self, run_id: str) -> None:
         """Do for one fan-out what is due."""
-        fanout = self.library.find(run_id)
+        fanout = self.queries.find(run_id)
         if fanout is None or fanout.is_finished:
             return
         if fanout.queue_url is None or fanout.cancelled_at is not None:
             self._expire(fanout)
-        elif self.send is not None and fanout.status is not FanoutStatus.SPLITTING:
+        elif self._send is not None and fanout.status is not FanoutStatus.SPLITTING:
             # Whoever was to send them may have died before.
             self._send_waiting(fanout)
         if fanout.cancelled_at is not None:
             self._cancel_pending(fanout)
-        self._heal_and_fold(fanout, self.library.counts(fanout))
+        self._heal_and_fold(fanout, self.queries.counts(fanout))
 
-    def ended(self, run_id: str) -> None:
+    def chunk_ended(self, run_id: str) -> None:
         """A chunk has ended: fold if that is due, and close the fan-out if it was the last."""
-        fanout = self.library.find(run_id)
+        fanout = self.queries.find(run_id)
         if fanout is None or fanout.is_finished:
             return
-        counts = self.library.counts(fanout)
+        counts = self.queries.counts(fanout)
         is_due = self._clock.monotonic() - self._folded_at.get(run_id, float("-inf")) >= FOLD_SECONDS
         if verdict(fanout, counts) is not None:
             # Before it is closed, what the policy says of those that died.
@@ -109,19 +116,19 @@ class Tender:
     def _heal_and_fold(self, fanout: Fanout, counts: Counts) -> None:
         """Do for those that died what the policy says, and fold; closed only if none of them may still be mended."""
         wants = counts.dead + counts.slow_dead and fanout.cancelled_at is None and fanout.rules().heal_redrives_max
-        if not wants or not self.heal(fanout):
+        if not wants or self._heal is None or not self._heal(fanout):
             self._fold(fanout, counts)
             return
         # Those that died last may not be in the index yet, and be found a moment later.
-        is_patient = self.library.now_ms() - moment_ms(fanout.updated_at or fanout.created_at) < HEALED_MS_MAX
-        self._fold(fanout, self.library.counts(fanout), may_close=not is_patient)
+        is_patient = self.queries.now_ms() - moment_ms(fanout.updated_at or fanout.created_at) < HEALED_MS_MAX
+        self._fold(fanout, self.queries.counts(fanout), may_close=not is_patient)
 
     # Counting and closing.
 
     def _fold(self, fanout: Fanout, counts: Counts, *, may_close: bool = True) -> None:
         self._folded_at[fanout.run_id] = self._clock.monotonic()
         while True:
-            after = folded_onto(fanout, counts, self.library.now_ms(), may_close=may_close)
+            after = folded_onto(fanout, counts, self.queries.now_ms(), may_close=may_close)
             if after is None:
                 return
             try:
@@ -129,10 +136,10 @@ class Tender:
             except OutcomeUnknownError:
                 raise
             except ConflictError:
-                again = self.library.find(fanout.run_id)
+                again = self.queries.find(fanout.run_id)
                 if again is None or again.is_finished:
                     return
-                was_ours, fanout, counts = again.version == fanout.version, again, self.library.counts(again)
+                was_ours, fanout, counts = again.version == fanout.version, again, self.queries.counts(again)
                 if was_ours and verdict(again, counts) is not None:
                     # The sums say that it is over, and one of the counters does not: someone has tampered with them.
                     _log.error("counters contradict each other; reconcile", run_id=fanout.run_id)
@@ -150,29 +157,29 @@ class Tender:
         writes.append(event(fanout.run_id, self._ids.ulid(), f"ended as {after.status}", after.finished_at or "").put())
         if after.waiter is not None and after.waiter_signal is not None:
             signal = Signal(after.waiter_signal, summary(after, counts), after.run_id)
-            writes.append(message(after.waiter, signal, self.library.now_ms(), self._ids.ulid()).put())
-        return [*writes, *self.announce(after, counts)]
+            writes.append(message(after.waiter, signal, self.queries.now_ms(), self._ids.ulid()).put())
+        return [*writes, *self._observer.closing_writes(after, counts)]
 
     def _settled(self, after: Fanout) -> None:
         if after.is_finished:
             self._folded_at.pop(after.run_id, None)
-            self.closed(after)
+            self._observer.on_closed(after)
 
     def _send_waiting(self, fanout: Fanout) -> None:
-        counts = self.library.counts(fanout)
-        if self.send is not None and counts.waiting + counts.slow_waiting:
-            self.send(fanout)
+        counts = self.queries.counts(fanout)
+        if self._send is not None and counts.waiting + counts.slow_waiting:
+            self._send(fanout)
 
     # Chunks that nobody works on any more.
 
     def _expire(self, fanout: Fanout) -> None:
-        now_ms = self.library.now_ms()
+        now_ms = self.queries.now_ms()
         policy = fanout.rules()
-        overdue = self.library.watched(fanout.run_id, Disposition.RUNNING, before=moment(now_ms), limit=BATCH)
+        overdue = self.queries.watched(fanout.run_id, Disposition.RUNNING, before=moment(now_ms), limit=BATCH)
         gone = [chunk for chunk in overdue.chunks if has_expired(chunk, now_ms)]
         if len(gone) < BATCH:
             # Those of processes of this machine that are gone need not wait for their lease.
-            every = self.library.every_watched(fanout.run_id, Disposition.RUNNING)
+            every = self.queries.every_watched(fanout.run_id, Disposition.RUNNING)
             gone += [
                 chunk for chunk in islice(every, RUNNING_SEEN_MAX) if not has_expired(chunk, now_ms) and is_gone(chunk)
             ]
@@ -182,17 +189,17 @@ class Tender:
         _log.warning("chunks lost", run_id=fanout.run_id, chunks=len(gone) - len(refused))
 
     def _cancel_pending(self, fanout: Fanout) -> None:
-        now_ms = self.library.now_ms()
+        now_ms = self.queries.now_ms()
         found: list[Chunk] = []
         for lane in (MAIN_LANE, SLOW_LANE):
-            found += self.library.queued(fanout.run_id, lane, limit=BATCH)
-        if not found and fanout.queue_url is not None and self.library.counts(fanout).waiting:
-            every = self.library.every_chunk(fanout.run_id)
+            found += self.queries.queued(fanout.run_id, lane, limit=BATCH)
+        if not found and fanout.queue_url is not None and self.queries.counts(fanout).waiting:
+            every = self.queries.every_chunk(fanout.run_id)
             found = [chunk for chunk in every if chunk.disposition is Disposition.WAITING][:BATCH]
         self._cancel(found, now_ms)
 
     def _cancel(self, chunks: Sequence[Chunk], now_ms: int) -> None:
-        changes: list[Change] = [moved_to(chunk, Disposition.CANCELLED, now_ms=now_ms) for chunk in chunks]
+        changes: list[ChunkChange] = [moved_to(chunk, Disposition.CANCELLED, now_ms=now_ms) for chunk in chunks]
         if changes:
             apply(self._store, changes)
 

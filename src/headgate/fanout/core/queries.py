@@ -25,7 +25,7 @@ from headgate.fanout.model.rows import (
     queue,
     run_key,
 )
-from headgate.fanout.model.states import Disposition, Status
+from headgate.fanout.model.states import ChunkStatus, Disposition
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Query, Range, Sort
 from headgate.store.port import Store
@@ -36,21 +36,21 @@ PAGE_MAX: Final = 1000
 ROWS_AT_ONCE: Final = 200
 
 
-class Chunks(Struct, frozen=True):
+class ChunkRows(Struct, frozen=True):
     """Some chunks, and the cursor to the next ones if there are more."""
 
     chunks: list[Chunk]
     cursor: str | None = None
 
 
-class Fanouts(Struct, frozen=True):
+class FanoutRows(Struct, frozen=True):
     """Some fan-outs, and the cursor to the next ones if there are more."""
 
     fanouts: list[Fanout]
     cursor: str | None = None
 
 
-class Library:
+class FanoutQueries:
     """Answers questions about fan-outs. Every list is paged and costs what its answer costs."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -86,7 +86,7 @@ class Library:
         until: str | None = None,
         limit: int = PAGE,
         cursor: str | None = None,
-    ) -> Fanouts:
+    ) -> FanoutRows:
         """Return the fan-outs of a group, the newest first."""
         sort = None
         if since is not None and until is not None:
@@ -98,14 +98,14 @@ class Library:
         page = self._store.query(
             Query(table=FANOUT, index="GSI1", partition=group, sort=sort, limit=limit, cursor=cursor, descending=True)
         )
-        return Fanouts([fanout_of(item) for item in page.items], page.cursor)
+        return FanoutRows([fanout_of(item) for item in page.items], page.cursor)
 
-    def active(self, *, limit: int = PAGE_MAX, cursor: str | None = None) -> Fanouts:
+    def active(self, *, limit: int = PAGE_MAX, cursor: str | None = None) -> FanoutRows:
         """Return the fan-outs that have not ended, in the order of their making. An index: it may lag."""
         page = self._store.query(
             Query(table=FANOUT, index="attention-index", partition=ACTIVE, limit=limit, cursor=cursor)
         )
-        return Fanouts([fanout_of(item) for item in page.items], page.cursor)
+        return FanoutRows([fanout_of(item) for item in page.items], page.cursor)
 
     def every_active(self) -> Iterator[Fanout]:
         """Go through the fan-outs that have not ended, a page at a time."""
@@ -129,11 +129,11 @@ class Library:
         self,
         run_id: str,
         *,
-        status: Status | None = None,
+        status: ChunkStatus | None = None,
         slow: bool = False,
         limit: int = PAGE,
         cursor: str | None = None,
-    ) -> Chunks:
+    ) -> ChunkRows:
         """Return chunks of a fan-out in the order of their items.
 
         With a `status` other than those that the attention index holds, the page is what remains of a page of all.
@@ -150,7 +150,7 @@ class Library:
             )
         )
         found = [chunk_of(item) for item in page.items]
-        return Chunks([chunk for chunk in found if status is None or chunk.status is status], page.cursor)
+        return ChunkRows([chunk for chunk in found if status is None or chunk.status is status], page.cursor)
 
     def every_chunk(self, run_id: str, *, slow: bool = False) -> Iterator[Chunk]:
         """Go through all chunks of a fan-out in the order of their items, a page at a time."""
@@ -170,7 +170,7 @@ class Library:
         before: str | None = None,
         limit: int = PAGE,
         cursor: str | None = None,
-    ) -> Chunks:
+    ) -> ChunkRows:
         """Return the chunks in a disposition that someone may have to look at, those that are so the longest first.
 
         For RUNNING it is the end of their lease that `before` is compared with. An index: it may lag.
@@ -186,7 +186,7 @@ class Library:
                 cursor=cursor,
             )
         )
-        return Chunks([chunk_of(item) for item in page.items], page.cursor)
+        return ChunkRows([chunk_of(item) for item in page.items], page.cursor)
 
     def failures(self, run_id: str) -> Iterator[Chunk]:
         """Go through the chunks that were given up, the dead before those put aside, a page at a time."""

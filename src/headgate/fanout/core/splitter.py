@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -27,8 +27,9 @@ from headgate.errors import (
 )
 from headgate.fanout.core.attempts import placed
 from headgate.fanout.core.campaigns import member_put
-from headgate.fanout.core.maintenance import Tender
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.maintenance import FanoutMaintenance
+from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.model.counts import added, first_counters
 from headgate.fanout.model.rows import (
     ACTIVE,
@@ -59,7 +60,6 @@ from headgate.store.port import Store
 PIECES_MAX: Final = 80
 BYTES_MAX: Final = 2 * 1024 * 1024
 ID_CHARS_MAX: Final = 200
-SHARDS_MAX: Final = 16
 
 
 class Order(Struct, frozen=True):
@@ -80,17 +80,24 @@ class Order(Struct, frozen=True):
 class Splitter:
     """Makes fan-outs."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, shards: int = 1) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        *,
+        shards: int = 1,
+        send: MessageSender | None = None,
+        observer: FanoutObserver = NO_OBSERVER,
+        maintenance: FanoutMaintenance | None = None,
+    ) -> None:
         self._store = store
         self._ids = ids
-        self._library = Library(store, clock)
+        self._queries = FanoutQueries(store, clock)
         self._shards = shards
-        # Sends the messages of a fan-out that has a queue of its own, once all its rows are there.
-        self.send: Callable[[Fanout], Fanout] | None = None
-        # Told of a fan-out that has chunks to run.
-        self.told: Callable[[str], None] = lambda _: None
-        # Told of a fan-out that is split: all its chunks may have ended by then, or there may be none.
-        self.ended: Callable[[str], None] = Tender(store, clock, ids).ended
+        self._send = send
+        self._observer = observer
+        self._maintenance = maintenance or FanoutMaintenance(store, clock, ids)
 
     def split(self, order: Order, source: Source, *, run_id: str | None = None) -> Fanout:
         """Return the fan-out with all its chunks, making what is not there yet.
@@ -102,7 +109,7 @@ class Splitter:
         check_order(order)
         run_id = run_id if run_id is not None else self._ids.make("fan")
         check_run_id(run_id)
-        if order.queue_url is not None and self.send is None:
+        if order.queue_url is not None and self._send is None:
             raise DefinitionError(f"fan-out {run_id}: it has a queue, and nothing here can send to {order.queue_url}")
         if order.policy.each and isinstance(source, BytesSource):
             raise DefinitionError("each: a stretch of bytes is one thing; leave it out, or split the file by lines")
@@ -121,21 +128,22 @@ class Splitter:
     def _split(self, fanout: Fanout, order: Order, source: Source) -> Fanout:
         for pieces in _batches(source.pieces(order.chunk_size, fanout.split_through)):
             fanout = self._add(fanout, pieces)
-            self.told(fanout.run_id)
-        if self.send is not None and fanout.queue_url is not None:
-            fanout = self.send(fanout)
-        done = {"status": FanoutStatus.RUNNING, "is_cut_short": False, "updated_at": self._library.now()}
+            self._observer.on_work_available(fanout.run_id)
+        if self._send is not None and fanout.queue_url is not None:
+            fanout = self._send(fanout)
+        done = {"status": FanoutStatus.RUNNING, "is_cut_short": False, "updated_at": self._queries.now()}
         fanout = self._advance(fanout, done, [])
-        self.ended(fanout.run_id)
-        return self._library.fanout(fanout.run_id, consistent=True)
+        # All chunks may have ended during the split, or the source was empty.
+        self._maintenance.chunk_ended(fanout.run_id)
+        return self._queries.fanout(fanout.run_id, consistent=True)
 
     def _opened(self, order: Order, source: Source, run_id: str) -> Fanout:
         described = source.describe()
         digest = digest_of(order, described)
-        found = self._library.find(run_id)
+        found = self._queries.find(run_id)
         if found is not None:
             return _same(found, digest)
-        now = moment(self._library.now_ms())
+        now = moment(self._queries.now_ms())
         total = source.total()
         fanout = Fanout(
             run_id=run_id,
@@ -168,11 +176,11 @@ class Splitter:
             member = member_put(fanout)
             self._store.transact([put, *first_counters(run_id, self._shards), *([] if member is None else [member])])
         except ConflictError:
-            return _same(self._library.fanout(run_id, consistent=True), digest)
+            return _same(self._queries.fanout(run_id, consistent=True), digest)
         return fanout
 
     def _add(self, fanout: Fanout, pieces: Sequence[Piece]) -> Fanout:
-        chunks = [_chunk(fanout, piece, self._library.now_ms()) for piece in pieces]
+        chunks = [_chunk(fanout, piece, self._queries.now_ms()) for piece in pieces]
         last = pieces[-1]
         change = {
             "split_through": last.start + last.items,
@@ -180,7 +188,7 @@ class Splitter:
             "chunks_total": fanout.chunks_total + len(chunks),
             "chunks": fanout.chunks + len(chunks),
             "items_total": fanout.items_total + sum(piece.items for piece in pieces),
-            "updated_at": moment(self._library.now_ms()),
+            "updated_at": moment(self._queries.now_ms()),
         }
         deltas: dict[int, dict[str, int]] = {}
         for chunk in chunks:
@@ -199,9 +207,9 @@ class Splitter:
             try:
                 self._store.transact([after.replacing(base.version), *writes])
             except OutcomeUnknownError:
-                raise _OvertakenError(self._library.fanout(fanout.run_id, consistent=True)) from None
+                raise _OvertakenError(self._queries.fanout(fanout.run_id, consistent=True)) from None
             except ConflictError:
-                base = self._library.fanout(fanout.run_id, consistent=True)
+                base = self._queries.fanout(fanout.run_id, consistent=True)
                 is_ours = base.status is FanoutStatus.SPLITTING and base.split_through == fanout.split_through
                 if not is_ours or base.cancelled_at is not None:
                     raise _OvertakenError(base) from None
@@ -210,7 +218,7 @@ class Splitter:
 
     def _note(self, run_id: str, error: str) -> None:
         """Leave word of why a split has stopped, for whoever looks."""
-        fanout = self._library.find(run_id)
+        fanout = self._queries.find(run_id)
         if fanout is None or fanout.status is not FanoutStatus.SPLITTING:
             return
         try:

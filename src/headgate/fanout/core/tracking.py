@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,24 +12,28 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.errors import ConflictError, DefinitionError, OutcomeUnknownError, StaleClaimError
 from headgate.fanout.core.attempts import (
-    Failure,
-    Result,
+    AttemptFailure,
+    AttemptResult,
     begun,
     completed,
     failed,
+    has_expired,
     lost,
     moved_to,
     placed,
     released,
     tries,
 )
-from headgate.fanout.core.queries import Library
-from headgate.fanout.core.transitions import Change, apply
+from headgate.fanout.core.queries import FanoutQueries
+from headgate.fanout.core.transitions import ChunkChange, apply
 from headgate.fanout.model.counts import added
-from headgate.fanout.model.rows import Chunk, Fanout, chunk_of, moment, moment_ms
+from headgate.fanout.model.rows import Chunk, Fanout, chunk_of, moment
 from headgate.fanout.model.states import Admission, Disposition
 from headgate.ids import IdMaker
 from headgate.store.port import Store
+
+if TYPE_CHECKING:
+    from headgate.fanout.core.maintenance import FanoutMaintenance
 
 
 class Claim(Struct, frozen=True):
@@ -48,10 +53,17 @@ class Start(Struct, frozen=True):
 class Tracker:
     """Keeps the books of chunks for workers of any kind. Safe to use from many threads."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, draw: Callable[[], float] = random.random) -> None:
-        self.library = Library(store, clock)
-        # Told of a fan-out of which a chunk has ended.
-        self.ended: Callable[[str], None] = lambda _: None
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        *,
+        maintenance: FanoutMaintenance | None = None,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self.queries = FanoutQueries(store, clock)
+        self._maintenance = maintenance
         self._store = store
         self._ids = ids
         self._draw = draw
@@ -71,21 +83,21 @@ class Tracker:
         A message that comes again finds its chunk ended or busy and changes nothing. Raises `NotFoundError`, and
         `DefinitionError` for a fan-out of another program, of which the counts are not ours.
         """
-        fanout = self.library.fanout(run_id, consistent=True)
+        fanout = self.queries.fanout(run_id, consistent=True)
         if fanout.shards == 0:
             raise DefinitionError(f"fan-out {run_id}: it was made by another program, which keeps its books; only look")
-        chunk = self.library.chunk(run_id, chunk_id)
+        chunk = self.queries.chunk(run_id, chunk_id)
         while True:
-            now_ms = self.library.now_ms()
+            now_ms = self.queries.now_ms()
             admission = admitted(fanout, chunk, now_ms)
             if admission is Admission.DUPLICATE:
                 self._count_duplicate(chunk)
             settling = settled(fanout, chunk, admission, now_ms)
             if settling is not None:
                 if apply(self._store, [settling]):
-                    chunk = self.library.chunk(run_id, chunk_id)
+                    chunk = self.queries.chunk(run_id, chunk_id)
                     continue
-                self.ended(run_id)
+                self._chunk_ended(run_id)
                 return Start(Admission.CANCELLED if admission is Admission.CANCELLED else Admission.DUPLICATE)
             if admission is not Admission.RUN:
                 return Start(admission)
@@ -108,8 +120,8 @@ class Tracker:
 
         The claim that is returned has the fan-out as it is now: `is_cancelled` says whether to stop.
         """
-        fanout = self.library.fanout(claim.fanout.run_id, consistent=True)
-        now_ms = self.library.now_ms()
+        fanout = self.queries.fanout(claim.fanout.run_id, consistent=True)
+        now_ms = self.queries.now_ms()
         lease = lease_seconds if lease_seconds is not None else lease_of(fanout)
         beaten = replace(
             claim.chunk,
@@ -126,39 +138,43 @@ class Tracker:
             raise _stale(claim.chunk, exc.current) from exc
         return Claim(fanout, beaten)
 
-    def complete(self, claim: Claim, result: Result) -> Chunk:
+    def complete(self, claim: Claim, result: AttemptResult) -> Chunk:
         """Record that the chunk is done. Raises `StaleClaimError` if it was no longer this worker's to end.
 
         Saying it twice is harmless. Raises `InvalidPayloadError` for a result about items of another chunk.
         """
         fanout, is_waiting = claim.fanout, claim.fanout.queue_url is not None
-        now_ms = self.library.now_ms()
+        now_ms = self.queries.now_ms()
         return self._end(completed(claim.chunk, result, now_ms=now_ms, width=fanout.width, is_waiting=is_waiting))
 
-    def fail(self, claim: Claim, failure: Failure) -> Chunk:
+    def fail(self, claim: Claim, failure: AttemptFailure) -> Chunk:
         """Record that the attempt failed, and return the chunk: to be tried again, or given up.
 
         Raises `StaleClaimError` as `complete` does.
         """
         policy = claim.fanout.rules()
-        return self._end(failed(claim.chunk, failure, policy, now_ms=self.library.now_ms(), draw=self._draw()))
+        return self._end(failed(claim.chunk, failure, policy, now_ms=self.queries.now_ms(), draw=self._draw()))
 
     def release(self, claim: Claim) -> Chunk:
         """Give the chunk back unfinished; the attempt does not count. Raises `StaleClaimError`."""
-        return self._end(released(claim.chunk, now_ms=self.library.now_ms()))
+        return self._end(released(claim.chunk, now_ms=self.queries.now_ms()))
 
-    def _end(self, change: Change) -> Chunk:
+    def _end(self, change: ChunkChange) -> Chunk:
         refused = apply(self._store, [change])
         if refused:
             current = self._current(change, refused[0].current)
             raise _stale(change.after, {"disposition": current.disposition})
-        self.ended(change.after.run_id)
+        self._chunk_ended(change.after.run_id)
         return change.after
 
-    def _current(self, change: Change, current: dict[str, object] | None) -> Chunk:
+    def _chunk_ended(self, run_id: str) -> None:
+        if self._maintenance is not None:
+            self._maintenance.chunk_ended(run_id)
+
+    def _current(self, change: ChunkChange, current: dict[str, object] | None) -> Chunk:
         if current is not None:
             return chunk_of(current)
-        return self.library.chunk(change.after.run_id, change.after.chunk_id)
+        return self.queries.chunk(change.after.run_id, change.after.chunk_id)
 
     def _count_duplicate(self, chunk: Chunk) -> None:
         """Note that a message came again. Only a statistic: whoever is counted twice by a retry does no harm."""
@@ -180,7 +196,7 @@ def admitted(fanout: Fanout, chunk: Chunk, now_ms: int) -> Admission:
     return Admission.PAUSED if fanout.paused_at is not None else Admission.RUN
 
 
-def settled(fanout: Fanout, chunk: Chunk, admission: Admission, now_ms: int) -> Change | None:
+def settled(fanout: Fanout, chunk: Chunk, admission: Admission, now_ms: int) -> ChunkChange | None:
     """Return the change of a chunk that is handed out and will not be run again, if it has not ended yet."""
     is_idle = chunk.disposition is not Disposition.RUNNING or has_expired(chunk, now_ms)
     if admission is Admission.CANCELLED and not chunk.status.is_terminal and is_idle:
@@ -191,11 +207,6 @@ def settled(fanout: Fanout, chunk: Chunk, admission: Admission, now_ms: int) -> 
     if admission is Admission.RUN and is_spent:
         return lost(chunk, policy, now_ms=now_ms, draw=0.0)
     return None
-
-
-def has_expired(chunk: Chunk, now_ms: int) -> bool:
-    """Whether the lease on a running chunk has run out."""
-    return chunk.lease_expires_at is None or moment_ms(chunk.lease_expires_at) <= now_ms
 
 
 def is_cancelled(fanout: Fanout) -> bool:

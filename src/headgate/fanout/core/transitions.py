@@ -34,7 +34,7 @@ _BYTES_USUAL: Final = 2_000
 _ROW_BYTES_MAX: Final = 400 * 1024
 
 
-class Change(Struct, frozen=True):
+class ChunkChange(Struct, frozen=True):
     """One chunk's move. `before` is None for a chunk that is new."""
 
     before: Chunk | None
@@ -89,10 +89,10 @@ class Change(Struct, frozen=True):
         return delta
 
 
-class Refused(Struct, frozen=True):
+class RefusedChange(Struct, frozen=True):
     """A change that was not made, and the row as it is now, if that is why."""
 
-    change: Change
+    change: ChunkChange
     current: Item | None
 
 
@@ -113,13 +113,13 @@ class Guard(Struct, frozen=True):
 _FREE: Final = Guard()
 
 
-def apply(store: Store, changes: Sequence[Change], *, guard: Guard = _FREE) -> list[Refused]:
+def apply(store: Store, changes: Sequence[ChunkChange], *, guard: Guard = _FREE) -> list[RefusedChange]:
     """Make all changes that are still right, and return the others. One that was made before counts as made.
 
     What the guard does not let pass is returned as well. Raises what the store raises; some changes may then have
     been made.
     """
-    refused: list[Refused] = []
+    refused: list[RefusedChange] = []
     left = list(changes)
     while left:
         groups = grouped(left)
@@ -132,7 +132,7 @@ def apply(store: Store, changes: Sequence[Change], *, guard: Guard = _FREE) -> l
             if not late and guard is _FREE:
                 raise outcome
             # Without one that is late it was the guard, and that refuses them all.
-            late = late or [Refused(change, None) for change in group]
+            late = late or [RefusedChange(change, None) for change in group]
             refused += [one for one in late if not _is_made(one)]
             gone = {id(one.change) for one in late}
             left += [change for change in group if id(change) not in gone]
@@ -151,10 +151,10 @@ def _commit(store: Store, transactions: list[list[Write]]) -> list[HeadgateError
     return [None]
 
 
-def grouped(changes: Sequence[Change]) -> list[list[Change]]:
+def grouped(changes: Sequence[ChunkChange]) -> list[list[ChunkChange]]:
     """Return the changes in groups of one counter each that fit into a transaction."""
-    groups: list[list[Change]] = []
-    latest: dict[tuple[str, int], tuple[list[Change], int, int]] = {}
+    groups: list[list[ChunkChange]] = []
+    latest: dict[tuple[str, int], tuple[list[ChunkChange], int, int]] = {}
     for change in changes:
         place = (change.after.run_id, change.after.shard)
         size, weight = 1 + len(change.beside), change.bytes_written()
@@ -184,7 +184,7 @@ def _bytes(text: str | None) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def writes_of(group: Sequence[Change], guard: Guard = _FREE) -> list[Write]:
+def writes_of(group: Sequence[ChunkChange], guard: Guard = _FREE) -> list[Write]:
     """Return the writes that make the changes of a group, their counter's last."""
     delta: dict[str, int] = {}
     writes: list[Write] = []
@@ -196,21 +196,21 @@ def writes_of(group: Sequence[Change], guard: Guard = _FREE) -> list[Write]:
     return [*writes, counter] if counter.add else writes
 
 
-def late_of(group: Sequence[Change], refusal: HeadgateError) -> list[Refused]:
+def late_of(group: Sequence[ChunkChange], refusal: HeadgateError) -> list[RefusedChange]:
     """Return which changes of a refused transaction were too late. Raises if it was not refused for a condition."""
     if not isinstance(refusal, ConflictError) or isinstance(refusal, OutcomeUnknownError):
         raise refusal
-    late: list[Refused] = []
+    late: list[RefusedChange] = []
     place = 0
     for change in group:
         size = 1 + len(change.beside)
         if any(number in refusal.failures for number in range(place, place + size)):
-            late.append(Refused(change, refusal.failures.get(place)))
+            late.append(RefusedChange(change, refusal.failures.get(place)))
         place += size
     return late
 
 
-def _is_made(refused: Refused) -> bool:
+def _is_made(refused: RefusedChange) -> bool:
     """Whether the chunk is where the change was to take it: it was made before, and the answer was lost."""
     current, after = refused.current, refused.change.after
     if current is None or current.get("token") != after.token:

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.fanout.core.costs import cost_of
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.insight.error_groups import DISTINCT_MAX, ErrorGroup, ErrorGroups, error_groups
 from headgate.fanout.insight.eta import Spread, durations_of, spread_of
 from headgate.fanout.insight.samples import sampled
@@ -63,12 +63,12 @@ class Comparison(Struct, frozen=True):
     errors_are_complete: bool
 
 
-def side(store: Store, library: Library, run_id: str) -> Side:
+def side(store: Store, queries: FanoutQueries, run_id: str) -> Side:
     """Return what is compared of a fan-out, at a bounded cost. Raises `NotFoundError`."""
-    fanout = library.fanout(run_id)
-    counts = library.counts(fanout)
+    fanout = queries.fanout(run_id)
+    counts = queries.counts(fanout)
     durations = spread_of(durations_of(sampled(store, fanout, counts).chunks))
-    return Side(fanout, counts, durations, error_groups(library, run_id, groups_max=DISTINCT_MAX))
+    return Side(fanout, counts, durations, error_groups(queries, run_id, groups_max=DISTINCT_MAX))
 
 
 def compared(before: Side, after: Side) -> Comparison:

@@ -10,10 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate import typed_decode
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.model.fingerprints import fingerprint
 from headgate.fanout.model.rows import Attempt, Chunk, Fanout
-from headgate.fanout.model.states import Disposition, Status
+from headgate.fanout.model.states import ChunkStatus, Disposition
 
 GROUPS_MAX: Final = 20
 CHUNK_IDS_MAX: Final = 5
@@ -88,13 +88,13 @@ class _Tally:
 
 
 def error_groups(
-    library: Library, run_id: str, *, groups_max: int = GROUPS_MAX, rows_max: int = ROWS_MAX
+    queries: FanoutQueries, run_id: str, *, groups_max: int = GROUPS_MAX, rows_max: int = ROWS_MAX
 ) -> ErrorGroups:
     """Return the errors of the chunks that were given up or wait for another try, by fingerprint.
 
     Reads at most `rows_max` chunks, from an index that may lag. Raises `NotFoundError`.
     """
-    chunks = _with_errors(library, library.fanout(run_id))
+    chunks = _with_errors(queries, queries.fanout(run_id))
     found = grouped((one for chunk in islice(chunks, rows_max) for one in of_chunk(chunk)), groups_max=groups_max)
     return replace(found, is_complete=next(chunks, None) is None)
 
@@ -144,10 +144,10 @@ def _occurrence(known: str | None, error_class: str | None, message: str, chunk_
     return Occurrence(known or fingerprint(named, message), named, message, chunk_id, at)
 
 
-def _with_errors(library: Library, fanout: Fanout) -> Iterator[Chunk]:
+def _with_errors(queries: FanoutQueries, fanout: Fanout) -> Iterator[Chunk]:
     if not fanout.shards:
         # Written by another program: none of its rows is in an index of ours.
-        yield from (chunk for chunk in library.every_chunk(fanout.run_id) if chunk.status is Status.FAILED)
+        yield from (chunk for chunk in queries.every_chunk(fanout.run_id) if chunk.status is ChunkStatus.FAILED)
         return
     for about in _WITH_ERRORS:
-        yield from library.every_watched(fanout.run_id, about)
+        yield from queries.every_watched(fanout.run_id, about)

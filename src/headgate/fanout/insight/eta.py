@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.rows import Chunk, Fanout, moment_ms
-from headgate.fanout.model.states import FanoutStatus, Status
+from headgate.fanout.model.states import ChunkStatus, FanoutStatus
 
 # With fewer completions than this, nothing is foretold.
 COMPLETIONS_MIN: Final = 5
@@ -105,7 +105,7 @@ class Pace(Struct, frozen=True):
 def durations_of(chunks: Iterable[Chunk]) -> list[int]:
     """Return how long the completed ones among the chunks took, the shortest first."""
     return sorted(
-        chunk.duration_ms for chunk in chunks if chunk.status is Status.COMPLETED and chunk.duration_ms is not None
+        chunk.duration_ms for chunk in chunks if chunk.status is ChunkStatus.COMPLETED and chunk.duration_ms is not None
     )
 
 
@@ -144,8 +144,8 @@ def history(
     last = Point(until_ms, counts.completed, counts.failed)
     if began_ms >= until_ms:
         return [last]
-    completed = _ends_ms(chunks, Status.COMPLETED)
-    failed = _ends_ms(chunks, Status.FAILED)
+    completed = _ends_ms(chunks, ChunkStatus.COMPLETED)
+    failed = _ends_ms(chunks, ChunkStatus.FAILED)
     points = []
     for step in range(size - 1):
         share = step / (size - 1)
@@ -164,7 +164,7 @@ def began_at_ms(fanout: Fanout, chunks: Iterable[Chunk]) -> int:
     return moment_ms(fanout.created_at) if fanout.created_at else 0
 
 
-def _ends_ms(chunks: Iterable[Chunk], status: Status) -> list[int]:
+def _ends_ms(chunks: Iterable[Chunk], status: ChunkStatus) -> list[int]:
     return sorted(moment_ms(chunk.completed_at) for chunk in chunks if chunk.status is status and chunk.completed_at)
 
 

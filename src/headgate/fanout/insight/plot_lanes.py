@@ -29,27 +29,27 @@ from headgate.fanout.insight.plot_axes import (
     x_axis,
 )
 from headgate.fanout.model.rows import Attempt, Chunk, moment_ms
-from headgate.fanout.model.states import Disposition, Outcome
+from headgate.fanout.model.states import AttemptOutcome, Disposition
 
 LANES_MAX: Final = 30
 SPANS_MAX: Final = 2000
 LANE: Final = 16.0
 _NAME_LENGTH: Final = 22
-_OUTCOME_COLOURS: Final[Mapping[Outcome, str]] = {
-    Outcome.COMPLETED: GREEN,
-    Outcome.FAILED: RED,
-    Outcome.LOST: AMBER,
-    Outcome.CANCELLED: GREY,
-    Outcome.RELEASED: BROWN,
+_OUTCOME_COLOURS: Final[Mapping[AttemptOutcome, str]] = {
+    AttemptOutcome.COMPLETED: GREEN,
+    AttemptOutcome.FAILED: RED,
+    AttemptOutcome.LOST: AMBER,
+    AttemptOutcome.CANCELLED: GREY,
+    AttemptOutcome.RELEASED: BROWN,
 }
 _RUNNING: Final = "running"
 _ENDED_AS: Final = {
-    Disposition.DONE: Outcome.COMPLETED,
-    Disposition.DEFERRED: Outcome.COMPLETED,
-    Disposition.RETRYING: Outcome.FAILED,
-    Disposition.DEAD: Outcome.FAILED,
-    Disposition.QUARANTINED: Outcome.FAILED,
-    Disposition.CANCELLED: Outcome.CANCELLED,
+    Disposition.DONE: AttemptOutcome.COMPLETED,
+    Disposition.DEFERRED: AttemptOutcome.COMPLETED,
+    Disposition.RETRYING: AttemptOutcome.FAILED,
+    Disposition.DEAD: AttemptOutcome.FAILED,
+    Disposition.QUARANTINED: AttemptOutcome.FAILED,
+    Disposition.CANCELLED: AttemptOutcome.CANCELLED,
 }
 
 
@@ -61,7 +61,7 @@ class Span(Struct, frozen=True):
     attempt: int
     begin_ms: int
     end_ms: int
-    outcome: Outcome | None
+    outcome: AttemptOutcome | None
 
 
 def lanes_plot(
@@ -157,7 +157,7 @@ def _even(spans: Sequence[Span], most: int) -> list[Span]:
 
 
 def _is_bad(span: Span) -> bool:
-    return span.outcome in (Outcome.FAILED, Outcome.LOST)
+    return span.outcome in (AttemptOutcome.FAILED, AttemptOutcome.LOST)
 
 
 def _outcome_entries(spans: Iterable[Span]) -> list[Entry]:

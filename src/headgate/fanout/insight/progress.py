@@ -15,7 +15,7 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.fanout.core.attempts import pause_seconds
 from headgate.fanout.core.costs import Cost, cost_of
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.insight.eta import (
     COMPLETIONS_MIN,
     Estimate,
@@ -113,7 +113,7 @@ class Follower:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._library = Library(store, clock)
+        self._queries = FanoutQueries(store, clock)
         self._run_id = run_id
         self._sample_seconds = sample_seconds
         self._running_max = running_max
@@ -123,9 +123,9 @@ class Follower:
 
     def look(self) -> Progress:
         """Return how far the fan-out is now. Raises `NotFoundError`."""
-        fanout = self._library.fanout(self._run_id)
-        counts = self._library.counts(fanout)
-        now_ms = self._library.now_ms()
+        fanout = self._queries.fanout(self._run_id)
+        counts = self._queries.counts(fanout)
+        now_ms = self._queries.now_ms()
         elapsed = self._clock.monotonic() - self._sampled_at
         if self._ring is None or fanout.is_finished or elapsed >= self._sample_seconds:
             self._sample = sampled(self._store, fanout, counts)
@@ -136,7 +136,7 @@ class Follower:
             self._ring.add(Point(now_ms, counts.completed, counts.failed))
         running: Sequence[Chunk] = ()
         if _running(counts):
-            running = self._library.watched(self._run_id, Disposition.RUNNING, limit=self._running_max).chunks
+            running = self._queries.watched(self._run_id, Disposition.RUNNING, limit=self._running_max).chunks
         return progress_of(fanout, counts, Facts(self._sample, running, self._ring.points(), now_ms))
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.rows import MAIN_LANE, Attempt, Chunk, Fanout, attempt_of, chunk_id_at, chunk_of
 from headgate.fanout.model.states import Disposition
@@ -63,11 +63,11 @@ def sampled(store: Store, fanout: Fanout, counts: Counts, *, limit: int = SAMPLE
     return Sample(found, is_whole=False)
 
 
-def mapped(store: Store, library: Library, fanout: Fanout, counts: Counts) -> MapRows:
+def mapped(store: Store, queries: FanoutQueries, fanout: Fanout, counts: Counts) -> MapRows:
     """Return the chunks for a map of a fan-out: all of them, or of many those that failed or run and a sample."""
     if counts.total <= MAPPED_MAX:
-        return MapRows(library.every_chunk(fanout.run_id), MAPPED_MAX, "")
-    watched = chain(*(islice(library.every_watched(fanout.run_id, about), MAPPED_MAX) for about in _MAPPED))
+        return MapRows(queries.every_chunk(fanout.run_id), MAPPED_MAX, "")
+    watched = chain(*(islice(queries.every_watched(fanout.run_id, about), MAPPED_MAX) for about in _MAPPED))
     shown = (chunk for chunk in watched if chunk.lane == MAIN_LANE)
     sample = _chunks(store, fanout, fanout.items_total, MAP_PLACES, places=MAP_PLACES)
     note = "Read: failed, retrying and running ones, and a sample."

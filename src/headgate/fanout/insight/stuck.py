@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.fanout.core.attempts import tries
-from headgate.fanout.core.queries import PAGE, Library
+from headgate.fanout.core.queries import PAGE, FanoutQueries
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, moment, moment_ms
 from headgate.fanout.model.states import Disposition
 
@@ -58,33 +58,35 @@ def classify(fanout: Fanout, chunk: Chunk, now_ms: int, *, older_than_seconds: f
     return None
 
 
-def stuck(library: Library, run_id: str, *, older_than_seconds: float | None = None, limit: int = PAGE) -> list[Stuck]:
+def stuck(
+    queries: FanoutQueries, run_id: str, *, older_than_seconds: float | None = None, limit: int = PAGE
+) -> list[Stuck]:
     """Return up to `limit` chunks that do not move, the running ones first, and those the longest so before others.
 
     Chunks that wait for their next try are left out until they have waited for longer than `older_than_seconds`.
     From indexes that may lag: read a chunk again before acting on it. Costs what the chunks that run or do not move
     cost, however many others there are. Raises `NotFoundError`.
     """
-    fanout = library.fanout(run_id)
+    fanout = queries.fanout(run_id)
     if fanout.is_finished:
         return []
-    now_ms = library.now_ms()
+    now_ms = queries.now_ms()
     threshold_seconds = _threshold_seconds(fanout, older_than_seconds)
-    found = _candidates(library, fanout, now_ms - round(1000 * threshold_seconds))
+    found = _candidates(queries, fanout, now_ms - round(1000 * threshold_seconds))
     said = (classify(fanout, chunk, now_ms, older_than_seconds=threshold_seconds) for chunk in found)
     return list(islice((one for one in said if one is not None), limit))
 
 
-def _candidates(library: Library, fanout: Fanout, before_ms: int) -> Iterator[Chunk]:
+def _candidates(queries: FanoutQueries, fanout: Fanout, before_ms: int) -> Iterator[Chunk]:
     if not fanout.shards:
         # Written by another program: none of its rows is in an index of ours.
-        yield from library.every_chunk(fanout.run_id)
+        yield from queries.every_chunk(fanout.run_id)
         return
     # In the order in which their leases run out: those that have are the first.
-    yield from library.every_watched(fanout.run_id, Disposition.RUNNING)
-    yield from library.every_watched(fanout.run_id, Disposition.RETRYING, before=moment(before_ms))
+    yield from queries.every_watched(fanout.run_id, Disposition.RUNNING)
+    yield from queries.every_watched(fanout.run_id, Disposition.RETRYING, before=moment(before_ms))
     for lane in (MAIN_LANE, SLOW_LANE):
-        head = library.queued(fanout.run_id, lane, due_ms=before_ms, limit=QUEUE_HEAD_MAX)
+        head = queries.queued(fanout.run_id, lane, due_ms=before_ms, limit=QUEUE_HEAD_MAX)
         yield from (chunk for chunk in head if chunk.disposition is Disposition.QUEUED)
 
 

@@ -14,7 +14,7 @@ import threading
 from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.errors import HeadgateError
 from headgate.fanout.handlers import ANY, Loaded, load, perform
-from headgate.fanout.local.child_protocol import JOBS, Job, Progress, Ready, Unusable
+from headgate.fanout.model.child_protocol import JOBS, Job, Progress, Ready, Unusable
 
 
 def main(arguments: list[str]) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.fanout.core.attempts import ErrorClass
 from headgate.fanout.local.child_process import READY_SECONDS_MAX, Child, Death
-from headgate.fanout.local.child_protocol import Done, Failed, Job, Progress, Ready, Unusable
+from headgate.fanout.model.child_protocol import Done, Failed, Job, Progress, Ready, Unusable
 
 # So much work a child is given at once: enough not to wait for the next, little enough to share.
 AHEAD_SECONDS: Final = 0.05

@@ -17,7 +17,7 @@ from msgspec import Struct
 from headgate.durable.worker.process_channel import ProcessChannel
 from headgate.fanout.core.attempts import ErrorClass
 from headgate.fanout.handlers import ANY
-from headgate.fanout.local.child_protocol import ANSWERS, Answer, Job
+from headgate.fanout.model.child_protocol import ANSWERS, Answer, Job
 
 READY_SECONDS_MAX: Final = 60.0
 ENDING_SECONDS_MAX: Final = 1.0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from headgate.errors import InvalidPayloadError
-from headgate.fanout.core.attempts import Failure, Result, completed, failed, moved_to
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, completed, failed, moved_to
 from headgate.fanout.core.tracking import Claim
-from headgate.fanout.core.transitions import Change
-from headgate.fanout.local.child_protocol import Done, Failed, Job
+from headgate.fanout.core.transitions import ChunkChange
+from headgate.fanout.model.child_protocol import Done, Failed, Job
 from headgate.fanout.model.rows import MAIN_LANE
 from headgate.fanout.model.states import Disposition
 
@@ -33,10 +33,10 @@ def job_of(key: int, claim: Claim, lane: str) -> Job:
     )
 
 
-def ended(claim: Claim, answer: Done | Failed, *, now_ms: int, draw: float) -> Change:
+def ended(claim: Claim, answer: Done | Failed, *, now_ms: int, draw: float) -> ChunkChange:
     """Return the change by which the end of a job is recorded."""
     if isinstance(answer, Done):
-        result = Result(
+        result = AttemptResult(
             output_key=answer.output_key,
             output=answer.output,
             item_errors=answer.item_errors,
@@ -52,5 +52,5 @@ def ended(claim: Claim, answer: Done | Failed, *, now_ms: int, draw: float) -> C
             answer = Failed(answer.key, answer.duration_ms, "InvalidPayloadError", str(exc))
     if claim.fanout.cancelled_at is not None:
         return moved_to(claim.chunk, Disposition.CANCELLED, now_ms=now_ms)
-    failure = Failure(answer.error_class, answer.message, answer.is_final, answer.item_errors)
+    failure = AttemptFailure(answer.error_class, answer.message, answer.is_final, answer.item_errors)
     return failed(claim.chunk, failure, claim.fanout.rules(), now_ms=now_ms, draw=draw)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.errors import CorruptionError
 from headgate.fanout.core.attempts import begun
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.tracking import Claim, lease_of
 from headgate.fanout.core.transitions import Guard, apply
 from headgate.fanout.model.rows import MAIN_LANE, Chunk, Fanout, moment_ms, queue_place, run_key
@@ -70,10 +70,11 @@ class Claims:
         worker: str,
         lane: str = MAIN_LANE,
         wanted: Callable[[Fanout], bool] = lambda _: True,
+        room_for: Callable[[Fanout], int] = lambda _: 1_000_000,
         lease_seconds: float | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        self.library = Library(store, clock)
+        self.queries = FanoutQueries(store, clock)
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -82,8 +83,8 @@ class Claims:
         self._wanted = wanted
         self._lease_seconds = lease_seconds
         self.draw = draw
-        # How many more chunks of a fan-out are worth having, whatever room there is.
-        self.room_for: Callable[[Fanout], int] = lambda _: 1_000_000
+        # The most further chunks of a fan-out to claim, whatever the total room.
+        self._room_for = room_for
         self._listed: list[Fanout] = []
         self._listed_until = 0.0
         # Where in the queue of a fan-out this worker takes from, if not at its head.
@@ -114,7 +115,7 @@ class Claims:
         """Return when the next chunk may be taken that has to wait until then, if there is one."""
         soonest: int | None = None
         for fanout in self._fanouts():
-            for chunk in self.library.queued(fanout.run_id, self._lane, limit=1):
+            for chunk in self.queries.queued(fanout.run_id, self._lane, limit=1):
                 due_ms = int((chunk.queue_sk or "0").partition("#")[0])
                 soonest = due_ms if soonest is None else min(soonest, due_ms)
         return soonest
@@ -122,7 +123,7 @@ class Claims:
     def _fanouts(self) -> list[Fanout]:
         now = self._clock.monotonic()
         if now >= self._listed_until:
-            found = self.library.every_active()
+            found = self.queries.every_active()
             self._listed = [fanout for fanout in found if fanout.queue_url is None and _runs(fanout)]
             self._listed = [fanout for fanout in self._listed if self._wanted(fanout)]
             listed = {fanout.run_id for fanout in self._listed}
@@ -131,26 +132,26 @@ class Claims:
         return self._listed
 
     def _limit(self, fanout: Fanout, room: int) -> int:
-        room = min(room, self.room_for(fanout))
+        room = min(room, self._room_for(fanout))
         concurrency = fanout.rules().concurrency
         if concurrency is None:
             return room
-        counts = self.library.counts(fanout)
+        counts = self.queries.counts(fanout)
         return min(room, concurrency - counts.running - counts.slow_running)
 
     def _waiting(self, fanout: Fanout, count: int) -> Sequence[Chunk]:
-        now_ms = self.library.now_ms()
+        now_ms = self.queries.now_ms()
         place = self._places.get(fanout.run_id)
-        found = self.library.queued(fanout.run_id, self._lane, due_ms=now_ms, after=place, limit=count)
+        found = self.queries.queued(fanout.run_id, self._lane, due_ms=now_ms, after=place, limit=count)
         if found or place is None:
             return found
         # Nothing from there on: back to the head, where others are too.
         del self._places[fanout.run_id]
-        ahead = self.library.queued(fanout.run_id, self._lane, due_ms=now_ms, limit=min(1000, SPREAD * count))
+        ahead = self.queries.queued(fanout.run_id, self._lane, due_ms=now_ms, limit=min(1000, SPREAD * count))
         return sorted(ahead, key=lambda _: self.draw())[:count]
 
     def _claim(self, fanout: Fanout, chunks: Sequence[Chunk]) -> list[Claim]:
-        now_ms = self.library.now_ms()
+        now_ms = self.queries.now_ms()
         lease_seconds = self._lease_seconds if self._lease_seconds is not None else lease_of(fanout)
         changes = [
             begun(chunk, worker=self._worker, token=self._ids.ulid(), now_ms=now_ms, lease_seconds=lease_seconds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
@@ -19,15 +19,15 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.errors import DefinitionError, OutcomeUnknownError, TransientError
 from headgate.fanout.core.attempts import placed, released
-from headgate.fanout.core.maintenance import TEND_SECONDS, Tender, worker_name
+from headgate.fanout.core.maintenance import MAINTENANCE_SECONDS, FanoutMaintenance, worker_name
 from headgate.fanout.core.tracking import Claim
-from headgate.fanout.core.transitions import Change, apply
+from headgate.fanout.core.transitions import ChunkChange, apply
 from headgate.fanout.local.child_pool import Assignment, ChildPool, Unstarted
-from headgate.fanout.local.child_protocol import Done, Failed, Progress
 from headgate.fanout.local.chunk_results import ended, job_of
 from headgate.fanout.local.claims import Claims
+from headgate.fanout.model.child_protocol import Done, Failed, Progress
 from headgate.fanout.model.rows import MAIN_LANE, Fanout, Policy, moment, slow_timeout
-from headgate.fanout.model.states import Disposition, Status
+from headgate.fanout.model.states import ChunkStatus, Disposition
 from headgate.ids import IdMaker
 from headgate.store.port import Store
 from headgate.store.topics import Topic
@@ -63,27 +63,33 @@ class _InHand(Struct):
 class LocalWorker:
     """Works until it is told to stop. `run` is for one thread, `stop` for any."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker, options: Options, *, tender: Tender) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, ids: IdMaker, options: Options, *, maintenance: FanoutMaintenance
+    ) -> None:
         self.name = worker_name(os.getpid(), ids.ulid())
         self.done = 0
         self.failed = 0
-        # Told what became of each chunk.
-        self.heard: Callable[[Change], None] = lambda _: None
         self._store = store
         self._clock = clock
         self._options = options
-        self._tender = tender
+        self._maintenance = maintenance
         self._claims = Claims(
-            store, clock, ids, worker=self.name, lane=options.lane, wanted=self._wanted, lease_seconds=LEASE_SECONDS
+            store,
+            clock,
+            ids,
+            worker=self.name,
+            lane=options.lane,
+            wanted=self._wanted,
+            room_for=lambda fanout: self._pool.room_for(options.handler or fanout.handler or ""),
+            lease_seconds=LEASE_SECONDS,
         )
-        self._claims.room_for = lambda fanout: self._pool.room_for(options.handler or fanout.handler or "")
-        self._library = self._claims.library
+        self._queries = self._claims.queries
         # What is named on the command line is the operator's own choice.
         trusted = options.trusted if options.handler is None else None
         self._pool = ChildPool(clock, options.processes, trusted=trusted)
         self._in_hand: dict[int, _InHand] = {}
         self._keys = count(1)
-        self._ends: list[Change] = []
+        self._ends: list[ChunkChange] = []
         self._left: set[str] = set()
         self._due_at = 0.0
         self._stopping = threading.Event()
@@ -95,7 +101,7 @@ class LocalWorker:
         """Handlers that cannot be loaded here, and why: fan-outs that need them are left to others."""
         return dict(self._pool.unusable)
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Something was put into the store in this process: there may be work."""
         self._pool.ring()
 
@@ -146,8 +152,8 @@ class LocalWorker:
     def _tend(self) -> None:
         now = self._clock.monotonic()
         if now >= self._tend_at:
-            self._tend_at = now + TEND_SECONDS
-            self._tender.tend()
+            self._tend_at = now + MAINTENANCE_SECONDS
+            self._maintenance.run_once()
 
     def _take(self) -> None:
         room = self._pool.room()
@@ -173,7 +179,7 @@ class LocalWorker:
         due_ms = self._claims.next_due_ms()
         if due_ms is not None:
             # One that is due and could not be taken has its reasons, and no look is worth it before others move.
-            left_ms = due_ms - self._library.now_ms()
+            left_ms = due_ms - self._queries.now_ms()
             self._due_at = self._clock.monotonic() + (left_ms / 1000 if left_ms > 0 else IDLE_SECONDS)
 
     def _hear(self, patience_seconds: float) -> None:
@@ -211,7 +217,7 @@ class LocalWorker:
 
     def _ended(self, answer: Done | Failed) -> None:
         claim = self._in_hand.pop(answer.key).claim
-        self._ends.append(ended(claim, answer, now_ms=self._library.now_ms(), draw=self._claims.draw()))
+        self._ends.append(ended(claim, answer, now_ms=self._queries.now_ms(), draw=self._claims.draw()))
 
     # What the store is told.
 
@@ -231,12 +237,11 @@ class LocalWorker:
             if id(change) in late:
                 _log.info("result dropped", run_id=change.after.run_id, chunk_id=change.after.chunk_id)
                 continue
-            self.done += change.after.status is Status.COMPLETED
-            self.failed += change.after.status is Status.FAILED
-            self.heard(change)
+            self.done += change.after.status is ChunkStatus.COMPLETED
+            self.failed += change.after.status is ChunkStatus.FAILED
         try:
             for run_id in dict.fromkeys(change.after.run_id for change in ends):
-                self._tender.ended(run_id)
+                self._maintenance.chunk_ended(run_id)
         except (TransientError, OutcomeUnknownError) as exc:
             # Whoever tends next folds what this one did not.
             _log.warning("the store is busy", error=str(exc))
@@ -247,15 +252,15 @@ class LocalWorker:
         due = {key: held for key, held in self._in_hand.items() if now >= held.renew_at}
         if not due:
             return
-        now_ms = self._library.now_ms()
+        now_ms = self._queries.now_ms()
         until = moment(now_ms + round(1000 * LEASE_SECONDS))
-        changes: dict[int, Change] = {}
+        changes: dict[int, ChunkChange] = {}
         for key, held in due.items():
             beaten = replace(held.claim.chunk, lease_expires_at=until, heartbeat_at=moment(now_ms))
-            changes[key] = Change(held.claim.chunk, placed(beaten, Disposition.RUNNING, moment(now_ms)))
+            changes[key] = ChunkChange(held.claim.chunk, placed(beaten, Disposition.RUNNING, moment(now_ms)))
         lost = {id(one.change) for one in apply(self._store, list(changes.values()))}
         run_ids = {held.claim.fanout.run_id for held in due.values()}
-        fanouts = {run_id: self._library.find(run_id) for run_id in run_ids}
+        fanouts = {run_id: self._queries.find(run_id) for run_id in run_ids}
         for key, held in due.items():
             fanout = fanouts[held.claim.fanout.run_id]
             if fanout is None:
@@ -285,7 +290,7 @@ class LocalWorker:
             self._record()
 
     def _give_back(self, keys: Sequence[int]) -> None:
-        now_ms = self._library.now_ms()
+        now_ms = self._queries.now_ms()
         held = [self._in_hand.pop(key) for key in keys]
         if not held:
             return

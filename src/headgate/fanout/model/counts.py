@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from headgate.fanout.model.rows import SLOW_LANE, Chunk, Fanout, counter_key
-from headgate.fanout.model.states import Disposition, FanoutStatus, Status
+from headgate.fanout.model.states import ChunkStatus, Disposition, FanoutStatus
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import Condition, all_of, any_of, equals, exists, lacks
 from headgate.store.model.requests import Check, Put, Update
@@ -84,7 +84,7 @@ class Counts(Struct, frozen=True, omit_defaults=True):
 
     def by_status(self) -> dict[str, int]:
         """Return how many chunks are in each status."""
-        sums = dict.fromkeys((status.value for status in Status), 0)
+        sums = dict.fromkeys((status.value for status in ChunkStatus), 0)
         for disposition in Disposition:
             sums[disposition.status.value] += getattr(self, disposition.bucket)
         return sums

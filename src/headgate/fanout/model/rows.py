@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from headgate import typed_decode
 from headgate.durable.model.records import instant
 from headgate.errors import CorruptionError, InvalidIdError
-from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome, Status
+from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition, FanoutStatus
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import AllOf, Compare, Comparison, Condition, version_is
 from headgate.store.model.requests import Put
@@ -147,7 +147,7 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
 
     run_id: str = field(name="PK")
     sk: str = field(name="SK")
-    status: Status
+    status: ChunkStatus
     disposition: Disposition
     created_at: str
     # The index of the first item, and how many there are.
@@ -225,7 +225,7 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
     run_id: str = field(name="PK")
     sk: str = field(name="SK")
     attempt: int
-    outcome: Outcome
+    outcome: AttemptOutcome
     ended_at: str
     started_at: str | None = None
     duration_ms: int | None = None
@@ -254,7 +254,7 @@ def chunk_of(item: Item) -> Chunk:
     """Return the chunk that an item holds. Rows made by other programs may lack what only we write."""
     if "disposition" in item:
         return _converted(item, Chunk)
-    status = item.get("status", Status.PENDING.value)
+    status = item.get("status", ChunkStatus.PENDING.value)
     known = {"status": status, "disposition": _FOREIGN.get(status, ""), "n_spectra": 0, "created_at": ""}
     known |= {"token": NO_TOKEN, "start": start_of(item["SK"])}
     return _converted({**known, **item}, Chunk)
@@ -266,12 +266,12 @@ def attempt_of(item: Item) -> Attempt:
 
 
 _FOREIGN: Final[dict[str, str]] = {
-    Status.PENDING: Disposition.QUEUED,
-    Status.IN_PROGRESS: Disposition.RUNNING,
-    Status.COMPLETED: Disposition.DONE,
-    Status.FAILED: Disposition.DEAD,
-    Status.CANCELLED: Disposition.CANCELLED,
-    Status.SKIPPED: Disposition.SKIPPED,
+    ChunkStatus.PENDING: Disposition.QUEUED,
+    ChunkStatus.IN_PROGRESS: Disposition.RUNNING,
+    ChunkStatus.COMPLETED: Disposition.DONE,
+    ChunkStatus.FAILED: Disposition.DEAD,
+    ChunkStatus.CANCELLED: Disposition.CANCELLED,
+    ChunkStatus.SKIPPED: Disposition.SKIPPED,
 }
 
 

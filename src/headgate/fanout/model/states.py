@@ -10,7 +10,7 @@ import enum
 from typing import Final
 
 
-class Status(enum.StrEnum):
+class ChunkStatus(enum.StrEnum):
     """Where a chunk stands."""
 
     PENDING = "PENDING"
@@ -23,7 +23,7 @@ class Status(enum.StrEnum):
     @property
     def is_terminal(self) -> bool:
         """Whether nothing more happens to the chunk by itself."""
-        return self not in (Status.PENDING, Status.IN_PROGRESS)
+        return self not in (ChunkStatus.PENDING, ChunkStatus.IN_PROGRESS)
 
 
 class Disposition(enum.StrEnum):
@@ -41,7 +41,7 @@ class Disposition(enum.StrEnum):
     SKIPPED = "SKIPPED"
 
     @property
-    def status(self) -> Status:
+    def status(self) -> ChunkStatus:
         """The status that this disposition belongs to."""
         return _STATUS_OF[self]
 
@@ -62,7 +62,7 @@ class FanoutStatus(enum.StrEnum):
     CANCELLED = "CANCELLED"
 
 
-class Outcome(enum.StrEnum):
+class AttemptOutcome(enum.StrEnum):
     """How an attempt at a chunk ended."""
 
     COMPLETED = "COMPLETED"
@@ -84,16 +84,16 @@ class Admission(enum.StrEnum):
 
 _BUCKET_OF: Final = {disposition: disposition.value.lower() for disposition in Disposition}
 _STATUS_OF: Final = {
-    Disposition.WAITING: Status.PENDING,
-    Disposition.QUEUED: Status.PENDING,
-    Disposition.RETRYING: Status.PENDING,
-    Disposition.RUNNING: Status.IN_PROGRESS,
-    Disposition.DONE: Status.COMPLETED,
-    Disposition.DEFERRED: Status.COMPLETED,
-    Disposition.DEAD: Status.FAILED,
-    Disposition.QUARANTINED: Status.FAILED,
-    Disposition.CANCELLED: Status.CANCELLED,
-    Disposition.SKIPPED: Status.SKIPPED,
+    Disposition.WAITING: ChunkStatus.PENDING,
+    Disposition.QUEUED: ChunkStatus.PENDING,
+    Disposition.RETRYING: ChunkStatus.PENDING,
+    Disposition.RUNNING: ChunkStatus.IN_PROGRESS,
+    Disposition.DONE: ChunkStatus.COMPLETED,
+    Disposition.DEFERRED: ChunkStatus.COMPLETED,
+    Disposition.DEAD: ChunkStatus.FAILED,
+    Disposition.QUARANTINED: ChunkStatus.FAILED,
+    Disposition.CANCELLED: ChunkStatus.CANCELLED,
+    Disposition.SKIPPED: ChunkStatus.SKIPPED,
 }
 
 

@@ -118,7 +118,7 @@ class ChunkHandler:
             return
         due_ms = int(chunk.queue_sk.partition("#")[0])
         try:
-            self._later(queue_url, receipt, max(0.0, (due_ms - self._worker.tracker.library.now_ms()) / 1000))
+            self._later(queue_url, receipt, max(0.0, (due_ms - self._worker.tracker.queries.now_ms()) / 1000))
         except HeadgateError as exc:
             # Then it comes again when the queue has it so.
             _log.warning("message not postponed", chunk_id=chunk.chunk_id, run_id=chunk.run_id, error=str(exc))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
@@ -11,11 +10,11 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidIdError, InvalidPayloadError, OutcomeUnknownError
-from headgate.fanout.core.attempts import ErrorClass, lost, moved_to
-from headgate.fanout.core.queries import PAGE, Chunks, Library
+from headgate.fanout.core.attempts import ErrorClass, has_expired, lost, moved_to
+from headgate.fanout.core.maintenance import FanoutMaintenance
+from headgate.fanout.core.queries import PAGE, ChunkRows, FanoutQueries
 from headgate.fanout.core.splitter import ID_CHARS_MAX, check_run_id
-from headgate.fanout.core.tracking import has_expired
-from headgate.fanout.core.transitions import Change, apply
+from headgate.fanout.core.transitions import ChunkChange, apply
 from headgate.fanout.model.fingerprints import fingerprint
 from headgate.fanout.model.messages import message_of
 from headgate.fanout.model.rows import Chunk, Fanout, attempt_key, attempt_of, chunk_key, chunk_of, moment_ms
@@ -55,10 +54,9 @@ class Recorded(Struct, frozen=True):
 class DeadLetters:
     """Takes note of the messages of a dead-letter queue. Recording one twice changes nothing."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self.library = Library(store, clock)
-        # Told of a fan-out of which a chunk has ended.
-        self.ended: Callable[[str], None] = lambda _: None
+    def __init__(self, store: Store, clock: Clock, *, maintenance: FanoutMaintenance | None = None) -> None:
+        self.queries = FanoutQueries(store, clock)
+        self._maintenance = maintenance
         self._store = store
 
     def record(
@@ -77,7 +75,7 @@ class DeadLetters:
         address = addressed(body, run_id, chunk_id)
         if isinstance(address, str):
             return Recorded(Ruling.UNKNOWN, address)
-        fanout = self.library.find(address.run_id)
+        fanout = self.queries.find(address.run_id)
         if fanout is None:
             return Recorded(Ruling.UNKNOWN, f"there is no fan-out {address.run_id}", address)
         while True:
@@ -89,13 +87,13 @@ class DeadLetters:
             if ruling is not Ruling.DEAD or self._give_up(fanout, chunk, body, receive_count):
                 return Recorded(ruling, said, address)
 
-    def letters(self, run_id: str, *, limit: int = PAGE, cursor: str | None = None) -> Chunks:
+    def letters(self, run_id: str, *, limit: int = PAGE, cursor: str | None = None) -> ChunkRows:
         """Return dead chunks with the message that was found, those dead the longest first.
 
         A page may have fewer than `limit`, for chunks that died without a message are left out of it.
         """
-        page = self.library.watched(run_id, Disposition.DEAD, limit=limit, cursor=cursor)
-        return Chunks([chunk for chunk in page.chunks if chunk.message is not None], page.cursor)
+        page = self.queries.watched(run_id, Disposition.DEAD, limit=limit, cursor=cursor)
+        return ChunkRows([chunk for chunk in page.chunks if chunk.message is not None], page.cursor)
 
     def _ruled(self, fanout: Fanout, chunk: Chunk, first_received_at: str | None) -> tuple[Ruling, str]:
         if not fanout.shards:
@@ -108,7 +106,7 @@ class DeadLetters:
             return Ruling.DUPLICATE, f"{chunk.chunk_id} was put back to work since this message was first received"
         if fanout.paused_at is not None:
             return Ruling.BUSY, f"fan-out {fanout.run_id} is paused, which uses up the receives of its messages"
-        if chunk.disposition is Disposition.RUNNING and not has_expired(chunk, self.library.now_ms()):
+        if chunk.disposition is Disposition.RUNNING and not has_expired(chunk, self.queries.now_ms()):
             return Ruling.BUSY, f"{chunk.chunk_id} is run by {chunk.worker} until {chunk.lease_expires_at}"
         if fanout.paused_at is not None:
             return Ruling.BUSY, f"{chunk.chunk_id} was not run because its fan-out is paused"
@@ -130,10 +128,11 @@ class DeadLetters:
     def _give_up(self, fanout: Fanout, chunk: Chunk, body: str, receive_count: int) -> bool:
         if chunk.disposition in _GIVEN_UP:
             return self._keep(chunk, body, receive_count)
-        now_ms = self.library.now_ms()
+        now_ms = self.queries.now_ms()
         if apply(self._store, [given_up(chunk, fanout, body, receive_count, now_ms=now_ms)]):
             return False
-        self.ended(chunk.run_id)
+        if self._maintenance is not None:
+            self._maintenance.chunk_ended(chunk.run_id)
         return True
 
     def _keep(self, chunk: Chunk, body: str, receive_count: int) -> bool:
@@ -148,7 +147,7 @@ class DeadLetters:
         return True
 
 
-def given_up(chunk: Chunk, fanout: Fanout, body: str, receive_count: int, *, now_ms: int) -> Change:
+def given_up(chunk: Chunk, fanout: Fanout, body: str, receive_count: int, *, now_ms: int) -> ChunkChange:
     """Return the change of a chunk whose message the queue has given up: nobody will be handed it any more."""
     if chunk.disposition is Disposition.RUNNING:
         # Its worker is gone, which says more than that the message is dead.

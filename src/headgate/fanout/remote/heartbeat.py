@@ -44,7 +44,7 @@ class Deadline:
         return self.left_seconds() <= self._margin_seconds
 
 
-class Pulse:
+class ChunkHeartbeat:
     """Keeps a claim alive while its block runs, if its policy asks for signs of life; also from a thread of its own."""
 
     def __init__(self, tracker: Tracker, clock: Clock, claim: Claim, deadline: Deadline) -> None:

@@ -34,7 +34,7 @@ from headgate.errors import (
     StaleClaimError,
     UserError,
 )
-from headgate.fanout.core.attempts import ErrorClass, Failure, Result, item_places
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, ErrorClass, item_places
 from headgate.fanout.core.maintenance import worker_name
 from headgate.fanout.core.tracking import Claim, Tracker, is_cancelled
 from headgate.fanout.handlers import OUTPUT_BYTES_MAX
@@ -42,7 +42,7 @@ from headgate.fanout.model.messages import ChunkMessage, Message, message_of
 from headgate.fanout.model.rows import SLOW_LANE, Chunk, Fanout
 from headgate.fanout.model.sources import Piece, read_items
 from headgate.fanout.model.states import Admission
-from headgate.fanout.remote.heartbeat import GRACE_SECONDS, Deadline, Pulse, RemainingMs
+from headgate.fanout.remote.heartbeat import GRACE_SECONDS, ChunkHeartbeat, Deadline, RemainingMs
 
 _log = structlog.get_logger(__name__)
 
@@ -114,7 +114,7 @@ class ActiveChunk:
         self._name = name or worker.name
         self._remaining_ms = remaining_ms
         self._keeps_errors = keeps_errors
-        self._pulse: Pulse | None = None
+        self._pulse: ChunkHeartbeat | None = None
         self._deadline = Deadline(worker.clock, remaining_ms)
         self._skipped: NotAdmittedError | None = None
         self._output: str | None = None
@@ -141,7 +141,7 @@ class ActiveChunk:
         if start.claim is not None:
             limit_seconds = start.claim.fanout.rules().timeout_seconds
             self._deadline = Deadline(self._clock, self._remaining_ms, limit_seconds)
-            self._pulse = Pulse(self._tracker, self._clock, start.claim, self._deadline)
+            self._pulse = ChunkHeartbeat(self._tracker, self._clock, start.claim, self._deadline)
             self._pulse.start()
         return self
 
@@ -289,7 +289,7 @@ class ActiveChunk:
     def _claim(self) -> Claim:
         return self._alive().claim
 
-    def _alive(self) -> Pulse:
+    def _alive(self) -> ChunkHeartbeat:
         if self._pulse is None:
             if self.admission is None:
                 raise RuntimeError("a chunk is used within its block: with worker.chunk(message) as chunk")
@@ -305,7 +305,7 @@ class ActiveChunk:
     # How it ends.
 
     def _complete(self, claim: Claim) -> None:
-        result = Result(
+        result = AttemptResult(
             output_key=self._output_key,
             output=self._output,
             item_errors=self._item_errors,
@@ -348,10 +348,10 @@ _REFUSALS: Final = {
 }
 
 
-def failure_of(error: BaseException, item_errors: Mapping[int, str], *, is_final: bool = False) -> Failure:
+def failure_of(error: BaseException, item_errors: Mapping[int, str], *, is_final: bool = False) -> AttemptFailure:
     """Return the failure that an error in a block is. Whoever raises `NonRetryable` says that no try will help."""
     said = describe(error)
-    return Failure(
+    return AttemptFailure(
         error_class=ErrorClass.OOM if isinstance(error, MemoryError) else said.type,
         message=said.message,
         is_final=is_final or not said.retryable or isinstance(error, NotFoundError),

@@ -27,8 +27,8 @@ from headgate.errors import (
     ThrottledError,
 )
 from headgate.fanout.core.attempts import placed
-from headgate.fanout.core.queries import Library
-from headgate.fanout.core.transitions import Change, apply
+from headgate.fanout.core.queries import FanoutQueries
+from headgate.fanout.core.transitions import ChunkChange, apply
 from headgate.fanout.model.messages import message_about
 from headgate.fanout.model.rows import Chunk, Fanout, moment
 from headgate.fanout.model.states import Disposition
@@ -139,7 +139,7 @@ class SqsQueue:
     ) -> None:
         self._client = client
         self._store = store
-        self._library = Library(store, clock)
+        self._queries = FanoutQueries(store, clock)
         self._calls = Calls(clock, deadline_seconds)
 
     @classmethod
@@ -170,7 +170,7 @@ class SqsQueue:
         for is_slow in (False, True):
             cursor: str | None = None
             while True:
-                page = self._library.chunks(fanout.run_id, slow=is_slow, limit=WINDOW, cursor=cursor)
+                page = self._queries.chunks(fanout.run_id, slow=is_slow, limit=WINDOW, cursor=cursor)
                 waiting = [chunk for chunk in page.chunks if chunk.disposition is Disposition.WAITING]
                 if waiting and not self._is_wanted(fanout):
                     return fanout
@@ -181,7 +181,7 @@ class SqsQueue:
         return fanout
 
     def _is_wanted(self, fanout: Fanout) -> bool:
-        now = self._library.find(fanout.run_id)
+        now = self._queries.find(fanout.run_id)
         return now is not None and now.cancelled_at is None
 
     def _send_all(self, fanout: Fanout, queue_url: str, chunks: Sequence[Chunk]) -> None:
@@ -221,10 +221,10 @@ class SqsQueue:
 
     def _move(self, chunks: Sequence[Chunk]) -> None:
         """Note that messages were sent. Whoever was refused has been taken by a worker, or was cancelled."""
-        now_ms = self._library.now_ms()
+        now_ms = self._queries.now_ms()
         apply(
             self._store,
-            [Change(chunk, placed(chunk, Disposition.QUEUED, moment(now_ms), now_ms)) for chunk in chunks],
+            [ChunkChange(chunk, placed(chunk, Disposition.QUEUED, moment(now_ms), now_ms)) for chunk in chunks],
         )
 
     def postpone(self, queue_url: str, receipt: str, seconds: float) -> None:

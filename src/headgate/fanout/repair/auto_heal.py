@@ -13,13 +13,14 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.errors import ConflictError, DefinitionError, NotFoundError, OutcomeUnknownError, UserError
 from headgate.fanout.core.attempts import moved_to, pause_seconds
-from headgate.fanout.core.queries import Library
-from headgate.fanout.core.transitions import Change
+from headgate.fanout.core.observer import MessageSender
+from headgate.fanout.core.queries import FanoutQueries
+from headgate.fanout.core.transitions import ChunkChange
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, Policy, moment, queue
 from headgate.fanout.model.sources import check_input
 from headgate.fanout.model.states import Disposition
 from headgate.fanout.repair.bisect import Bisector
-from headgate.fanout.repair.reopen import Note, Reopener, Send, again, check_reopenable, send_waiting
+from headgate.fanout.repair.reopen import Note, Reopener, again, check_reopenable, send_waiting
 from headgate.ids import IdMaker
 from headgate.store.port import Store
 
@@ -105,16 +106,23 @@ def action_of(policy: Policy) -> Action:
 class Healer:
     """Applies the remedies. Everyone may heal; each step is fenced, so that it happens once."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, draw: Callable[[], float] = random.random) -> None:
-        self.library = Library(store, clock)
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        *,
+        send: MessageSender | None = None,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self.queries = FanoutQueries(store, clock)
         self._ids = ids
         self._draw = draw
-        # Sends the messages of a fan-out that has a queue of its own; without it they wait for whoever tends it.
-        self.send: Send | None = None
-        self._bisector = Bisector(store, clock, ids)
-        # What is cut is sent with the rest.
-        self._bisector.send = lambda _: None
-        self._reopener = Reopener(store, self.library, ids)
+        # Without it, the messages are sent by the next maintenance pass.
+        self._send = send
+        # `heal` sends the messages of the halves with all others.
+        self._bisector = Bisector(store, clock, ids, send=lambda fanout: fanout)
+        self._reopener = Reopener(store, self.queries, ids)
 
     def heal(self, run_id: str, *, dry_run: bool = False) -> Healed:
         """Do for each dead chunk what the policy says, and return what that was.
@@ -123,8 +131,8 @@ class Healer:
         whose policy makes no sense, is left alone, for whoever heals in passing has others to see to. Raises
         `NotFoundError` if there is no such fan-out, and `UserError` if it is another program's.
         """
-        fanout = self.library.fanout(run_id, consistent=True)
-        round_ = _Round(self.library.now_ms())
+        fanout = self.queries.fanout(run_id, consistent=True)
+        round_ = _Round(self.queries.now_ms())
         try:
             check_reopenable(fanout)
             self._heal(fanout, policy_of(fanout), round_, dry_run=dry_run)
@@ -132,15 +140,15 @@ class Healer:
             raise
         except (ConflictError, DefinitionError) as exc:
             round_.said = str(exc)
-        if self.send is not None and not dry_run:
-            send_waiting(self.library, run_id, self.send)
-        counts = self.library.counts(fanout)
+        if self._send is not None and not dry_run:
+            send_waiting(self.queries, run_id, self._send)
+        counts = self.queries.counts(fanout)
         return round_.result(run_id, dead=counts.dead + counts.slow_dead, is_dry_run=dry_run)
 
     def _heal(self, fanout: Fanout, policy: Policy, round_: _Round, *, dry_run: bool) -> None:
         batch: list[tuple[Chunk, Remedy]] = []
         before = moment(round_.now_ms + 1)
-        for chunk in self.library.every_watched(fanout.run_id, Disposition.DEAD, before=before):
+        for chunk in self.queries.every_watched(fanout.run_id, Disposition.DEAD, before=before):
             found = remedy(chunk, policy)
             if found is None:
                 round_.left += 1
@@ -154,7 +162,7 @@ class Healer:
         self._treat(fanout, batch, round_)
 
     def _treat(self, fanout: Fanout, batch: Sequence[tuple[Chunk, Remedy]], round_: _Round) -> None:
-        moves: list[tuple[Change, Remedy]] = []
+        moves: list[tuple[ChunkChange, Remedy]] = []
         for chunk, found in batch:
             if found.action is Action.SPLIT:
                 self._split(fanout, chunk, found, round_)
@@ -182,7 +190,7 @@ class Healer:
         else:
             round_.count(chunk, found)
 
-    def _move(self, fanout: Fanout, chunk: Chunk, found: Remedy, now_ms: int) -> Change:
+    def _move(self, fanout: Fanout, chunk: Chunk, found: Remedy, now_ms: int) -> ChunkChange:
         if found.action is Action.QUARANTINE:
             return moved_to(chunk, Disposition.QUARANTINED, now_ms=now_ms)
         check_input(chunk.input)

@@ -13,13 +13,14 @@ from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import ConflictError, CorruptionError, NotFoundError, OutcomeUnknownError, UserError
 from headgate.fanout.core.attempts import moved_to, placed
-from headgate.fanout.core.queries import Library
-from headgate.fanout.core.transitions import Change
+from headgate.fanout.core.observer import MessageSender
+from headgate.fanout.core.queries import FanoutQueries
+from headgate.fanout.core.transitions import ChunkChange
 from headgate.fanout.model.counts import added
 from headgate.fanout.model.rows import SLOW_LANE, Chunk, Fanout, chunk_id_at, moment, sort_key
 from headgate.fanout.model.sources import Piece, check_input
 from headgate.fanout.model.states import Disposition
-from headgate.fanout.repair.reopen import Note, Reopener, Send, again, check_reopenable, reopened
+from headgate.fanout.repair.reopen import Note, Reopener, again, check_reopenable, reopened
 from headgate.ids import IdMaker
 from headgate.store.model.conditions import absent
 from headgate.store.port import Store
@@ -38,13 +39,12 @@ class Cut(Struct, frozen=True):
 class Bisector:
     """Cuts chunks in two."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
-        self.library = Library(store, clock)
-        # Sends the messages of a fan-out that has a queue of its own.
-        self.send: Send | None = None
+    def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, send: MessageSender | None = None) -> None:
+        self.queries = FanoutQueries(store, clock)
+        self._send = send
         self._store = store
         self._ids = ids
-        self._reopener = Reopener(store, self.library, ids)
+        self._reopener = Reopener(store, self.queries, ids)
 
     def isolate(self, run_id: str, chunk_id: str) -> Cut:
         """Cut a chunk that was given up in two, and queue both; put a single item aside, with its error.
@@ -52,8 +52,8 @@ class Bisector:
         One transaction. Raises `NotFoundError` if there is no such chunk or its input is gone, `ConflictError` if it
         is not given up, and `UserError` if what it is about cannot be cut.
         """
-        fanout = self.library.fanout(run_id, consistent=True)
-        return self.cut(fanout, self.library.chunk(run_id, chunk_id))
+        fanout = self.queries.fanout(run_id, consistent=True)
+        return self.cut(fanout, self.queries.chunk(run_id, chunk_id))
 
     def cut(self, fanout: Fanout, chunk: Chunk, *, heals: int = 0) -> Cut:
         """Do what `isolate` does with a chunk as it was read; `heals` is 1 if nobody has asked for it."""
@@ -72,9 +72,9 @@ class Bisector:
         source = msgspec.json.decode(fanout.source) if fanout.source else {}
         pieces = halves(chunk, source)
         is_waiting = fanout.queue_url is not None
-        if is_waiting and self.send is None:
+        if is_waiting and self._send is None:
             raise UserError(f"fan-out {fanout.run_id}: it has a queue, and nothing here can send to {fanout.queue_url}")
-        now_ms = self.library.now_ms()
+        now_ms = self.queries.now_ms()
         retried = again(chunk, token=self._ids.ulid(), at_ms=now_ms, is_waiting=is_waiting, heals=heals)
         change, other = halved(retried, *pieces, now_ms=now_ms, token=self._ids.ulid())
         said = (
@@ -83,8 +83,8 @@ class Bisector:
         refused = self._reopener.put_back(fanout, [change], Note("cut", reason=said), more_chunks=1)
         if refused:
             raise self._overtaken(chunk, other)
-        if self.send is not None and is_waiting:
-            self.send(fanout)
+        if self._send is not None and is_waiting:
+            self._send(fanout)
         return Cut(change.after, other, said)
 
     def _condemn(self, fanout: Fanout, chunk: Chunk) -> Cut:
@@ -92,12 +92,12 @@ class Bisector:
         if chunk.disposition is Disposition.QUARANTINED and chunk.items_failed:
             return Cut(chunk, None, f"item {chunk.start} is put aside already")
         said = f"item {chunk.start} is the one that fails: {chunk.error or chunk.error_class or 'nobody knows why'}"
-        now_ms = self.library.now_ms()
+        now_ms = self.queries.now_ms()
         after = condemned(chunk, token=self._ids.ulid(), now_ms=now_ms)
         counted = {"items_failed": after.items_failed}
         note = Note("set aside", reason=said)
         if chunk.disposition is Disposition.DEAD:
-            if self._reopener.put_back(fanout, [Change(chunk, after, counted)], note):
+            if self._reopener.put_back(fanout, [ChunkChange(chunk, after, counted)], note):
                 raise self._overtaken(chunk, None)
             return Cut(after, None, said)
         # It is put aside already and only lacks the count of its item: no move, so no change.
@@ -113,7 +113,7 @@ class Bisector:
         return Cut(after, None, said)
 
     def _overtaken(self, chunk: Chunk, other: Chunk | None) -> ConflictError:
-        current = self.library.chunk(chunk.run_id, chunk.chunk_id)
+        current = self.queries.chunk(chunk.run_id, chunk.chunk_id)
         name = f"chunk {chunk.chunk_id} of {chunk.run_id}"
         if other is not None and (current.token, current.disposition) == (chunk.token, chunk.disposition):
             return ConflictError(
@@ -123,7 +123,7 @@ class Bisector:
         return ConflictError(f"{name}: someone has moved it meanwhile, it is {current.disposition}; look again")
 
 
-def halved(retried: Change, first: Piece, second: Piece, *, now_ms: int, token: str) -> tuple[Change, Chunk]:
+def halved(retried: ChunkChange, first: Piece, second: Piece, *, now_ms: int, token: str) -> tuple[ChunkChange, Chunk]:
     """Return the change that leaves the first half in the row of a chunk, and the chunk that it makes of the second."""
     chunk = retried.after
     kept = replace(chunk, items=first.items, input_key=first.input_key, input=first.input)
@@ -150,7 +150,7 @@ def halved(retried: Change, first: Piece, second: Piece, *, now_ms: int, token: 
     )
     other = placed(other, other.disposition, moment(now_ms), now_ms)
     counted = {**retried.counted, "total": 1, other.disposition.bucket: 1}
-    return Change(retried.before, kept, counted, (other.put(absent()),)), other
+    return ChunkChange(retried.before, kept, counted, (other.put(absent()),)), other
 
 
 def condemned(chunk: Chunk, *, token: str, now_ms: int) -> Chunk:

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from headgate.clock import Clock
 from headgate.errors import ConflictError, DefinitionError, OutcomeUnknownError
 from headgate.fanout.core.attempts import moved_to
-from headgate.fanout.core.maintenance import Tender
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.maintenance import FanoutMaintenance
+from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, check_order
 from headgate.fanout.model.events import event
 from headgate.fanout.model.rows import Fanout, Policy, dump_policy, moment
@@ -32,18 +33,24 @@ _SKIPPABLE: Final = frozenset(
 )
 
 
-class Steering:
+class FanoutControl:
     """Changes the course of fan-outs. Saying the same twice changes nothing."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
-        self.library = Library(store, clock)
-        # Told of every fan-out whose course has changed.
-        self.told: Callable[[str], None] = lambda _: None
-        # Told of a fan-out of which chunks have ended.
-        self.ended: Callable[[str], None] = Tender(store, clock, ids).ended
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        *,
+        observer: FanoutObserver = NO_OBSERVER,
+        maintenance: FanoutMaintenance | None = None,
+    ) -> None:
+        self.queries = FanoutQueries(store, clock)
+        self._observer = observer
+        self._maintenance = maintenance or FanoutMaintenance(store, clock, ids)
         self._store = store
         self._ids = ids
-        self._reopener = Reopener(store, self.library, ids)
+        self._reopener = Reopener(store, self.queries, ids)
 
     def pause(self, run_id: str, *, by: str | None = None, reason: str | None = None) -> Fanout:
         """Have no further chunk started; those that run may end.
@@ -89,18 +96,18 @@ class Steering:
         Raises `NotFoundError` if one of them is not there, and then skips none, and `ConflictError` while the
         fan-out is being cancelled.
         """
-        now_ms = self.library.now_ms()
-        chunks = [self.library.chunk(run_id, chunk_id) for chunk_id in dict.fromkeys(chunk_ids)]
+        now_ms = self.queries.now_ms()
+        chunks = [self.queries.chunk(run_id, chunk_id) for chunk_id in dict.fromkeys(chunk_ids)]
         changes = [
             moved_to(chunk, Disposition.SKIPPED, now_ms=now_ms) for chunk in chunks if chunk.disposition in _SKIPPABLE
         ]
         if not changes:
             return []
         # With the fan-out's own row in each transaction, so that whoever is closing it at this moment counts anew.
-        fanout = self.library.fanout(run_id, consistent=True)
+        fanout = self.queries.fanout(run_id, consistent=True)
         refused = self._reopener.put_back(fanout, changes, Note("skipped", by, reason))
         late = {one.change.after.sk for one in refused}
-        self.ended(run_id)
+        self._maintenance.chunk_ended(run_id)
         return [change.after.chunk_id for change in changes if change.after.sk not in late]
 
     def _change(
@@ -112,13 +119,13 @@ class Steering:
         change: Callable[[Fanout, str], dict[str, Any]],
     ) -> Fanout:
         while True:
-            fanout = self.library.fanout(run_id, consistent=True)
+            fanout = self.queries.fanout(run_id, consistent=True)
             if fanout.is_finished:
                 raise ConflictError(
                     f"fan-out {run_id}: it has ended as {fanout.status}, so that it cannot be {kind}; "
                     "'headgate fanout redrive' runs what failed again"
                 )
-            now = moment(self.library.now_ms())
+            now = moment(self.queries.now_ms())
             after = replace(fanout, **change(fanout, now))
             if after == fanout:
                 return fanout
@@ -130,5 +137,5 @@ class Steering:
                 raise
             except ConflictError:
                 continue
-            self.told(run_id)
+            self._observer.on_work_available(run_id)
             return after

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, CorruptionError, OutcomeUnknownError
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.model.counts import Counts, counts_of, verdict
 from headgate.fanout.model.events import event
 from headgate.fanout.model.rows import ACTIVE, Chunk, Fanout, counter_key
@@ -110,7 +110,7 @@ class Reconciler:
     """Compares what is counted with what is there."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
-        self.library = Library(store, clock)
+        self.queries = FanoutQueries(store, clock)
         self._store = store
         self._ids = ids
 
@@ -120,7 +120,7 @@ class Reconciler:
         Workers may go on meanwhile. What they move all the time stays unsettled and is not touched: pause the fan-out,
         or ask again. Raises `NotFoundError`, and `CorruptionError` for rows that cannot be read.
         """
-        fanout = self.library.fanout(run_id, consistent=True)
+        fanout = self.queries.fanout(run_id, consistent=True)
         recount, measure = self._measure(fanout)
         counts = Counts(**{name: recount.total(name) for name in NAMES})
         findings = self._counters(fanout, recount, measure, repair=repair)
@@ -158,7 +158,7 @@ class Reconciler:
     def _recount(self, fanout: Fanout) -> Recount:
         recount = Recount(fanout, named_max=NAMED_MAX)
         for slow in (False, True):
-            for chunk in self.library.every_chunk(fanout.run_id, slow=slow):
+            for chunk in self.queries.every_chunk(fanout.run_id, slow=slow):
                 recount.add(chunk)
         if fanout.status is not FanoutStatus.SPLITTING:
             recount.end(fanout.items_total)
@@ -203,7 +203,7 @@ class Reconciler:
     def _try(self, write: Write, said: str) -> bool:
         """Make a repair and note it, unless something has changed since it was decided."""
         run_id = str(key_of(write).partition)
-        note = event(run_id, self._ids.ulid(), "repaired", self.library.now(), reason=said)
+        note = event(run_id, self._ids.ulid(), "repaired", self.queries.now(), reason=said)
         try:
             # The token makes it safe to add: asked twice, it is done once.
             self._store.transact([write, note.put()], token=self._ids.ulid())
@@ -220,7 +220,7 @@ class Reconciler:
         return Finding(Kind.ROW, fault.said, is_repaired)
 
     def _mend(self, chunk: Chunk, said: str) -> bool:
-        home = mended(chunk, self.library.now_ms())
+        home = mended(chunk, self.queries.now_ms())
         names = ("attention_pk", "attention_sk", "queue_pk", "queue_sk")
         values = {name: getattr(home, name) for name in names}
         missing = tuple(name for name, value in values.items() if value is None)
@@ -235,7 +235,7 @@ class Reconciler:
     # The fan-out itself.
 
     def _fanout(self, before: Fanout, counts: Counts, *, repair: bool) -> list[Finding]:
-        fanout = self.library.fanout(before.run_id, consistent=True)
+        fanout = self.queries.fanout(before.run_id, consistent=True)
         if fanout.is_finished and fanout.version != before.version:
             # It has ended since, or was opened and ended anew: what was counted is no longer what it ended with.
             return []

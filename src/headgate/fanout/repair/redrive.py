@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, DefinitionError, NotFoundError
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.model.rows import Chunk, Fanout, chunk_key, chunk_of, moment, moment_ms
 from headgate.fanout.model.sources import check_input
 from headgate.fanout.model.states import Disposition, FanoutStatus
-from headgate.fanout.repair.reopen import Note, Reopener, Send, again, check_reopenable, send_waiting
+from headgate.fanout.repair.reopen import Note, Reopener, again, check_reopenable, send_waiting
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.port import Store
@@ -149,15 +150,21 @@ class _Tally:
 class Redriver:
     """Runs chunks again. Asking twice for the same changes nothing the second time."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
-        self.library = Library(store, clock)
-        # Sends the messages of a fan-out that has a queue of its own.
-        self.send: Send | None = None
-        # Told of a fan-out that has chunks to run.
-        self.told: Callable[[str], None] = lambda _: None
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        *,
+        send: MessageSender | None = None,
+        observer: FanoutObserver = NO_OBSERVER,
+    ) -> None:
+        self.queries = FanoutQueries(store, clock)
+        self._send = send
+        self._observer = observer
         self._store = store
         self._ids = ids
-        self._reopener = Reopener(store, self.library, ids)
+        self._reopener = Reopener(store, self.queries, ids)
 
     def redrive(
         self,
@@ -179,7 +186,7 @@ class Redriver:
         """
         _check_numbers(rate_per_second, limit)
         fanout = self._redrivable(run_id, rate_per_second, dry_run=dry_run)
-        tally = _Tally(self.library.now_ms(), rate_per_second, limit)
+        tally = _Tally(self.queries.now_ms(), rate_per_second, limit)
         note = None if dry_run else Note("redriven", by, reason)
         batch: list[tuple[Chunk, int]] = []
         for chunk in self._found(run_id, selection, tally):
@@ -196,15 +203,18 @@ class Redriver:
                 batch = []
         self._put_back(fanout, batch, tally, note)
         if not dry_run:
-            self._tell(run_id, tally)
+            if self._send is not None:
+                send_waiting(self.queries, run_id, self._send)
+            if tally.redriven:
+                self._observer.on_work_available(run_id)
         return tally.result(run_id, is_dry_run=dry_run)
 
     def _redrivable(self, run_id: str, rate_per_second: float | None, *, dry_run: bool) -> Fanout:
-        fanout = self.library.fanout(run_id, consistent=True)
+        fanout = self.queries.fanout(run_id, consistent=True)
         check_reopenable(fanout)
         if fanout.status is FanoutStatus.SUCCEEDED:
             raise ConflictError(f"fan-out {run_id}: it has SUCCEEDED; there is nothing to redrive")
-        if fanout.queue_url is not None and self.send is None and not dry_run:
+        if fanout.queue_url is not None and self._send is None and not dry_run:
             raise DefinitionError(f"fan-out {run_id}: it has a queue, and nothing here can send to {fanout.queue_url}")
         if fanout.queue_url is not None and rate_per_second is not None:
             raise DefinitionError(
@@ -241,11 +251,11 @@ class Redriver:
         before = moment(now_ms + 1 - round(1000 * (selection.older_than_seconds or 0)))
         for disposition in selection.wanted:
             if disposition in _INDEXED:
-                yield from self.library.every_watched(run_id, disposition, before=before)
+                yield from self.queries.every_watched(run_id, disposition, before=before)
         unlisted = [disposition for disposition in selection.wanted if disposition not in _INDEXED]
         if unlisted:
             for slow in (False, True):
-                every = self.library.every_chunk(run_id, slow=slow)
+                every = self.queries.every_chunk(run_id, slow=slow)
                 yield from (chunk for chunk in every if chunk.disposition in unlisted)
 
     def _put_back(self, fanout: Fanout, batch: Sequence[tuple[Chunk, int]], tally: _Tally, note: Note | None) -> None:
@@ -257,12 +267,6 @@ class Redriver:
         late = {one.change.after.sk for one in self._reopener.put_back(fanout, changes, note)}
         tally.overtaken += len(late)
         tally.count([change.after for change in changes if change.after.sk not in late])
-
-    def _tell(self, run_id: str, tally: _Tally) -> None:
-        if self.send is not None:
-            send_waiting(self.library, run_id, self.send)
-        if tally.redriven:
-            self.told(run_id)
 
 
 def _refusal(chunk: Chunk) -> str | None:

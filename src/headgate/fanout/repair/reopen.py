@@ -6,7 +6,7 @@ is no moment at which a crash, or someone closing it just then, leaves a queued 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, UserError
 from headgate.fanout.core.attempts import redriven
-from headgate.fanout.core.queries import Library
-from headgate.fanout.core.transitions import Change, Refused, grouped, late_of, writes_of
+from headgate.fanout.core.observer import MessageSender
+from headgate.fanout.core.queries import FanoutQueries
+from headgate.fanout.core.transitions import ChunkChange, RefusedChange, grouped, late_of, writes_of
 from headgate.fanout.model.events import event
 from headgate.fanout.model.rows import ACTIVE, Chunk, Fanout, run_key
 from headgate.fanout.model.states import FanoutStatus
@@ -25,9 +26,6 @@ from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import Condition, all_of, any_of, differs, equals, lacks
 from headgate.store.model.requests import Put, Update
 from headgate.store.port import Store
-
-# Sends a message for each chunk of a fan-out that waits for it. Called again, it sends what was left.
-Send = Callable[[Fanout], object]
 
 
 class Note(Struct, frozen=True):
@@ -41,12 +39,14 @@ class Note(Struct, frozen=True):
 class Reopener:
     """Puts chunks back to work."""
 
-    def __init__(self, store: Store, library: Library, ids: IdMaker) -> None:
+    def __init__(self, store: Store, queries: FanoutQueries, ids: IdMaker) -> None:
         self._store = store
-        self._library = library
+        self._queries = queries
         self._ids = ids
 
-    def put_back(self, fanout: Fanout, changes: Sequence[Change], note: Note, *, more_chunks: int = 0) -> list[Refused]:
+    def put_back(
+        self, fanout: Fanout, changes: Sequence[ChunkChange], note: Note, *, more_chunks: int = 0
+    ) -> list[RefusedChange]:
         """Make the changes that are still right, with the fan-out open, and return the others.
 
         Each transaction is noted with how many chunks it moves; `more_chunks` is by how many the fan-out grows with
@@ -54,18 +54,20 @@ class Reopener:
         then have been made.
         """
         check_reopenable(fanout)
-        refused: list[Refused] = []
+        refused: list[RefusedChange] = []
         for group in grouped(changes):
             refused += self._commit(fanout, group, note, more_chunks)
         return refused
 
-    def _commit(self, fanout: Fanout, group: Sequence[Change], note: Note, more_chunks: int) -> list[Refused]:
-        refused: list[Refused] = []
+    def _commit(
+        self, fanout: Fanout, group: Sequence[ChunkChange], note: Note, more_chunks: int
+    ) -> list[RefusedChange]:
+        refused: list[RefusedChange] = []
         cancelled_at, left = fanout.cancelled_at, list(group)
         while left:
             writes = writes_of(left)
             is_rerun = any(not change.after.status.is_terminal for change in left)
-            opening = reopened(fanout, self._library.now(), is_rerun=is_rerun, more_chunks=more_chunks * len(left))
+            opening = reopened(fanout, self._queries.now(), is_rerun=is_rerun, more_chunks=more_chunks * len(left))
             try:
                 self._store.transact([*writes, opening, self.noted(fanout.run_id, note, len(left))])
             except OutcomeUnknownError:
@@ -86,21 +88,21 @@ class Reopener:
 
     def noted(self, run_id: str, note: Note, count: int) -> Put:
         """Return the write that keeps a note, of so many chunks."""
-        unique, now = self._ids.ulid(), self._library.now()
+        unique, now = self._ids.ulid(), self._queries.now()
         return event(run_id, unique, note.kind, now, by=note.by, reason=note.reason, count=count).put()
 
     def _current(self, run_id: str, cancelled_at: str | None) -> Fanout:
-        fanout = self._library.fanout(run_id, consistent=True)
+        fanout = self._queries.fanout(run_id, consistent=True)
         if fanout.cancelled_at not in (None, cancelled_at):
             raise ConflictError(f"fan-out {run_id}: it was cancelled meanwhile; what was put back before that stays so")
         check_reopenable(fanout)
         return fanout
 
 
-def send_waiting(library: Library, run_id: str, send: Send) -> None:
+def send_waiting(queries: FanoutQueries, run_id: str, send: MessageSender) -> None:
     """Have the messages sent that chunks wait for, also those of an earlier call that did not get so far."""
-    fanout = library.fanout(run_id, consistent=True)
-    counts = library.counts(fanout)
+    fanout = queries.fanout(run_id, consistent=True)
+    counts = queries.counts(fanout)
     if fanout.queue_url is not None and (counts.waiting or counts.slow_waiting):
         send(fanout)
 
@@ -150,7 +152,7 @@ def reopened(fanout: Fanout, now: str, *, is_rerun: bool, more_chunks: int = 0) 
     return Update(FANOUT, run_key(fanout.run_id), values, amounts, gone, condition)
 
 
-def again(chunk: Chunk, *, token: str, at_ms: int, is_waiting: bool = False, heals: int = 0) -> Change:
+def again(chunk: Chunk, *, token: str, at_ms: int, is_waiting: bool = False, heals: int = 0) -> ChunkChange:
     """Return the change of a chunk that was given up and has all its tries again from `at_ms` on.
 
     Its new token tells this life of it from the one before, whoever reads an index that lags.

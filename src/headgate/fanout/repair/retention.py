@@ -10,7 +10,7 @@ from headgate.clock import Clock
 from headgate.errors import ConflictError
 from headgate.fanout.core.campaigns import member_delete
 from headgate.fanout.core.maintenance import EXPIRING
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.model.rows import Fanout, fanout_of, run_key
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Delete, Query, Range, Sort
@@ -28,12 +28,12 @@ class Purge:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
-        self._library = Library(store, clock)
+        self._queries = FanoutQueries(store, clock)
 
     def purge(self, *, rows_max: int = 5_000) -> int:
         """Delete up to about `rows_max` rows, and return how many were."""
         deleted = 0
-        for fanout in [*self._listed(PURGING, None), *self._listed(EXPIRING, self._library.now())]:
+        for fanout in [*self._listed(PURGING, None), *self._listed(EXPIRING, self._queries.now())]:
             if deleted >= rows_max:
                 break
             if fanout.attention_pk == PURGING or self._mark(fanout):

@@ -95,7 +95,7 @@ class FanoutKind:
         return running_here(fanout.run_id)
 
     def poll(self, job: Job[FanoutConfig], metadata: Mapping[str, str]) -> Polled:
-        fanout = self._fanouts.library.find(external_id_of(job.order, metadata))
+        fanout = self._fanouts.queries.find(external_id_of(job.order, metadata))
         if fanout is None:
             return failed(FailureCategory.PERMANENT, f"fan-out {job.key}: there is none")
         if not fanout.is_finished:
@@ -113,7 +113,7 @@ class FanoutKind:
 
     def cancel(self, job: Job[FanoutConfig], metadata: Mapping[str, str]) -> None:
         try:
-            self._fanouts.steering.cancel(
+            self._fanouts.control.cancel(
                 external_id_of(job.order, metadata), by=f"pipeline {job.order.pipeline}", reason="its run was cancelled"
             )
         except OutcomeUnknownError as exc:

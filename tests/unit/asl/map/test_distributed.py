@@ -213,7 +213,7 @@ def test_failure__not_tolerated__fails_the_map_run(rig: MapRig, kind: str) -> No
     assert rig.events()[-3:] == ["MapRunFailed", "MapStateFailed", "ExecutionFailed"]
     run = rig.map_run
     assert run.is_finished
-    dead = list(rig.library.failures(run.run_id))
+    dead = list(rig.queries.failures(run.run_id))
     assert [(chunk.start, chunk.error_class) for chunk in dead] == [(0, "ValueError")]
     assert dead[0].error == "1 is broken"
     rig.check_books()
@@ -285,7 +285,7 @@ def test_standard__others_run_when_too_many_have_failed__aborts_them(rig: MapRig
 def test_standard__iterations_that_wait__go_as_many_at_once_as_allowed(rig: MapRig) -> None:
     handle = rig.start(each("STANDARD", WAIT, MaxConcurrency=2), [1, 2, 3, 4, 5])
     for running, done in ((2, 0), (2, 2), (1, 4)):
-        counts = rig.library.counts(rig.map_run)
+        counts = rig.queries.counts(rig.map_run)
         assert (counts.running, counts.done) == (running, done)
         rig.env.advance(10)
     assert rig.ended(handle.id) == [1, 2, 3, 4, 5]
@@ -344,7 +344,7 @@ def test_cancel__of_the_execution__ends_the_map_run_and_its_iterations(
 
 def test_cancel__of_the_map_run_by_hand__fails_the_state(rig: MapRig) -> None:
     handle = rig.start(each("STANDARD", WAIT, MaxConcurrency=1), [1, 2])
-    rig.fanouts.steering.cancel(rig.map_run.run_id)
+    rig.fanouts.control.cancel(rig.map_run.run_id)
     assert rig.ended(handle.id) == TASK_FAILED
     assert rig.map_run.is_finished
     rig.check_books()
@@ -352,11 +352,11 @@ def test_cancel__of_the_map_run_by_hand__fails_the_state(rig: MapRig) -> None:
 
 def test_pause__of_the_map_run__begins_nothing_until_it_is_resumed(rig: MapRig) -> None:
     handle = rig.start(each("STANDARD", WAIT, MaxConcurrency=1), [1, 2])
-    rig.fanouts.steering.pause(rig.map_run.run_id)
+    rig.fanouts.control.pause(rig.map_run.run_id)
     rig.env.advance(60)
-    assert rig.library.counts(rig.map_run).pending == 1
+    assert rig.queries.counts(rig.map_run).pending == 1
 
-    rig.fanouts.steering.resume(rig.map_run.run_id)
+    rig.fanouts.control.resume(rig.map_run.run_id)
     assert rig.ended(handle.id) == [1, 2]
 
 
@@ -375,7 +375,7 @@ def test_redrive__of_a_failed_iteration__goes_on_from_the_state_that_failed(rig:
 def test_standard__a_map_within__is_a_map_run_of_its_own(rig: MapRig) -> None:
     inner = each("EXPRESS")["States"]["Each"]
     assert rig.run(each("STANDARD", ("Inner", inner)), [[1, 2], [3]]) == [[2, 4], [6]]
-    assert len(rig.library.by_group("m/Each/Inner").fanouts) == 2
+    assert len(rig.queries.by_group("m/Each/Inner").fanouts) == 2
 
 
 def test_take__many_want_one__each_begins_at_a_place_of_its_own_and_nobody_goes_without(

@@ -59,7 +59,7 @@ def test_express__chunks_of_a_worker_that_died__are_done_by_another(rig: MapRig)
     assert rig.run(each("EXPRESS", MaxConcurrency=1), [0, 1, 2, 3]) == [0, 2, 4, 6]
     assert len(taken) == 2
     # And what it says too late changes nothing.
-    before = rig.library.chunk(rig.map_run.run_id, taken[0].chunk.chunk_id)
+    before = rig.queries.chunk(rig.map_run.run_id, taken[0].chunk.chunk_id)
     assert books.taken(rig.map_run.run_id, taken[0].chunk.chunk_id, taken[0].chunk.token) is None
     assert before.disposition is Disposition.DONE
     rig.check_books()
@@ -72,7 +72,7 @@ def test_express__some_of_a_chunk_failed__only_those_are_done_again_when_redrive
     assert rig.run(definition, items) == EXCEED_TOLERATED_FAILURE_THRESHOLD
     run = rig.map_run
     assert run.chunk_size == 3
-    failed = [chunk for chunk in rig.library.failures(run.run_id) if chunk.start == 6]
+    failed = [chunk for chunk in rig.queries.failures(run.run_id) if chunk.start == 6]
     assert [(chunk.items_ok, chunk.items_failed) for chunk in failed] == [(2, 1)]
     assert "ValueError" in (failed[0].item_errors or "")
     rig.check_books()

@@ -20,7 +20,7 @@ from headgate.asl.tasks.actions import ACTIONS, call_of
 from headgate.asl.tasks.fanout_tasks import run_fanout
 from headgate.asl.tasks.resources import Callee, Target, Wait
 from headgate.asl.tasks.service_tasks import FANOUT, LOAD, START, known_actions
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.model.states import FanoutStatus
 from tests.scenarios import map_handlers
 from tests.unit.asl.services_rig import Rig, key
@@ -142,7 +142,7 @@ def _run_to_the_end(rig: Rig) -> None:
 def test_fanout__started__has_its_chunks_and_its_policy(rig: Rig) -> None:
     parameters = {"items": [1, 2, 3], "chunk_size": 2, "params": {"f": 2}, "max_attempts": 7, "campaign": "spring"}
     answer = rig.attempt(FANOUT, {"fanout": f"{HANDLERS}.double", "parameters": parameters, "wait": ""})
-    made = rig.fanouts.library.fanout(answer["runId"])
+    made = rig.fanouts.queries.fanout(answer["runId"])
     assert (made.handler, made.group, made.chunks) == (f"{HANDLERS}:double", f"{HANDLERS}.double", 2)
     assert (made.rules().max_attempts, made.rules().each, made.campaign) == (7, True, "spring")
     assert (made.waiter, made.status) == (None, FanoutStatus.RUNNING)
@@ -158,8 +158,8 @@ def test_fanout__worker_dies_while_it_is_split__second_attempt_goes_on_with_it(
     with pytest.raises(CrashError):
         rig.attempt(FANOUT, order)
     answer = rig.attempt(FANOUT, order, attempt=2)
-    assert [made.run_id for made in rig.fanouts.library.active().fanouts] == [answer["runId"]]
-    assert rig.fanouts.library.fanout(answer["runId"]).chunks == 5
+    assert [made.run_id for made in rig.fanouts.queries.active().fanouts] == [answer["runId"]]
+    assert rig.fanouts.queries.fanout(answer["runId"]).chunks == 5
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_fanout__that_cannot_be_made__is_refused(rig: Rig, fanout: str, paramete
         rig.attempt(FANOUT, {"fanout": fanout, "parameters": parameters})
     assert failed.value.error == error
     assert told in failed.value.cause
-    assert rig.fanouts.library.active().fanouts == []
+    assert rig.fanouts.queries.active().fanouts == []
 
 
 waiting = hg.App("waiting")
@@ -221,7 +221,7 @@ def test_run_fanout__out_of_time__is_cancelled() -> None:
         failed = env.result(env.start(waits_for, "flaky", given, 10.0))
         assert failed["Error"] == "States.Timeout"
         env.run()
-        assert Library(env.service.store, env.clock).active().fanouts == []
+        assert FanoutQueries(env.service.store, env.clock).active().fanouts == []
     assert map_handlers.calls == [1]
 
 

@@ -18,7 +18,7 @@ from headgate.cli.fanout.watch import _Watched
 from headgate.cli.times import asked
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError, SettingsError, UserError
-from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.insight.progress import Follower
 from headgate.fanout.model.rows import Policy
@@ -42,16 +42,16 @@ class World:
         self.fanouts.splitter.split(order, RangeSource(0, 30), run_id="r")
 
     def shown(self, **unusable: str) -> Any:
-        fanout = self.fanouts.library.fanout("r")
+        fanout = self.fanouts.queries.fanout("r")
         progress = Follower(self.store, self.clock, "r").look()
         return msgspec.json.decode(msgspec.json.encode(fanout_view(fanout, progress, unusable)))
 
-    def end(self, chunk_id: str, failure: Failure | None = None, result: Result | None = None) -> None:
+    def end(self, chunk_id: str, failure: AttemptFailure | None = None, result: AttemptResult | None = None) -> None:
         claim = self.fanouts.tracker.start("r", chunk_id, worker="w").claim
         assert claim is not None
         self.clock.advance(2)
         if failure is None:
-            self.fanouts.tracker.complete(claim, result or Result())
+            self.fanouts.tracker.complete(claim, result or AttemptResult())
         else:
             self.fanouts.tracker.fail(claim, failure)
 
@@ -178,8 +178,8 @@ def test_about__a_time__is_as_precise_as_it_is_long(seconds: float | None, text:
 
 
 def test_show__running__tells_where_it_stands(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    world.end("chunk-0000000", result=Result(item_errors={3: "ValueError: x"}))
-    world.end("chunk-0000010", Failure("KeyError", "gone"))
+    world.end("chunk-0000000", result=AttemptResult(item_errors={3: "ValueError: x"}))
+    world.end("chunk-0000010", AttemptFailure("KeyError", "gone"))
 
     fanout_views.show_fanout(world.shown(**{"jobs:run": "no such module"}))
     told = capsys.readouterr().out
@@ -195,7 +195,7 @@ def test_show__running__tells_where_it_stands(world: World, capsys: pytest.Captu
 def test_show__ended__tells_how_long_it_took(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     for chunk in ("chunk-0000000", "chunk-0000010", "chunk-0000020"):
         world.end(chunk)
-    world.fanouts.tender().tend()
+    world.fanouts.new_maintenance().run_once()
 
     fanout_views.show_fanout(world.shown())
     told = capsys.readouterr().out
@@ -278,7 +278,7 @@ def test_watched__its_policy_says_stalled__is_so_unless_told_never(world: World)
 
 def test_watched__paused__has_not_stalled(world: World) -> None:
     watched = _Watched(["r"], 1.0, world.clock)
-    world.fanouts.steering.pause("r")
+    world.fanouts.control.pause("r")
     watched.learn(world.shown())
     world.clock.advance(60)
 
@@ -307,7 +307,7 @@ def test_watched__several__is_over_when_all_are(world: World) -> None:
     watched = _Watched(["r", "other"], None, world.clock)
     for chunk in ("chunk-0000000", "chunk-0000010", "chunk-0000020"):
         world.end(chunk)
-    world.fanouts.tender().tend()
+    world.fanouts.new_maintenance().run_once()
     state = world.shown()
 
     watched.learn(state)

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.durable.worker.process_channel import ProcessChannel, packed
-from headgate.fanout.local.child_protocol import ANSWERS as READ_ANSWERS
-from headgate.fanout.local.child_protocol import JOBS, Answer, Done, Failed, Job, Progress, Ready, Unusable
+from headgate.fanout.model.child_protocol import ANSWERS as READ_ANSWERS
+from headgate.fanout.model.child_protocol import JOBS, Answer, Done, Failed, Job, Progress, Ready, Unusable
 
 JOB = Job(1, "r", "chunk-0000000", "g", "main", 1, 0, 2, "{}", "k", input='["a","\u6f22"]', each=True)
 ANSWERS: list[Answer] = [
@@ -190,7 +190,7 @@ def test_heard__nonsense_from_the_other_side__is_the_end_too(ends: Ends) -> None
 _FORKED: Final = """
 import os, socket
 from headgate.durable.worker.process_channel import ProcessChannel
-from headgate.fanout.local.child_protocol import ANSWERS, JOBS, Done
+from headgate.fanout.model.child_protocol import ANSWERS, JOBS, Done
 
 ours, theirs = socket.socketpair()
 worker, child = ProcessChannel(ours, ANSWERS), ProcessChannel(theirs, JOBS)

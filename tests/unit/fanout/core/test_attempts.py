@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.core.attempts import (
+    AttemptFailure,
+    AttemptResult,
     ErrorClass,
-    Failure,
-    Result,
     begun,
     completed,
     failed,
@@ -29,9 +29,9 @@ from headgate.fanout.core.attempts import (
     slow_piece,
     tries,
 )
-from headgate.fanout.core.transitions import Change
+from headgate.fanout.core.transitions import ChunkChange
 from headgate.fanout.model.rows import Chunk, Policy, attempt_of, chunk_of, moment
-from headgate.fanout.model.states import Disposition, Outcome, Status, is_legal
+from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition, is_legal
 from headgate.store.model.requests import Put, Update
 from tests.unit.fanout.made_rows import T0, made_chunk
 
@@ -43,7 +43,7 @@ def running(attempt: int = 1, **changes: Any) -> Chunk:
     return made_chunk(3, Disposition.RUNNING, attempt=attempt, **changes)
 
 
-def taken(chunk: Chunk, **options: Any) -> Change:
+def taken(chunk: Chunk, **options: Any) -> ChunkChange:
     return begun(chunk, worker="w2", token="new", now_ms=NOW, lease_seconds=30.0, **options)
 
 
@@ -51,7 +51,7 @@ def slow(deferred: str = "[31,35]", **changes: Any) -> Chunk:
     return running(sk="SLOW#slow-0000030", items=2, deferred=deferred, **changes)
 
 
-def rows_beside(change: Change) -> list[Any]:
+def rows_beside(change: ChunkChange) -> list[Any]:
     found: list[Any] = []
     for write in change.beside:
         if isinstance(write, Put):
@@ -70,7 +70,7 @@ def test_begun__a_chunk_that_waits__is_this_workers_for_its_lease(disposition: D
     change = taken(made_chunk(3, disposition, token="-"))
 
     after = change.after
-    assert (after.disposition, after.status) == (Disposition.RUNNING, Status.IN_PROGRESS)
+    assert (after.disposition, after.status) == (Disposition.RUNNING, ChunkStatus.IN_PROGRESS)
     assert (after.token, after.worker, after.attempt) == ("new", "w2", 1)
     assert after.started_at == moment(NOW)
     assert after.lease_expires_at == moment(NOW + 30_000)
@@ -95,7 +95,7 @@ def test_begun__over_a_lease_that_ran_out__records_the_lost_attempt() -> None:
     change = taken(before)
 
     (attempt,) = rows_beside(change)
-    assert (attempt.attempt, attempt.outcome, attempt.worker) == (2, Outcome.LOST, "w1")
+    assert (attempt.attempt, attempt.outcome, attempt.worker) == (2, AttemptOutcome.LOST, "w1")
     assert attempt.error_class == "LOST"
     assert "w1" in attempt.error
     assert change.after.attempt == 3
@@ -116,10 +116,10 @@ def test_begun__a_message_that_came_before__keeps_the_highest_count_and_the_late
 
 
 def test_completed__all_items__is_done_and_counted() -> None:
-    change = completed(running(), Result(output_key="o", output="[1]", memory_mb=7), now_ms=NOW, width=7)
+    change = completed(running(), AttemptResult(output_key="o", output="[1]", memory_mb=7), now_ms=NOW, width=7)
 
     after = change.after
-    assert (after.disposition, after.status) == (Disposition.DONE, Status.COMPLETED)
+    assert (after.disposition, after.status) == (Disposition.DONE, ChunkStatus.COMPLETED)
     assert (after.output_key, after.output, after.memory_mb, after.duration_ms) == ("o", "[1]", 7, 5_000)
     assert (after.items_ok, after.items_failed, after.items_deferred, after.items_done) == (10, 0, 0, 10)
     assert (after.lease_expires_at, after.attention_pk, after.queue_pk) == (None, None, None)
@@ -131,15 +131,15 @@ def test_completed__all_items__is_done_and_counted() -> None:
 
 
 def test_completed__after_failures__says_so_in_a_row_and_the_error_is_gone() -> None:
-    change = completed(running(attempt=3, error="boom", error_class="E"), Result(), now_ms=NOW, width=7)
+    change = completed(running(attempt=3, error="boom", error_class="E"), AttemptResult(), now_ms=NOW, width=7)
 
     (attempt,) = rows_beside(change)
-    assert (attempt.attempt, attempt.outcome, attempt.error) == (3, Outcome.COMPLETED, None)
+    assert (attempt.attempt, attempt.outcome, attempt.error) == (3, AttemptOutcome.COMPLETED, None)
     assert (change.after.error, change.after.error_class, change.after.error_fingerprint) == (None, None, None)
 
 
 def test_completed__some_items_failed__the_chunk_is_done_and_they_are_named() -> None:
-    change = completed(running(), Result(item_errors={37: "bad", 31: "worse"}), now_ms=NOW, width=7)
+    change = completed(running(), AttemptResult(item_errors={37: "bad", 31: "worse"}), now_ms=NOW, width=7)
 
     assert change.after.disposition is Disposition.DONE
     assert (change.after.items_ok, change.after.items_failed) == (8, 2)
@@ -148,9 +148,9 @@ def test_completed__some_items_failed__the_chunk_is_done_and_they_are_named() ->
 
 
 def test_completed__some_items_deferred__the_slow_lane_has_them_in_the_same_change() -> None:
-    change = completed(running(input="[0]", shard=5), Result(deferred=[35, 31, 35]), now_ms=NOW, width=7)
+    change = completed(running(input="[0]", shard=5), AttemptResult(deferred=[35, 31, 35]), now_ms=NOW, width=7)
 
-    assert (change.after.disposition, change.after.status) == (Disposition.DEFERRED, Status.COMPLETED)
+    assert (change.after.disposition, change.after.status) == (Disposition.DEFERRED, ChunkStatus.COMPLETED)
     assert (change.after.items_ok, change.after.items_deferred) == (8, 2)
     (piece,) = rows_beside(change)
     assert (piece.chunk_id, piece.lane, piece.disposition) == ("slow-0000030", "slow", Disposition.QUEUED)
@@ -161,7 +161,7 @@ def test_completed__some_items_deferred__the_slow_lane_has_them_in_the_same_chan
 
 
 def test_completed__deferred_with_a_queue_of_its_own__the_piece_waits_for_its_message() -> None:
-    change = completed(running(), Result(deferred=[31]), now_ms=NOW, width=7, is_waiting=True)
+    change = completed(running(), AttemptResult(deferred=[31]), now_ms=NOW, width=7, is_waiting=True)
 
     (piece,) = rows_beside(change)
     assert (piece.disposition, piece.queue_pk) == (Disposition.WAITING, None)
@@ -169,7 +169,7 @@ def test_completed__deferred_with_a_queue_of_its_own__the_piece_waits_for_its_me
 
 
 def test_completed__the_piece_in_the_slow_lane__makes_its_chunk_whole() -> None:
-    change = completed(slow(), Result(item_errors={35: "bad"}), now_ms=NOW, width=7)
+    change = completed(slow(), AttemptResult(item_errors={35: "bad"}), now_ms=NOW, width=7)
 
     assert change.after.disposition is Disposition.DONE
     assert list(item_places(change.after)) == [31, 35]
@@ -186,27 +186,27 @@ def test_completed__the_piece_in_the_slow_lane__makes_its_chunk_whole() -> None:
 @pytest.mark.parametrize(
     ("chunk", "result"),
     [
-        (running(), Result(deferred=[29])),
-        (running(), Result(deferred=[40])),
-        (running(), Result(item_errors={0: "x"})),
-        (running(), Result(item_errors={31: "x"}, deferred=[31])),
-        (slow(), Result(item_errors={32: "x"})),
-        (slow(), Result(deferred=[31])),
+        (running(), AttemptResult(deferred=[29])),
+        (running(), AttemptResult(deferred=[40])),
+        (running(), AttemptResult(item_errors={0: "x"})),
+        (running(), AttemptResult(item_errors={31: "x"}, deferred=[31])),
+        (slow(), AttemptResult(item_errors={32: "x"})),
+        (slow(), AttemptResult(deferred=[31])),
     ],
 )
-def test_completed__about_items_that_are_not_its_own__is_refused(chunk: Chunk, result: Result) -> None:
+def test_completed__about_items_that_are_not_its_own__is_refused(chunk: Chunk, result: AttemptResult) -> None:
     with pytest.raises(InvalidPayloadError, match=chunk.chunk_id):
         completed(chunk, result, now_ms=NOW, width=7)
 
 
 def test_completed__with_a_duration_of_the_handlers_own__that_is_what_counts() -> None:
-    change = completed(running(), Result(duration_ms=12), now_ms=NOW, width=7)
+    change = completed(running(), AttemptResult(duration_ms=12), now_ms=NOW, width=7)
 
     assert (change.after.duration_ms, change.delta()["busy_ms"]) == (12, 12)
 
 
 def test_completed__by_a_clock_that_was_set_back__took_no_time_rather_than_less_than_none() -> None:
-    change = completed(running(begin_ms=NOW + 60_000), Result(), now_ms=NOW, width=7)
+    change = completed(running(begin_ms=NOW + 60_000), AttemptResult(), now_ms=NOW, width=7)
 
     assert (change.after.duration_ms, change.delta()["busy_ms"]) == (0, 0)
 
@@ -216,10 +216,10 @@ def test_completed__by_a_clock_that_was_set_back__took_no_time_rather_than_less_
 
 @pytest.mark.parametrize(("attempt", "pause_ms"), [(1, 2_000), (2, 6_000)])
 def test_failed__with_tries_left__waits_longer_each_time(attempt: int, pause_ms: int) -> None:
-    change = failed(running(attempt=attempt), Failure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
+    change = failed(running(attempt=attempt), AttemptFailure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
 
     after = change.after
-    assert (after.disposition, after.status) == (Disposition.RETRYING, Status.PENDING)
+    assert (after.disposition, after.status) == (Disposition.RETRYING, ChunkStatus.PENDING)
     assert after.queue_sk == f"{NOW + pause_ms:013d}#0000030"
     assert (after.error, after.error_class) == ("boom", "ValueError")
     assert len(after.error_fingerprint or "") == 12
@@ -227,13 +227,13 @@ def test_failed__with_tries_left__waits_longer_each_time(attempt: int, pause_ms:
     delta = change.delta()
     assert (delta["running"], delta["retrying"], delta["wasted_ms"]) == (-1, 1, 5_000)
     (row,) = rows_beside(change)
-    assert (row.attempt, row.outcome, row.error) == (attempt, Outcome.FAILED, "boom")
+    assert (row.attempt, row.outcome, row.error) == (attempt, AttemptOutcome.FAILED, "boom")
 
 
 def test_failed__the_last_try__is_dead() -> None:
-    change = failed(running(attempt=3), Failure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
+    change = failed(running(attempt=3), AttemptFailure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
 
-    assert (change.after.disposition, change.after.status) == (Disposition.DEAD, Status.FAILED)
+    assert (change.after.disposition, change.after.status) == (Disposition.DEAD, ChunkStatus.FAILED)
     assert (change.after.queue_pk, change.after.attention_pk) == (None, f"{change.after.run_id}#DEAD")
 
 
@@ -241,30 +241,30 @@ def test_failed__after_it_was_redriven__has_all_its_tries_again() -> None:
     chunk = running(attempt=4, tried=3)
 
     assert tries(chunk) == 1
-    change = failed(chunk, Failure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
+    change = failed(chunk, AttemptFailure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
     assert change.after.disposition is Disposition.RETRYING
-    last = failed(running(attempt=6, tried=3), Failure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
+    last = failed(running(attempt=6, tried=3), AttemptFailure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
     assert last.after.disposition is Disposition.DEAD
 
 
 def test_failed__where_trying_again_will_not_help__is_put_aside_at_once() -> None:
-    change = failed(running(), Failure("Bad", "never", is_final=True), POLICY, now_ms=NOW, draw=0.0)
+    change = failed(running(), AttemptFailure("Bad", "never", is_final=True), POLICY, now_ms=NOW, draw=0.0)
 
-    assert (change.after.disposition, change.after.status) == (Disposition.QUARANTINED, Status.FAILED)
+    assert (change.after.disposition, change.after.status) == (Disposition.QUARANTINED, ChunkStatus.FAILED)
 
 
 def test_lost__is_a_failure_of_its_own_kind() -> None:
     change = lost(running(), POLICY, now_ms=NOW, draw=0.0)
 
     (row,) = rows_beside(change)
-    assert (row.outcome, row.error_class) == (Outcome.LOST, "LOST")
+    assert (row.outcome, row.error_class) == (AttemptOutcome.LOST, "LOST")
     assert change.delta()["lost"] == 1
     assert change.after.error_class == ErrorClass.LOST
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000, "half a character: caf\udce9", "\x00", "漢" * 2_000])
 def test_failed__a_message_of_any_kind__is_cut_to_what_can_be_stored(text: str) -> None:
-    change = failed(running(), Failure("E", text, item_errors={31: text}), POLICY, now_ms=NOW, draw=0.0)
+    change = failed(running(), AttemptFailure("E", text, item_errors={31: text}), POLICY, now_ms=NOW, draw=0.0)
 
     assert 0 < len(change.after.error or "") <= 1024
     assert (change.after.error or "").encode()
@@ -274,7 +274,7 @@ def test_failed__a_message_of_any_kind__is_cut_to_what_can_be_stored(text: str) 
 
 def test_failed__thousands_of_bad_items__keeps_some() -> None:
     errors = dict.fromkeys(range(30, 5_030), "bad")
-    change = failed(running(items=5_000), Failure("E", "x", item_errors=errors), POLICY, now_ms=NOW, draw=0.0)
+    change = failed(running(items=5_000), AttemptFailure("E", "x", item_errors=errors), POLICY, now_ms=NOW, draw=0.0)
 
     assert len(msgspec.json.decode(change.after.item_errors or "")) == 1_000
 
@@ -344,7 +344,7 @@ def test_moved_to__cancelled_in_the_middle__records_the_attempt() -> None:
     change = moved_to(running(attempt=2), Disposition.CANCELLED, now_ms=NOW)
 
     (row,) = rows_beside(change)
-    assert (row.attempt, row.outcome) == (2, Outcome.CANCELLED)
+    assert (row.attempt, row.outcome) == (2, AttemptOutcome.CANCELLED)
     assert change.after.lease_expires_at is None
 
 
@@ -394,18 +394,18 @@ def test_slow_piece__of_a_chunk__has_its_own_count_of_tries() -> None:
 TOKENS = (f"token-{number}" for number in itertools.count())
 
 
-def next_changes(chunk: Chunk, event: str) -> list[Change]:
+def next_changes(chunk: Chunk, event: str) -> list[ChunkChange]:
     """The changes by which something happens to a chunk that has not ended; one that waits is taken first."""
     changes = []
     if chunk.disposition is not Disposition.RUNNING:
         changes.append(begun(chunk, worker="w", token=next(TOKENS), now_ms=NOW, lease_seconds=1.0))
     held = changes[0].after if changes else chunk
-    endings: dict[str, Callable[[], Change]] = {
-        "fail": lambda: failed(held, Failure("E", "x"), POLICY, now_ms=NOW, draw=0.5),
+    endings: dict[str, Callable[[], ChunkChange]] = {
+        "fail": lambda: failed(held, AttemptFailure("E", "x"), POLICY, now_ms=NOW, draw=0.5),
         "lose": lambda: lost(held, POLICY, now_ms=NOW, draw=0.5),
         "take over": lambda: begun(held, worker="w", token=next(TOKENS), now_ms=NOW, lease_seconds=1.0),
         "release": lambda: released(held, now_ms=NOW),
-        "complete": lambda: completed(held, Result(), now_ms=NOW, width=7),
+        "complete": lambda: completed(held, AttemptResult(), now_ms=NOW, width=7),
     }
     return [*changes, endings[event]()]
 

@@ -14,20 +14,20 @@ from msgspec.structs import replace
 from headgate.durable.engine.membership import this_host
 from headgate.errors import OutcomeUnknownError, StoreBusyError
 from headgate.fanout.core import maintenance as tending
-from headgate.fanout.core.attempts import Failure, Result
-from headgate.fanout.core.maintenance import Tender, folded_onto, is_gone, worker_name
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
+from headgate.fanout.core.maintenance import FanoutMaintenance, folded_onto, is_gone, worker_name
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.model.counts import Counts, added
-from headgate.fanout.model.rows import Fanout, counter_key, run_key
+from headgate.fanout.model.rows import counter_key, run_key
 from headgate.fanout.model.sources import IterableSource, ListSource
-from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome
+from headgate.fanout.model.states import AttemptOutcome, Disposition, FanoutStatus
 from headgate.store.catalogue.tables import FANOUT, INBOXES
-from headgate.store.model.requests import Query, Write
+from headgate.store.model.requests import Query
 from tests.fanout_books import RUN, Shop, places
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
 from tests.unit.fanout.made_rows import made_chunk, made_fanout
 
-BOOM = Failure("ValueError", "boom")
+BOOM = AttemptFailure("ValueError", "boom")
 FIRST = "chunk-0000000"
 
 
@@ -40,7 +40,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
 
 def complete_all(shop: Shop) -> None:
     for claim in shop.claims().take(1_000, {}):
-        shop.tracker.complete(claim, Result())
+        shop.tracker.complete(claim, AttemptResult())
 
 
 def ends(shop: Shop) -> list[str]:
@@ -51,39 +51,36 @@ def ends(shop: Shop) -> list[str]:
 
 
 def test_tend__all_chunks_have_ended__closes_it_once(shop: Shop) -> None:
-    told: list[tuple[str, FanoutStatus]] = []
-    shop.tender.closed = lambda fanout: told.append((fanout.run_id, fanout.status))
     shop.split(list(range(10)))
     complete_all(shop)
 
-    assert shop.tender.tend() == 1
-    assert shop.tender.tend() == 0
+    assert shop.maintenance.run_once() == 1
+    assert shop.maintenance.run_once() == 0
 
     books = shop.check()
     assert books.fanout.status is FanoutStatus.SUCCEEDED
-    assert told == [(RUN, FanoutStatus.SUCCEEDED)]
+    assert shop.observer.closed == [(RUN, FanoutStatus.SUCCEEDED)]
     assert ends(shop) == ["ended as SUCCEEDED"]
 
 
 def test_tend__several_tenders_in_each_others_way__it_is_closed_once(shop: Shop) -> None:
-    told: list[str] = []
     shop.split([1, 2])
     complete_all(shop)
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
-    first, second = Tender(store, shop.clock, shop.ids), Tender(shop.store, shop.clock, shop.ids)
-    first.closed = second.closed = lambda fanout: told.append(fanout.run_id)
+    first = FanoutMaintenance(store, shop.clock, shop.ids, observer=shop.observer)
+    second = FanoutMaintenance(shop.store, shop.clock, shop.ids, observer=shop.observer)
     # Just before the first one writes.
     store.meanwhile = (store.calls + 5, lambda: assert_tends(second))
 
-    first.tend()
+    first.run_once()
 
-    assert told == [RUN]
+    assert shop.observer.closed == [(RUN, FanoutStatus.SUCCEEDED)]
     assert ends(shop) == ["ended as SUCCEEDED"]
     shop.check()
 
 
-def assert_tends(tender: Tender) -> None:
-    assert tender.tend() >= 0
+def assert_tends(maintenance: FanoutMaintenance) -> None:
+    assert maintenance.run_once() >= 0
 
 
 def test_tend__someone_waits_for_the_end__is_told_once_with_the_numbers(shop: Shop) -> None:
@@ -91,7 +88,7 @@ def test_tend__someone_waits_for_the_end__is_told_once_with_the_numbers(shop: Sh
     shop.splitter.split(order, ListSource([1, 2]), run_id=RUN)
     complete_all(shop)
     for _ in range(3):
-        shop.tender.tend()
+        shop.maintenance.run_once()
 
     (mail,) = shop.store.query(Query(table=INBOXES, partition="exec-1", consistent=True)).items
     assert "SUCCEEDED" in str(mail)
@@ -99,34 +96,27 @@ def test_tend__someone_waits_for_the_end__is_told_once_with_the_numbers(shop: Sh
 
 
 def test_tend__what_is_announced__is_in_the_transaction_that_closes(shop: Shop) -> None:
-    seen: list[Counts] = []
-
-    def announce(fanout: Fanout, counts: Counts) -> list[Write]:
-        seen.append(counts)
-        return []
-
-    shop.tender.announce = announce
     shop.split([1, 2, 3])
     complete_all(shop)
-    shop.tender.tend()
+    shop.maintenance.run_once()
 
-    assert [counts.done for counts in seen] == [3]
+    assert [counts.done for counts in shop.observer.counts] == [3]
 
 
 def test_ended__a_chunk_that_is_not_the_last__folds_at_most_once_a_second(shop: Shop) -> None:
-    shop.tracker.ended = shop.tender.ended
+    shop.close_with_last_chunk()
     shop.split(list(range(20)))
     versions = set()
     for claim in shop.claims().take(10, {}):
-        shop.tracker.complete(claim, Result())
+        shop.tracker.complete(claim, AttemptResult())
         versions.add(shop.fanout().version)
     assert len(versions) <= 2
 
     shop.clock.advance(1.0)
-    shop.tracker.complete(shop.claims().take(1, {})[0], Result())
+    shop.tracker.complete(shop.claims().take(1, {})[0], AttemptResult())
     assert shop.fanout().chunks_completed == 11
     for claim in shop.claims().take(10, {}):
-        shop.tracker.complete(claim, Result())
+        shop.tracker.complete(claim, AttemptResult())
     # And exactly at the end, however short the time.
     fanout = shop.fanout()
     assert (fanout.chunks_completed, fanout.status) == (20, FanoutStatus.SUCCEEDED)
@@ -135,23 +125,23 @@ def test_ended__a_chunk_that_is_not_the_last__folds_at_most_once_a_second(shop: 
 
 def test_tend__nothing_has_changed__writes_nothing(shop: Shop) -> None:
     shop.split([1, 2])
-    shop.tender.tend()
+    shop.maintenance.run_once()
     version = shop.fanout().version
     for _ in range(5):
         shop.clock.advance(2)
-        shop.tender.tend()
+        shop.maintenance.run_once()
 
     assert shop.fanout().version == version
 
 
 def test_tend__many_fan_outs_that_come_and_go__nothing_is_kept_of_them(shop: Shop) -> None:
-    shop.tracker.ended = shop.tender.ended
+    shop.close_with_last_chunk()
     for number in range(20):
         shop.split([1], run_id=f"run-{number}")
-        shop.tracker.complete(shop.start(FIRST, run_id=f"run-{number}"), Result())
-        shop.tender.tend()
+        shop.tracker.complete(shop.start(FIRST, run_id=f"run-{number}"), AttemptResult())
+        shop.maintenance.run_once()
 
-    assert shop.tender._folded_at == {}
+    assert shop.maintenance._folded_at == {}
 
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
@@ -163,10 +153,10 @@ def test_tend__dies_in_the_middle__the_next_one_closes_it_once(shop: Shop, at: i
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
     store.fault = Fault(at, is_done=is_done)
     try:
-        Tender(store, shop.clock, shop.ids).tend()
+        FanoutMaintenance(store, shop.clock, shop.ids).run_once()
     except Crash:
         shop.check()
-    shop.tender.tend()
+    shop.maintenance.run_once()
 
     assert shop.check().fanout.is_finished
     assert ends(shop) == ["ended as SUCCEEDED"]
@@ -182,10 +172,10 @@ def test_tend__the_store_is_busy__says_so_or_goes_on_and_nothing_happens_twice(
     complete_all(shop)
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
     store.fault = Fault(at, crash=False, is_done=is_done)
-    tender = Tender(store, shop.clock, shop.ids)
+    maintenance = FanoutMaintenance(store, shop.clock, shop.ids)
     for _ in range(3):
         try:
-            tender.tend()
+            maintenance.run_once()
         except (StoreBusyError, OutcomeUnknownError):
             continue
     assert shop.check().fanout.is_finished
@@ -199,7 +189,7 @@ def test_tend__one_that_cannot_be_read__does_not_keep_the_others_waiting(shop: S
     complete_all(shop)
     shop.store.update(FANOUT, run_key("broken"), set={"policy": '{"max_attempts": null}'})
 
-    shop.tender.tend()
+    shop.maintenance.run_once()
 
     assert shop.fanout(RUN).status is FanoutStatus.SUCCEEDED
 
@@ -212,10 +202,10 @@ def test_tend__a_worker_that_is_not_heard_of__its_chunk_is_tried_again_and_then_
     shop.start("chunk-0000001", worker="alive", lease_seconds=1_000)
     shop.start(FIRST, worker="gone")
     shop.clock.advance(9.999)
-    shop.tender.tend()
+    shop.maintenance.run_once()
     assert shop.chunk(FIRST).disposition is Disposition.RUNNING
     shop.clock.advance(0.002)
-    shop.tender.tend()
+    shop.maintenance.run_once()
     chunk = shop.chunk(FIRST)
     assert (chunk.disposition, chunk.error_class) == (Disposition.RETRYING, "LOST")
     assert "gone" in (chunk.error or "")
@@ -224,22 +214,22 @@ def test_tend__a_worker_that_is_not_heard_of__its_chunk_is_tried_again_and_then_
     shop.clock.advance(5)
     shop.start(FIRST, worker="gone too")
     shop.clock.advance(11)
-    shop.tender.tend()
+    shop.maintenance.run_once()
 
     assert shop.chunk(FIRST).disposition is Disposition.DEAD
     assert shop.chunk("chunk-0000001").worker == "alive"
-    assert [attempt.outcome for attempt in shop.library.attempts(shop.chunk(FIRST))] == [Outcome.LOST] * 2
+    assert [attempt.outcome for attempt in shop.queries.attempts(shop.chunk(FIRST))] == [AttemptOutcome.LOST] * 2
     counts = shop.check().fanout.counts
     assert (counts["lost"], counts["dead"], counts["running"]) == (2, 1, 1)
 
 
 def test_tend__three_time_outs__the_run_is_partial_and_says_why(shop: Shop) -> None:
     shop.split([1, 2], max_attempts=3, timeout_seconds=10, backoff_seconds=0)
-    shop.tracker.complete(shop.start("chunk-0000001"), Result())
+    shop.tracker.complete(shop.start("chunk-0000001"), AttemptResult())
     for _ in range(3):
         shop.start(FIRST)
         shop.clock.advance(11)
-        shop.tender.tend()
+        shop.maintenance.run_once()
 
     books = shop.check()
     assert (books.fanout.status, books.fanout.chunks_failed) == (FanoutStatus.PARTIAL, 1)
@@ -255,12 +245,12 @@ def test_tend__a_heartbeat_after_the_tender_looked__keeps_the_chunk(shop: Shop) 
     # Between what the tender reads and what it writes.
     for at in range(2, 7):
         store.meanwhile = (store.calls + at, lambda: beaten.append(shop.tracker.heartbeat(claim)))
-        Tender(store, shop.clock, shop.ids).tend()
+        FanoutMaintenance(store, shop.clock, shop.ids).run_once()
         if beaten:
             break
     assert beaten
     assert shop.chunk(FIRST).disposition is Disposition.RUNNING
-    assert shop.tracker.complete(claim, Result()).disposition is Disposition.DONE
+    assert shop.tracker.complete(claim, AttemptResult()).disposition is Disposition.DONE
 
 
 def dead_process() -> int:
@@ -275,7 +265,7 @@ def test_tend__a_process_of_this_machine_that_is_gone__its_chunks_need_not_wait_
     shop.start(places(3)[1], worker=worker_name(os.getpid(), "b"))
     shop.start(places(3)[2], worker=f"elsewhere|{dead_process()}|c")
 
-    shop.tender.tend()
+    shop.maintenance.run_once()
 
     found = [shop.chunk(name).disposition for name in places(3)]
     assert found == [Disposition.RETRYING, Disposition.RUNNING, Disposition.RUNNING]
@@ -293,7 +283,7 @@ def test_tend__more_lost_chunks_than_a_batch__all_in_the_end(shop: Shop, monkeyp
     assert len(shop.claims("gone").take(30, {})) == 30
     shop.clock.advance(11)
     for _ in range(5):
-        shop.tender.tend()
+        shop.maintenance.run_once()
 
     assert shop.check().fanout.status is FanoutStatus.FAILED
 
@@ -304,27 +294,27 @@ def test_tend__more_lost_chunks_than_a_batch__all_in_the_end(shop: Shop, monkeyp
 def test_tend__cancelled__what_waits_is_cancelled_and_what_runs_may_end(shop: Shop) -> None:
     shop.split(list(range(2_000)))
     running, done = shop.claims().take(2, {})
-    shop.tracker.complete(done, Result())
-    shop.steering.cancel(RUN)
+    shop.tracker.complete(done, AttemptResult())
+    shop.control.cancel(RUN)
     for _ in range(3):
-        shop.tender.tend()
+        shop.maintenance.run_once()
     counts = shop.counts()
     assert (counts.cancelled, counts.running, counts.done, counts.queued) == (1_998, 1, 1, 0)
     assert not shop.fanout().is_finished
     shop.check()
 
-    shop.tracker.complete(running, Result())
-    shop.tender.tend()
+    shop.tracker.complete(running, AttemptResult())
+    shop.maintenance.run_once()
     assert shop.check().fanout.status is FanoutStatus.CANCELLED
 
 
 def test_tend__cancelled_and_the_worker_is_gone__comes_to_its_end(shop: Shop) -> None:
     shop.split([1, 2, 3], timeout_seconds=10, max_attempts=5)
     shop.claims("gone").take(1, {})
-    shop.steering.cancel(RUN)
+    shop.control.cancel(RUN)
     shop.clock.advance(11)
     for _ in range(2):
-        shop.tender.tend()
+        shop.maintenance.run_once()
 
     books = shop.check()
     assert books.fanout.status is FanoutStatus.CANCELLED
@@ -334,10 +324,10 @@ def test_tend__cancelled_and_the_worker_is_gone__comes_to_its_end(shop: Shop) ->
 def test_tend__cancelled_with_pieces_in_the_slow_lane__those_too(shop: Shop) -> None:
     shop.split(list(range(4)), size=2)
     for claim in shop.claims().take(2, {}):
-        shop.tracker.complete(claim, Result(deferred=[claim.chunk.start]))
-    shop.steering.cancel(RUN)
+        shop.tracker.complete(claim, AttemptResult(deferred=[claim.chunk.start]))
+    shop.control.cancel(RUN)
     for _ in range(2):
-        shop.tender.tend()
+        shop.maintenance.run_once()
 
     books = shop.check()
     assert books.fanout.status is FanoutStatus.CANCELLED
@@ -347,9 +337,9 @@ def test_tend__cancelled_with_pieces_in_the_slow_lane__those_too(shop: Shop) -> 
 def test_tend__paused__lost_chunks_are_seen_to_and_nothing_starts(shop: Shop) -> None:
     shop.split([1], timeout_seconds=10)
     shop.start(FIRST)
-    shop.steering.pause(RUN)
+    shop.control.pause(RUN)
     shop.clock.advance(11)
-    shop.tender.tend()
+    shop.maintenance.run_once()
 
     assert shop.chunk(FIRST).disposition is Disposition.RETRYING
     shop.clock.advance(1_000)
@@ -366,7 +356,7 @@ def test_tend__still_being_split__is_never_closed(shop: Shop) -> None:
         shop.split(IterableSource(make, name="torn"), size=100)
     complete_all(shop)
     for _ in range(3):
-        shop.tender.tend()
+        shop.maintenance.run_once()
     fanout = shop.fanout()
     assert (fanout.status, fanout.is_finished) == (FanoutStatus.SPLITTING, False)
 
@@ -381,7 +371,7 @@ def test_tend__counters_that_contradict_each_other__are_not_fought_over_for_ever
     for shard, amount in ((0, 1), (1, -1)):
         shop.store.transact([added(RUN, shard, {"queued": amount})], token=f"t{shard}")
 
-    shop.tender.tend()
+    shop.maintenance.run_once()
 
     assert not shop.fanout().is_finished
     shop.store.close()
@@ -391,7 +381,7 @@ def test_tend__a_counter_row_is_missing__nothing_is_closed_by_mistake(shop: Shop
     shop.split(list(range(10)))
     shop.store.delete(FANOUT, counter_key(RUN, 0))
 
-    shop.tender.tend()
+    shop.maintenance.run_once()
 
     assert not shop.fanout().is_finished
 

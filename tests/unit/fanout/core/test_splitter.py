@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.errors import AlreadyStartedError, DefinitionError, InvalidIdError, InvalidPayloadError, StoreBusyError
-from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
 from headgate.fanout.core.splitter import Order, Splitter, check_order, check_run_id, digest_of
 from headgate.fanout.model.rows import Policy
 from headgate.fanout.model.sources import IterableSource, LinesSource, ListSource, RangeSource, Source
@@ -30,7 +30,7 @@ ORDER = Order("g", 10)
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     shop = Shop.open(tmp_path, shards=request.param)
     yield shop
-    if shop.library.find(RUN) is not None:
+    if shop.queries.find(RUN) is not None:
         shop.check()
     shop.store.close()
 
@@ -70,7 +70,7 @@ def test_split__no_items__has_succeeded_at_once(shop: Shop, source: Source) -> N
 
     assert (fanout.status, fanout.chunks_total) == (FanoutStatus.SUCCEEDED, 0)
     assert shop.fanout().finished_at is not None
-    assert shop.tender.tend() == 0
+    assert shop.maintenance.run_once() == 0
 
 
 def test_split__no_items_and_someone_waits__is_told(shop: Shop) -> None:
@@ -94,9 +94,9 @@ def test_split__asked_for_again__changes_nothing(shop: Shop) -> None:
 
 
 def test_split__asked_for_again_after_it_has_ended__changes_nothing(shop: Shop) -> None:
-    shop.tracker.ended = shop.tender.ended
+    shop.close_with_last_chunk()
     shop.split([1])
-    shop.tracker.complete(shop.start("chunk-0000000"), Result())
+    shop.tracker.complete(shop.start("chunk-0000000"), AttemptResult())
     before = shop.books()
 
     assert shop.split([1]).status is FanoutStatus.SUCCEEDED
@@ -135,12 +135,12 @@ def test_split__two_of_one_group__do_not_mix(shop: Shop) -> None:
     shop.split(list(range(5)), run_id=RUN, group="grs")
     shop.split(list(range(7)), run_id="run-2", group="grs")
     claim = shop.start("chunk-0000000", run_id="run-2")
-    shop.tracker.complete(claim, Result(output_key="run-2/out"))
+    shop.tracker.complete(claim, AttemptResult(output_key="run-2/out"))
 
     assert shop.counts(RUN).done == 0
     assert shop.counts("run-2").done == 1
     assert shop.chunk("chunk-0000000", RUN).output_key is None
-    found = {fanout.run_id for fanout in shop.library.by_group("grs").fanouts}
+    found = {fanout.run_id for fanout in shop.queries.by_group("grs").fanouts}
     assert found == {RUN, "run-2"}
     shop.check("run-2")
 
@@ -200,10 +200,10 @@ def test_split__dies_and_workers_go_on_meanwhile__nothing_is_lost(shop: Shop) ->
         splitter.split(Order("g", 1), RangeSource(0, 300), run_id=RUN)
     done = 0
     for claim in shop.claims().take(100, {}):
-        shop.tracker.complete(claim, Result())
+        shop.tracker.complete(claim, AttemptResult())
         done += 1
     assert done > 0
-    shop.tender.tend()
+    shop.maintenance.run_once()
     assert not shop.fanout().is_finished
 
     shop.splitter.split(Order("g", 1), RangeSource(0, 300), run_id=RUN)
@@ -218,15 +218,15 @@ def test_split__all_that_there_is_so_far_has_ended__is_not_over_before_it_is_spl
     with pytest.raises(InvalidPayloadError):
         shop.split(source, size=10)
     for claim in shop.claims().take(1_000, {}):
-        shop.tracker.complete(claim, Result())
-    shop.tender.tend()
+        shop.tracker.complete(claim, AttemptResult())
+    shop.maintenance.run_once()
     assert shop.fanout().status is FanoutStatus.SPLITTING
 
     mended[0] = True
     shop.split(source, size=10)
     for claim in shop.claims().take(1_000, {}):
-        shop.tracker.complete(claim, Result())
-    shop.tender.tend()
+        shop.tracker.complete(claim, AttemptResult())
+    shop.maintenance.run_once()
     assert shop.fanout().status is FanoutStatus.SUCCEEDED
 
 
@@ -273,7 +273,7 @@ def test_split__cancelled_in_the_middle__adds_nothing_more_and_ends(shop: Shop) 
 
     assert fanout.cancelled_at is not None
     assert shop.counts().total < 500
-    shop.tender.tend()
+    shop.maintenance.run_once()
     fanout = shop.fanout()
     assert (fanout.status, fanout.is_finished) == (FanoutStatus.CANCELLED, True)
     # Asking again does not bring it back to life.
@@ -283,28 +283,28 @@ def test_split__cancelled_in_the_middle__adds_nothing_more_and_ends(shop: Shop) 
 
 
 def cancel(shop: Shop) -> None:
-    shop.steering.cancel(RUN)
+    shop.control.cancel(RUN)
 
 
 def test_split__cancelled_in_the_middle_and_redriven__does_not_succeed_without_the_rest(shop: Shop) -> None:
     splitter, store = faulty(shop)
     store.meanwhile = (4, lambda: cancel(shop))
     splitter.split(Order("g", 1), RangeSource(0, 500), run_id=RUN)
-    shop.tender.tend()
+    shop.maintenance.run_once()
     there = shop.counts().total
     assert 0 < there < 500
     Redriver(shop.store, shop.clock, shop.ids).redrive(RUN, Selection(all=True))
     for claim in shop.claims().take(1_000, {}):
-        shop.tracker.complete(claim, Result())
-    shop.tender.tend()
+        shop.tracker.complete(claim, AttemptResult())
+    shop.maintenance.run_once()
     assert not shop.fanout().is_finished
 
     shop.splitter.split(Order("g", 1), RangeSource(0, 500), run_id=RUN)
 
     check_whole(shop, 500, 1)
     for claim in shop.claims().take(1_000, {}):
-        shop.tracker.complete(claim, Result())
-    shop.tender.tend()
+        shop.tracker.complete(claim, AttemptResult())
+    shop.maintenance.run_once()
     assert shop.fanout().status is FanoutStatus.SUCCEEDED
 
 
@@ -312,13 +312,13 @@ def test_split__whose_splitter_died_and_that_is_cancelled__comes_to_its_end(shop
     source, _ = interrupted(range(1_000), 900)
     with pytest.raises(InvalidPayloadError):
         shop.split(source, size=10)
-    shop.steering.cancel(RUN)
+    shop.control.cancel(RUN)
 
     for _ in range(3):
-        shop.tender.tend()
+        shop.maintenance.run_once()
     fanout = shop.fanout()
     assert (fanout.status, fanout.is_finished) == (FanoutStatus.CANCELLED, True)
-    assert shop.tender.tend() == 0
+    assert shop.maintenance.run_once() == 0
 
 
 def test_split__paused_in_the_middle__is_split_and_stays_paused(shop: Shop) -> None:
@@ -333,7 +333,7 @@ def test_split__paused_in_the_middle__is_split_and_stays_paused(shop: Shop) -> N
 
 
 def pause(shop: Shop) -> None:
-    shop.steering.pause(RUN)
+    shop.control.pause(RUN)
 
 
 def test_split__a_bad_item_at_the_end__leaves_word_and_no_half_chunk(shop: Shop) -> None:
@@ -353,7 +353,7 @@ def test_split__a_list_with_a_bad_item__leaves_nothing_behind(shop: Shop) -> Non
     with pytest.raises(InvalidPayloadError, match="item 1"):
         shop.split([1, float("inf")])
 
-    assert shop.library.find(RUN) is None
+    assert shop.queries.find(RUN) is None
 
 
 # Sizes.
@@ -417,7 +417,7 @@ def test_check_order__no_group_or_no_size__is_refused(order: Order) -> None:
 
 def test_check_order__the_extremes_that_are_allowed__can_be_run_and_closed(shop: Shop) -> None:
     """Whatever passes must be good for the whole life of a fan-out, or it poisons everyone who tends."""
-    shop.tracker.ended = shop.tender.ended
+    shop.close_with_last_chunk()
     policy = Policy(
         max_attempts=1000,
         timeout_seconds=7 * 86_400.0,
@@ -432,10 +432,10 @@ def test_check_order__the_extremes_that_are_allowed__can_be_run_and_closed(shop:
     check_order(Order("g", 1, policy=policy))
     shop.split([1], **msgspec.structs.asdict(policy))
     for _ in range(3):
-        shop.tracker.fail(shop.start("chunk-0000000"), Failure("E", "x"))
+        shop.tracker.fail(shop.start("chunk-0000000"), AttemptFailure("E", "x"))
         shop.clock.advance(2 * 86_400)
-        shop.tender.tend()
-    shop.tracker.complete(shop.start("chunk-0000000"), Result())
+        shop.maintenance.run_once()
+    shop.tracker.complete(shop.start("chunk-0000000"), AttemptResult())
     assert shop.fanout().status is FanoutStatus.SUCCEEDED
 
 
@@ -453,15 +453,15 @@ def test_split__ids_that_look_like_keys__do_no_harm(shop: Shop, run_id: str) -> 
 
     assert sorted(claim.chunk.run_id for claim in claims) == sorted([run_id] * 5 + [RUN] * 3)
     for claim in claims:
-        shop.tracker.complete(claim, Result())
-    shop.tender.tend()
+        shop.tracker.complete(claim, AttemptResult())
+    shop.maintenance.run_once()
     assert shop.check(run_id).fanout.status is FanoutStatus.SUCCEEDED
 
 
 def test_split__a_queue_that_nothing_here_can_send_to__is_refused_before_anything_is_written(shop: Shop) -> None:
     with pytest.raises(DefinitionError, match="queue"):
         shop.splitter.split(replace(ORDER, queue_url="https://sqs/q"), ListSource([1]), run_id=RUN)
-    assert shop.library.find(RUN) is None
+    assert shop.queries.find(RUN) is None
 
 
 def test_digest_of__the_order_of_parameters__does_not_matter() -> None:

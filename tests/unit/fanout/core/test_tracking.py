@@ -16,26 +16,26 @@ from headgate.errors import (
     StaleClaimError,
     StoreBusyError,
 )
-from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
 from headgate.fanout.core.splitter import Splitter
 from headgate.fanout.core.tracking import Claim, Tracker, admitted, lease_of
 from headgate.fanout.model.rows import Policy, moment_ms
-from headgate.fanout.model.states import Admission, Disposition, FanoutStatus, Outcome
+from headgate.fanout.model.states import Admission, AttemptOutcome, Disposition, FanoutStatus
 from headgate.store.catalogue.tables import FANOUT
 from tests.fanout_books import RUN, Shop, places
 from tests.simulation.durable_processes import Fault, ProcessStore
 from tests.unit.fanout.made_rows import T0, made_chunk, made_fanout
 
 FIRST = "chunk-0000000"
-BOOM = Failure("ValueError", "boom")
+BOOM = AttemptFailure("ValueError", "boom")
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
     shop = Shop.open(tmp_path)
-    shop.tracker.ended = shop.tender.ended
+    shop.close_with_last_chunk()
     yield shop
-    if shop.library.find(RUN) is not None:
+    if shop.queries.find(RUN) is not None:
         shop.check()
     shop.store.close()
 
@@ -54,7 +54,7 @@ def test_start__the_same_message_five_times__runs_once_and_is_counted_once(shop:
     assert [answer.claim is None for answer in answers] == [False, *[True] * 4]
 
     assert answers[0].claim is not None
-    shop.tracker.complete(answers[0].claim, Result())
+    shop.tracker.complete(answers[0].claim, AttemptResult())
 
     assert [admission(shop) for _ in range(5)] == [Admission.DUPLICATE] * 5
     counts = shop.counts()
@@ -66,14 +66,14 @@ def test_fail_fail_succeed__three_attempts__completed_once_and_failed_never(shop
     for _ in range(2):
         assert shop.tracker.fail(shop.start(FIRST), BOOM).disposition is Disposition.RETRYING
         shop.clock.advance(60)
-    shop.tracker.complete(shop.start(FIRST), Result())
+    shop.tracker.complete(shop.start(FIRST), AttemptResult())
 
     counts = shop.counts()
     assert (counts.completed, counts.failed, counts.attempts, counts.retries) == (1, 0, 3, 2)
     fanout = shop.fanout()
     assert (fanout.chunks_completed, fanout.chunks_failed, fanout.status) == (1, 0, FanoutStatus.SUCCEEDED)
-    outcomes = [attempt.outcome for attempt in shop.library.attempts(shop.chunk(FIRST))]
-    assert outcomes == [Outcome.FAILED, Outcome.FAILED, Outcome.COMPLETED]
+    outcomes = [attempt.outcome for attempt in shop.queries.attempts(shop.chunk(FIRST))]
+    assert outcomes == [AttemptOutcome.FAILED, AttemptOutcome.FAILED, AttemptOutcome.COMPLETED]
 
 
 def test_fail__as_often_as_it_may__is_counted_failed_once(shop: Shop) -> None:
@@ -92,10 +92,10 @@ def test_fail__as_often_as_it_may__is_counted_failed_once(shop: Shop) -> None:
 def test_complete__said_twice__is_harmless(shop: Shop) -> None:
     shop.split([1, 2])
     claim = shop.start(FIRST)
-    first = shop.tracker.complete(claim, Result(output="1"))
+    first = shop.tracker.complete(claim, AttemptResult(output="1"))
     shop.clock.advance(5)
 
-    again = shop.tracker.complete(claim, Result(output="1"))
+    again = shop.tracker.complete(claim, AttemptResult(output="1"))
 
     assert (first.disposition, again.disposition) == (Disposition.DONE, Disposition.DONE)
     assert shop.chunk(FIRST).completed_at == first.completed_at
@@ -105,10 +105,10 @@ def test_complete__said_twice__is_harmless(shop: Shop) -> None:
 def test_complete__said_twice_with_deferred_items__is_harmless_also_after_the_slow_lane(shop: Shop) -> None:
     shop.split([1, 2, 3], size=3)
     claim = shop.start(FIRST)
-    result = Result(deferred=[2])
+    result = AttemptResult(deferred=[2])
     shop.tracker.complete(claim, result)
     shop.tracker.complete(claim, result)
-    shop.tracker.complete(shop.start("slow-0000000"), Result())
+    shop.tracker.complete(shop.start("slow-0000000"), AttemptResult())
 
     shop.tracker.complete(claim, result)
 
@@ -131,7 +131,7 @@ def test_any_ending__the_answer_is_lost__saying_it_again_counts_once(shop: Shop,
     def say(claim: Claim) -> None:
         match how:
             case "complete":
-                tracker.complete(claim, Result())
+                tracker.complete(claim, AttemptResult())
             case "fail":
                 tracker.fail(claim, BOOM)
             case "release":
@@ -164,7 +164,7 @@ def test_zombie__finishes_after_someone_took_over__is_refused_and_changes_nothin
     before = shop.books()
 
     for late in (
-        lambda: shop.tracker.complete(zombie, Result(output="0")),
+        lambda: shop.tracker.complete(zombie, AttemptResult(output="0")),
         lambda: shop.tracker.fail(zombie, BOOM),
         lambda: shop.tracker.release(zombie),
         lambda: shop.tracker.heartbeat(zombie),
@@ -173,12 +173,12 @@ def test_zombie__finishes_after_someone_took_over__is_refused_and_changes_nothin
             late()
     assert shop.books() == before
 
-    shop.tracker.complete(heir, Result(output="1"))
+    shop.tracker.complete(heir, AttemptResult(output="1"))
     with pytest.raises(StaleClaimError):
-        shop.tracker.complete(zombie, Result(output="0"))
+        shop.tracker.complete(zombie, AttemptResult(output="0"))
     chunk = shop.chunk(FIRST)
     assert (chunk.output, chunk.attempt, chunk.worker) == ("1", 2, "heir")
-    assert [a.outcome for a in shop.library.attempts(chunk)] == [Outcome.LOST, Outcome.COMPLETED]
+    assert [a.outcome for a in shop.queries.attempts(chunk)] == [AttemptOutcome.LOST, AttemptOutcome.COMPLETED]
 
 
 def test_zombie__finishes_after_its_lease_and_nobody_took_over__is_welcome(shop: Shop) -> None:
@@ -186,7 +186,7 @@ def test_zombie__finishes_after_its_lease_and_nobody_took_over__is_welcome(shop:
     claim = shop.start(FIRST)
     shop.clock.advance(100)
 
-    assert shop.tracker.complete(claim, Result()).disposition is Disposition.DONE
+    assert shop.tracker.complete(claim, AttemptResult()).disposition is Disposition.DONE
 
 
 def test_start__while_another_is_at_it__busy_until_the_very_end_of_the_lease(shop: Shop) -> None:
@@ -226,7 +226,7 @@ def test_heartbeat__an_older_claim_of_the_same_worker__is_good_as_well(shop: Sho
     claim = shop.start(FIRST)
     shop.tracker.heartbeat(claim, items_done=1)
 
-    assert shop.tracker.complete(claim, Result()).disposition is Disposition.DONE
+    assert shop.tracker.complete(claim, AttemptResult()).disposition is Disposition.DONE
 
 
 def test_start__a_clock_that_was_set_forward__takes_over_and_the_first_is_refused(shop: Shop) -> None:
@@ -236,9 +236,9 @@ def test_start__a_clock_that_was_set_forward__takes_over_and_the_first_is_refuse
     heir = shop.start(FIRST, worker="heir")
 
     with pytest.raises(StaleClaimError):
-        shop.tracker.complete(claim, Result())
+        shop.tracker.complete(claim, AttemptResult())
     shop.clock.step(-3600)
-    shop.tracker.complete(heir, Result())
+    shop.tracker.complete(heir, AttemptResult())
     assert shop.chunk(FIRST).duration_ms == 0
 
 
@@ -308,10 +308,10 @@ def test_complete__a_worker_that_overtakes_the_splitter__is_counted(shop: Shop) 
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
 
     def work() -> None:
-        for chunk in list(shop.library.every_chunk(RUN))[:50]:
+        for chunk in list(shop.queries.every_chunk(RUN))[:50]:
             claim = shop.tracker.start(RUN, chunk.chunk_id, worker="quick").claim
             if claim is not None:
-                shop.tracker.complete(claim, Result())
+                shop.tracker.complete(claim, AttemptResult())
 
     splitter, shop.splitter = shop.splitter, Splitter(store, shop.clock, shop.ids)
     store.meanwhile = (5, work)
@@ -341,19 +341,19 @@ def test_start__what_is_not_there__not_found(shop: Shop) -> None:
 def test_start__paused__is_told_and_nothing_changes(shop: Shop) -> None:
     shop.split([1, 2])
     running = shop.start("chunk-0000001")
-    shop.steering.pause(RUN)
+    shop.control.pause(RUN)
 
     assert admission(shop) is Admission.PAUSED
     assert admission(shop, "chunk-0000001") is Admission.BUSY
     assert shop.chunk(FIRST).attempt == 0
-    shop.tracker.complete(running, Result())
+    shop.tracker.complete(running, AttemptResult())
     assert admission(shop, "chunk-0000001") is Admission.DUPLICATE
 
 
 def test_start__cancelled__is_told_and_the_chunk_comes_to_its_end(shop: Shop) -> None:
     shop.split([1, 2, 3])
-    done = shop.tracker.complete(shop.start("chunk-0000001"), Result())
-    shop.steering.cancel(RUN)
+    done = shop.tracker.complete(shop.start("chunk-0000001"), AttemptResult())
+    shop.control.cancel(RUN)
 
     assert admission(shop) is Admission.CANCELLED
     assert admission(shop, done.chunk_id) is Admission.DUPLICATE
@@ -365,7 +365,7 @@ def test_start__cancelled__is_told_and_the_chunk_comes_to_its_end(shop: Shop) ->
 def test_start__cancelled_while_the_worker_is_gone__the_redelivery_ends_it(shop: Shop) -> None:
     shop.split([1], timeout_seconds=10)
     shop.start(FIRST)
-    shop.steering.cancel(RUN)
+    shop.control.cancel(RUN)
     assert admission(shop) is Admission.CANCELLED
     assert shop.chunk(FIRST).disposition is Disposition.RUNNING
     shop.clock.advance(11)
@@ -378,16 +378,16 @@ def test_start__cancelled_while_the_worker_is_gone__the_redelivery_ends_it(shop:
 def test_complete__after_cancellation__what_is_done_is_done(shop: Shop) -> None:
     shop.split([1, 2])
     claim = shop.start(FIRST)
-    shop.steering.cancel(RUN)
+    shop.control.cancel(RUN)
 
     assert shop.tracker.heartbeat(claim).fanout.cancelled_at is not None
-    assert shop.tracker.complete(claim, Result()).disposition is Disposition.DONE
+    assert shop.tracker.complete(claim, AttemptResult()).disposition is Disposition.DONE
 
 
 def test_complete__of_the_last_chunk__closes_the_fan_out_at_once(shop: Shop) -> None:
     shop.split([1, 2])
     for chunk_id in places(2):
-        shop.tracker.complete(shop.start(chunk_id), Result())
+        shop.tracker.complete(shop.start(chunk_id), AttemptResult())
 
     assert shop.fanout().status is FanoutStatus.SUCCEEDED
     assert shop.fanout().finished_at is not None
@@ -398,8 +398,8 @@ def test_complete__about_items_of_another_chunk__is_refused_and_the_claim_is_sti
     claim = shop.start("chunk-0000010")
 
     with pytest.raises(InvalidPayloadError):
-        shop.tracker.complete(claim, Result(deferred=[3]))
-    assert shop.tracker.complete(claim, Result(deferred=[13])).disposition is Disposition.DEFERRED
+        shop.tracker.complete(claim, AttemptResult(deferred=[3]))
+    assert shop.tracker.complete(claim, AttemptResult(deferred=[13])).disposition is Disposition.DEFERRED
 
 
 def test_complete__a_chunk_whose_fan_out_was_deleted__is_refused_as_stale(shop: Shop) -> None:
@@ -409,9 +409,9 @@ def test_complete__a_chunk_whose_fan_out_was_deleted__is_refused_as_stale(shop: 
         shop.store.delete(FANOUT, type(claim.chunk.key)(RUN, sk))
 
     with pytest.raises((StaleClaimError, NotFoundError)):
-        shop.tracker.complete(claim, Result())
+        shop.tracker.complete(claim, AttemptResult())
     # And no phantom row came of it.
-    assert shop.library.find(RUN) is None
+    assert shop.queries.find(RUN) is None
 
 
 # The slow lane.
@@ -419,14 +419,14 @@ def test_complete__a_chunk_whose_fan_out_was_deleted__is_refused_as_stale(shop: 
 
 def test_deferred_items__keep_the_fan_out_partial_until_the_slow_lane_has_ended(shop: Shop) -> None:
     shop.split(list(range(4)), size=2)
-    shop.tracker.complete(shop.start(FIRST), Result(deferred=[1]))
-    shop.tracker.complete(shop.start("chunk-0000002"), Result())
+    shop.tracker.complete(shop.start(FIRST), AttemptResult(deferred=[1]))
+    shop.tracker.complete(shop.start("chunk-0000002"), AttemptResult())
     fanout = shop.fanout()
     assert (fanout.status, fanout.is_finished) == (FanoutStatus.PARTIAL, False)
 
     slow = shop.start("slow-0000000")
     assert (slow.chunk.items, slow.chunk.deferred) == (1, "[1]")
-    shop.tracker.complete(slow, Result())
+    shop.tracker.complete(slow, AttemptResult())
 
     fanout = shop.fanout()
     assert (fanout.status, fanout.is_finished) == (FanoutStatus.SUCCEEDED, True)
@@ -436,7 +436,7 @@ def test_deferred_items__keep_the_fan_out_partial_until_the_slow_lane_has_ended(
 
 def test_deferred_items__whose_piece_dies__leave_the_fan_out_partial_and_finished(shop: Shop) -> None:
     shop.split(list(range(2)), size=2, max_attempts=1)
-    shop.tracker.complete(shop.start(FIRST), Result(deferred=[1]))
+    shop.tracker.complete(shop.start(FIRST), AttemptResult(deferred=[1]))
     shop.tracker.fail(shop.start("slow-0000000"), BOOM)
 
     fanout = shop.fanout()

@@ -10,8 +10,17 @@ from msgspec.structs import replace
 
 from headgate.errors import CorruptionError, OutcomeUnknownError, StoreBusyError
 from headgate.fanout.core import transitions as module
-from headgate.fanout.core.attempts import Failure, Result, begun, completed, failed, lost, moved_to, released
-from headgate.fanout.core.transitions import Change, Guard, apply
+from headgate.fanout.core.attempts import (
+    AttemptFailure,
+    AttemptResult,
+    begun,
+    completed,
+    failed,
+    lost,
+    moved_to,
+    released,
+)
+from headgate.fanout.core.transitions import ChunkChange, Guard, apply
 from headgate.fanout.model.rows import Chunk, Policy, run_key
 from headgate.fanout.model.sources import ListSource
 from headgate.fanout.model.states import Disposition
@@ -31,10 +40,10 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
 
 
 def all_chunks(shop: Shop) -> list[Chunk]:
-    return list(shop.library.every_chunk(RUN))
+    return list(shop.queries.every_chunk(RUN))
 
 
-def takes(shop: Shop, chunks: Sequence[Chunk], worker: str = "w") -> list[Change]:
+def takes(shop: Shop, chunks: Sequence[Chunk], worker: str = "w") -> list[ChunkChange]:
     now_ms = shop.now_ms()
     return [begun(chunk, worker=worker, token=shop.ids.ulid(), now_ms=now_ms, lease_seconds=30.0) for chunk in chunks]
 
@@ -50,7 +59,7 @@ def held(shop: Shop, count: int) -> list[Chunk]:
 def test_apply__more_than_a_transaction_holds__all_are_made(shop: Shop) -> None:
     chunks = held(shop, 250)
 
-    done = [completed(chunk, Result(), now_ms=shop.now_ms(), width=7) for chunk in chunks]
+    done = [completed(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7) for chunk in chunks]
     assert apply(shop.store, done) == []
     assert shop.counts().done == 250
 
@@ -76,18 +85,18 @@ def test_apply__some_are_too_late__the_others_of_their_transaction_are_made(shop
 
 def test_apply__all_are_too_late__nothing_is_counted(shop: Shop) -> None:
     chunks = held(shop, 30)
-    done = [completed(chunk, Result(output="1"), now_ms=shop.now_ms(), width=7) for chunk in chunks]
+    done = [completed(chunk, AttemptResult(output="1"), now_ms=shop.now_ms(), width=7) for chunk in chunks]
     assert apply(shop.store, done) == []
     before = shop.books()
 
-    late = [failed(chunk, Failure("E", "x"), Policy(), now_ms=shop.now_ms(), draw=0.0) for chunk in chunks]
+    late = [failed(chunk, AttemptFailure("E", "x"), Policy(), now_ms=shop.now_ms(), draw=0.0) for chunk in chunks]
     assert len(apply(shop.store, late)) == 30
     assert shop.books() == before
 
 
 def test_apply__the_same_changes_again__count_as_made_and_change_nothing(shop: Shop) -> None:
     chunks = held(shop, 30)
-    done = [completed(chunk, Result(output="1"), now_ms=shop.now_ms(), width=7) for chunk in chunks]
+    done = [completed(chunk, AttemptResult(output="1"), now_ms=shop.now_ms(), width=7) for chunk in chunks]
     assert apply(shop.store, done) == []
     before = shop.books()
 
@@ -97,7 +106,7 @@ def test_apply__the_same_changes_again__count_as_made_and_change_nothing(shop: S
 
 def test_apply__a_change_to_where_a_chunk_cannot_go__is_refused_aloud(shop: Shop) -> None:
     (chunk,) = held(shop, 1)
-    done = completed(chunk, Result(), now_ms=shop.now_ms(), width=7)
+    done = completed(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7)
     apply(shop.store, [done])
 
     with pytest.raises(CorruptionError, match=r"DONE cannot become SKIPPED"):
@@ -109,7 +118,7 @@ def test_apply__the_store_is_busy__says_so_and_can_be_asked_again(shop: Shop, co
     chunks = held(shop, count)
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
     store.fault = Fault(1, crash=False)
-    done = [completed(chunk, Result(), now_ms=shop.now_ms(), width=7) for chunk in chunks]
+    done = [completed(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7) for chunk in chunks]
 
     with pytest.raises(StoreBusyError):
         apply(store, done)
@@ -123,7 +132,7 @@ def test_apply__the_answer_is_lost__says_so_and_saying_it_again_counts_once(shop
     chunks = held(shop, count)
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
     store.fault = Fault(1, crash=False, is_done=True)
-    done = [completed(chunk, Result(), now_ms=shop.now_ms(), width=7) for chunk in chunks]
+    done = [completed(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7) for chunk in chunks]
 
     with pytest.raises((OutcomeUnknownError, StoreBusyError)):
         apply(store, done)
@@ -142,12 +151,12 @@ def test_apply__a_heartbeat_since_the_lease_was_found_over__wins(shop: Shop) -> 
     taken = begun(found, worker="thief", token="t", now_ms=shop.now_ms(), lease_seconds=1.0)
     assert [len(apply(shop.store, [change])) for change in (over, taken)] == [1, 1]
     assert shop.chunk("chunk-0000000").lease_expires_at == beaten.chunk.lease_expires_at
-    assert shop.tracker.complete(beaten, Result()).disposition is Disposition.DONE
+    assert shop.tracker.complete(beaten, AttemptResult()).disposition is Disposition.DONE
 
 
 def test_apply__a_guard_that_does_not_hold__refuses_all_and_forgets_none(shop: Shop) -> None:
     fanout = shop.split(list(range(200)))
-    shop.steering.pause(RUN)
+    shop.control.pause(RUN)
     guard = Guard((Check(FANOUT, run_key(fanout.run_id), lacks("paused_at")),))
 
     refused = apply(shop.store, takes(shop, all_chunks(shop)), guard=guard)
@@ -179,7 +188,7 @@ def test_apply__a_bucket_that_is_full__what_was_not_made_is_told(tmp_path: Path)
 def test_apply__large_outputs_of_any_script__fit_into_their_transactions(shop: Shop, letter: str) -> None:
     size = len(letter.encode())
     chunks = held(shop, 40)
-    outputs = [Result(output=f'"{letter * (250_000 // size)}"') for _ in chunks]
+    outputs = [AttemptResult(output=f'"{letter * (250_000 // size)}"') for _ in chunks]
 
     done = [
         completed(chunk, result, now_ms=shop.now_ms(), width=7) for chunk, result in zip(chunks, outputs, strict=True)
@@ -196,7 +205,7 @@ def test_apply__large_inputs__are_taken_given_back_and_failed(shop: Shop) -> Non
 
     half = [released(change.after, now_ms=shop.now_ms()) for change in taken[:30]]
     rest = [
-        failed(change.after, Failure("E", letter * 5_000), Policy(), now_ms=shop.now_ms(), draw=0.0)
+        failed(change.after, AttemptFailure("E", letter * 5_000), Policy(), now_ms=shop.now_ms(), draw=0.0)
         for change in taken[30:]
     ]
     assert apply(shop.store, [*half, *rest]) == []
@@ -217,12 +226,12 @@ def test_apply__a_row_that_is_nearly_full__still_takes_every_change(
     shop.split(["x" * chars] * 2, size=2, max_attempts=9)
     claim = shop.start("chunk-0000000", worker="w" * 200)
     claim = shop.tracker.heartbeat(claim, items_done=1)
-    shop.tracker.fail(claim, Failure("E" * 1000, "e" * 5_000, item_errors={0: "x" * 1_000}))
+    shop.tracker.fail(claim, AttemptFailure("E" * 1000, "e" * 5_000, item_errors={0: "x" * 1_000}))
     claim = shop.start("chunk-0000000")
     shop.tracker.release(claim)
     claim = shop.start("chunk-0000000")
 
-    chunk = shop.tracker.complete(claim, Result(output=f'"{"y" * output_chars}"', output_key="k" * 1_000))
+    chunk = shop.tracker.complete(claim, AttemptResult(output=f'"{"y" * output_chars}"', output_key="k" * 1_000))
 
     assert chunk.disposition is Disposition.DONE
     stored = shop.chunk("chunk-0000000")
@@ -237,7 +246,7 @@ def test_apply__deferring_items_of_large_chunks__the_pieces_fit_as_well(shop: Sh
     apply(shop.store, taken)
 
     done = [
-        completed(change.after, Result(deferred=[change.after.start]), now_ms=shop.now_ms(), width=7)
+        completed(change.after, AttemptResult(deferred=[change.after.start]), now_ms=shop.now_ms(), width=7)
         for change in taken
     ]
     assert apply(shop.store, done) == []
@@ -247,7 +256,7 @@ def test_apply__deferring_items_of_large_chunks__the_pieces_fit_as_well(shop: Sh
 def test_grouped__changes_of_one_counter__fill_transactions_and_never_overfill_them(shop: Shop) -> None:
     chunks = held(shop, 300)
     lasts = [replace(chunk, attempt=2) for chunk in chunks]
-    changes = [completed(chunk, Result(), now_ms=shop.now_ms(), width=7) for chunk in lasts]
+    changes = [completed(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7) for chunk in lasts]
 
     groups = module.grouped(changes)
 

@@ -26,7 +26,7 @@ from headgate.fanout.insight.plot_lanes import LANES_MAX, SPANS_MAX, lanes_plot,
 from headgate.fanout.insight.plot_maps import TIPS_MAX, failure_map
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.rows import Chunk, moment
-from headgate.fanout.model.states import Disposition, Outcome
+from headgate.fanout.model.states import AttemptOutcome, Disposition
 from tests.unit.fanout.made_rows import RUN, SIZE, T0, made_attempt, made_chunk, made_fanout
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -262,13 +262,13 @@ def test_failure_map__last_chunk_is_short__every_chunk_has_a_cell_of_its_own() -
 def test_spans__chunk_and_attempt_rows_of_one_attempt__are_one() -> None:
     chunk = made_chunk(0, attempt=2, begin_ms=T0 + 5000)
     attempts = [
-        made_attempt(0, 1, Outcome.LOST, end_ms=T0 + 4000),
-        made_attempt(0, 2, Outcome.COMPLETED, end_ms=T0 + 6000),
+        made_attempt(0, 1, AttemptOutcome.LOST, end_ms=T0 + 4000),
+        made_attempt(0, 2, AttemptOutcome.COMPLETED, end_ms=T0 + 6000),
     ]
 
     spans = spans_of([chunk], attempts, NOW)
 
-    assert [(span.attempt, span.outcome) for span in spans] == [(1, Outcome.LOST), (2, Outcome.COMPLETED)]
+    assert [(span.attempt, span.outcome) for span in spans] == [(1, AttemptOutcome.LOST), (2, AttemptOutcome.COMPLETED)]
     assert (spans[0].begin_ms, spans[0].end_ms) == (T0 + 3000, T0 + 4000)
 
 

@@ -103,7 +103,7 @@ def test_side__a_fan_out_in_a_store__has_its_durations_and_errors(store: SqliteS
     stage.complete(1, seconds=4)
     stage.fail(2, "boom 7")
 
-    found = side(store, stage.library, RUN)
+    found = side(store, stage.queries, RUN)
 
     assert found.durations is not None
     assert (found.durations.p50_ms, found.durations.count) == (3000, 2)
@@ -115,4 +115,4 @@ def test_side__no_such_fan_out__is_said(store: SqliteStore, clock: VirtualClock)
     stage = Stage(store, clock, chunks=1)
 
     with pytest.raises(NotFoundError):
-        side(store, stage.library, "other")
+        side(store, stage.queries, "other")

@@ -21,7 +21,7 @@ from headgate.fanout.insight.error_groups import (
 )
 from headgate.fanout.model.fingerprints import fingerprint
 from headgate.fanout.model.rows import Policy, moment
-from headgate.fanout.model.states import Disposition, Outcome
+from headgate.fanout.model.states import AttemptOutcome, Disposition
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
@@ -82,10 +82,10 @@ def test_of_chunk__row_without_a_fingerprint__is_given_one() -> None:
 
 
 def test_of_attempt__failed_and_completed__gives_the_failure() -> None:
-    failed = made_attempt(3, 1, Outcome.FAILED, error="boom", error_class="OSError", error_fingerprint="abc")
+    failed = made_attempt(3, 1, AttemptOutcome.FAILED, error="boom", error_class="OSError", error_fingerprint="abc")
 
     assert [(one.fingerprint, one.chunk_id) for one in of_attempt(failed)] == [("abc", "chunk-0000030")]
-    assert list(of_attempt(made_attempt(3, 2, Outcome.COMPLETED))) == []
+    assert list(of_attempt(made_attempt(3, 2, AttemptOutcome.COMPLETED))) == []
 
 
 def test_of_items__item_errors_of_a_done_chunk__are_of_their_own_class() -> None:
@@ -105,7 +105,7 @@ def test_error_groups__dead_quarantined_and_retrying__are_all_told(store: Sqlite
     stage.fail(4, "key 4 is missing", error_class="KeyError")
     stage.complete(5)
 
-    found = error_groups(stage.library, RUN)
+    found = error_groups(stage.queries, RUN)
 
     assert [(group.error_class, group.count) for group in found.groups] == [("KeyError", 4), ("ValueError", 1)]
     assert found.is_complete
@@ -116,8 +116,8 @@ def test_error_groups__more_rows_than_may_be_read__says_so(store: SqliteStore, c
     for number in range(4):
         stage.fail(number)
 
-    assert error_groups(stage.library, RUN, rows_max=4).is_complete
-    cut = error_groups(stage.library, RUN, rows_max=3)
+    assert error_groups(stage.queries, RUN, rows_max=4).is_complete
+    cut = error_groups(stage.queries, RUN, rows_max=3)
     assert (cut.errors, cut.is_complete) == (3, False)
 
 
@@ -127,7 +127,7 @@ def test_error_groups__rows_of_another_program__are_read_as_they_are(store: Sqli
     store.put(FANOUT, {"PK": "foreign", "SK": "CHUNK#chunk-0000000", "status": "FAILED", "error": "out of memory"})
     store.put(FANOUT, {"PK": "foreign", "SK": "CHUNK#chunk-0000500", "status": "COMPLETED"})
 
-    found = error_groups(stage.library, "foreign")
+    found = error_groups(stage.queries, "foreign")
 
     assert [(group.message, group.count) for group in found.groups] == [("out of memory", 1)]
 
@@ -136,4 +136,4 @@ def test_error_groups__no_such_fan_out__is_said(store: SqliteStore, clock: Virtu
     stage = Stage(store, clock, chunks=1)
 
     with pytest.raises(NotFoundError, match="fan-out other"):
-        error_groups(stage.library, "other")
+        error_groups(stage.queries, "other")

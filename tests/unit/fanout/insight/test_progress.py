@@ -239,8 +239,8 @@ def test_look__it_has_ended__tells_how_fast_it_was(store: SqliteStore, clock: Vi
     stage = Stage(store, clock, chunks=10)
     for number in range(10):
         stage.complete(number, seconds=4)
-    fanout = stage.library.fanout(RUN)
-    ended = replace(fanout, status=FanoutStatus.SUCCEEDED, finished_at=stage.library.now(), version=fanout.version + 1)
+    fanout = stage.queries.fanout(RUN)
+    ended = replace(fanout, status=FanoutStatus.SUCCEEDED, finished_at=stage.queries.now(), version=fanout.version + 1)
     store.transact([ended.replacing(fanout.version)])
     clock.advance(100_000)
 

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from headgate.clock import VirtualClock
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.insight import samples
 from headgate.fanout.insight.samples import mapped, sampled, sampled_attempts
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.rows import Chunk, Fanout
-from headgate.fanout.model.states import Disposition, Outcome
+from headgate.fanout.model.states import AttemptOutcome, Disposition
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Put
 from headgate.store.sqlite.store import SqliteStore, Synchronous
@@ -96,7 +96,7 @@ def test_sampled__no_chunks__is_empty_and_whole(store: SqliteStore) -> None:
 
 def test_sampled__slow_lane_and_other_rows__are_not_chunks_of_the_main_lane(store: SqliteStore) -> None:
     slow = made_chunk(0, sk="SLOW#slow-0000000")
-    store.transact([made_chunk(0).put(None), slow.put(None), made_attempt(0, 1, Outcome.FAILED).put()])
+    store.transact([made_chunk(0).put(None), slow.put(None), made_attempt(0, 1, AttemptOutcome.FAILED).put()])
 
     sample = sampled(store, made_fanout(items_total=SIZE), Counts(total=1, done=1))
 
@@ -104,7 +104,7 @@ def test_sampled__slow_lane_and_other_rows__are_not_chunks_of_the_main_lane(stor
 
 
 def test_sampled_attempts__attempts_at_some_chunks__are_found_where_they_are(store: SqliteStore) -> None:
-    rows = [made_attempt(number, attempt, Outcome.FAILED) for number in range(0, 1000, 40) for attempt in (1, 2)]
+    rows = [made_attempt(number, attempt, AttemptOutcome.FAILED) for number in range(0, 1000, 40) for attempt in (1, 2)]
     store.transact([row.put() for row in rows])
 
     found = sampled_attempts(store, made_fanout(items_total=1000 * SIZE))
@@ -113,7 +113,7 @@ def test_sampled_attempts__attempts_at_some_chunks__are_found_where_they_are(sto
 
 
 def test_sampled_attempts__a_chunk_at_the_end_of_a_stretch__is_not_missed(store: SqliteStore) -> None:
-    rows = [made_attempt(0, 1, Outcome.FAILED, sk=f"ATT#chunk-{start:07d}#0001") for start in range(100)]
+    rows = [made_attempt(0, 1, AttemptOutcome.FAILED, sk=f"ATT#chunk-{start:07d}#0001") for start in range(100)]
     store.transact([row.put() for row in rows])
 
     assert sampled_attempts(store, made_fanout(items_total=100)) == rows
@@ -121,9 +121,9 @@ def test_sampled_attempts__a_chunk_at_the_end_of_a_stretch__is_not_missed(store:
 
 def test_mapped__few_chunks__are_all_read(store: SqliteStore, fill: Fill) -> None:
     fanout = fill(lambda number: made_chunk(number))
-    library = Library(store, VirtualClock(T0 / 1000))
+    queries = FanoutQueries(store, VirtualClock(T0 / 1000))
 
-    rows = mapped(store, library, fanout, Counts(total=CHUNKS, done=CHUNKS))
+    rows = mapped(store, queries, fanout, Counts(total=CHUNKS, done=CHUNKS))
 
     assert sum(1 for _ in rows.chunks) == CHUNKS
     assert rows.cells_max == samples.MAPPED_MAX
@@ -135,9 +135,9 @@ def test_mapped__many_chunks__has_every_failure_and_a_sample(
     monkeypatch.setattr(samples, "MAPPED_MAX", CHUNKS - 1)
     fanout = fill(lambda number: made_chunk(number, Disposition.DEAD if number % 1000 == 7 else Disposition.DONE))
     store.transact([made_chunk(1, Disposition.DEAD, sk="SLOW#slow-0000010").put(None)])
-    library = Library(store, VirtualClock(T0 / 1000))
+    queries = FanoutQueries(store, VirtualClock(T0 / 1000))
 
-    rows = mapped(store, library, fanout, Counts(total=CHUNKS, done=CHUNKS - 5, dead=5))
+    rows = mapped(store, queries, fanout, Counts(total=CHUNKS, done=CHUNKS - 5, dead=5))
     chunks = list(rows.chunks)
 
     assert {chunk.start for chunk in chunks if chunk.disposition is Disposition.DEAD} >= {

@@ -136,7 +136,7 @@ def test_stuck__chunks_in_every_state__are_told_by_kind(store: SqliteStore, cloc
         clock.advance(200)
         alive = stage.tracker.heartbeat(alive)
 
-    found = sorted((one.chunk.start // SIZE, one.kind) for one in stuck(stage.library, RUN))
+    found = sorted((one.chunk.start // SIZE, one.kind) for one in stuck(stage.queries, RUN))
 
     assert found == [
         (1, StuckKind.LOST),
@@ -153,8 +153,8 @@ def test_stuck__nothing_is_old_enough__is_empty(store: SqliteStore, clock: Virtu
     stage.fail(1)
     clock.advance(60)
 
-    assert stuck(stage.library, RUN) == []
-    assert {one.chunk.start // SIZE for one in stuck(stage.library, RUN, older_than_seconds=30)} == {0, 1, 2, 3}
+    assert stuck(stage.queries, RUN) == []
+    assert {one.chunk.start // SIZE for one in stuck(stage.queries, RUN, older_than_seconds=30)} == {0, 1, 2, 3}
 
 
 def test_stuck__among_ten_thousand_chunks__reads_a_page_for_each_place_to_look(
@@ -165,7 +165,7 @@ def test_stuck__among_ten_thousand_chunks__reads_a_page_for_each_place_to_look(
     clock.advance(1000)
     before = store.stats.queries
 
-    found = stuck(stage.library, RUN, limit=5)
+    found = stuck(stage.queries, RUN, limit=5)
 
     assert found[0].chunk.chunk_id == "chunk-0070000"
     assert [one.kind for one in found[1:]] == [StuckKind.NEVER_STARTED] * 4
@@ -178,7 +178,7 @@ def test_stuck__limit__is_kept(store: SqliteStore, clock: VirtualClock) -> None:
         stage.start(number)
     clock.advance(1000)
 
-    assert len(stuck(stage.library, RUN, limit=2)) == 2
+    assert len(stuck(stage.queries, RUN, limit=2)) == 2
 
 
 def test_stuck__rows_of_another_program__are_found_without_an_index(store: SqliteStore, clock: VirtualClock) -> None:
@@ -188,11 +188,11 @@ def test_stuck__rows_of_another_program__are_found_without_an_index(store: Sqlit
     store.put(FANOUT, {"PK": "foreign", "SK": "CHUNK#chunk-0000000", **started})
     store.put(FANOUT, {"PK": "foreign", "SK": "CHUNK#chunk-0000500", "status": "COMPLETED"})
 
-    assert [one.chunk.chunk_id for one in stuck(stage.library, "foreign")] == ["chunk-0000000"]
+    assert [one.chunk.chunk_id for one in stuck(stage.queries, "foreign")] == ["chunk-0000000"]
 
 
 def test_stuck__no_such_fan_out__is_said(store: SqliteStore, clock: VirtualClock) -> None:
     stage = Stage(store, clock, chunks=1)
 
     with pytest.raises(NotFoundError, match="fan-out other"):
-        stuck(stage.library, "other")
+        stuck(stage.queries, "other")

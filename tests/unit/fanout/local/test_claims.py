@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import OutcomeUnknownError, StoreBusyError
-from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
 from headgate.fanout.core.tracking import Claim
 from headgate.fanout.local.claims import Claims
 from headgate.fanout.model.rows import moment_ms, run_key
@@ -20,14 +20,14 @@ from headgate.store.catalogue.tables import FANOUT
 from tests.fanout_books import RUN, Shop, places
 from tests.simulation.durable_processes import Fault, ProcessStore
 
-BOOM = Failure("ValueError", "boom")
+BOOM = AttemptFailure("ValueError", "boom")
 
 
 @pytest.fixture(params=[1, 16], ids=["one counter", "sixteen counters"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     shop = Shop.open(tmp_path, shards=request.param)
     yield shop
-    for fanout in shop.library.by_group("g").fanouts:
+    for fanout in shop.queries.by_group("g").fanouts:
         shop.check(fanout.run_id)
     shop.store.close()
 
@@ -92,8 +92,8 @@ def test_take__chunks_that_have_to_wait__not_before_their_time(shop: Shop) -> No
 def test_take__a_lane__only_its_own(shop: Shop) -> None:
     shop.split(list(range(4)), size=2)
     first, second = shop.claims().take(2, {})
-    shop.tracker.complete(first, Result(deferred=[first.chunk.start]))
-    shop.tracker.complete(second, Result())
+    shop.tracker.complete(first, AttemptResult(deferred=[first.chunk.start]))
+    shop.tracker.complete(second, AttemptResult())
 
     assert shop.claims().take(5, {}) == []
     (slow,) = shop.claims(lane="slow").take(5, {})
@@ -102,7 +102,7 @@ def test_take__a_lane__only_its_own(shop: Shop) -> None:
 
 def test_take__paused_or_cancelled_since_the_list_was_read__none(shop: Shop) -> None:
     """Once `pause` has returned, no worker begins another chunk, however old the list it goes by."""
-    for steer in (shop.steering.pause, shop.steering.cancel):
+    for steer in (shop.control.pause, shop.control.cancel):
         run_id = steer.__name__
         shop.split(list(range(5)), run_id=run_id)
         claims = shop.claims()
@@ -118,10 +118,10 @@ def test_take__paused_or_cancelled_since_the_list_was_read__none(shop: Shop) -> 
 def test_take__resumed__goes_on(shop: Shop) -> None:
     shop.split(list(range(5)))
     claims = shop.claims()
-    shop.steering.pause(RUN)
+    shop.control.pause(RUN)
     assert claims.take(5, {}) == []
 
-    shop.steering.resume(RUN)
+    shop.control.resume(RUN)
     claims.look_again()
     assert len(claims.take(5, {})) == 5
 
@@ -169,7 +169,7 @@ def test_take__with_a_limit__never_more_than_that_run_at_once(shop: Shop) -> Non
     held = [claim for worker in workers for claim in worker.take(5, {})]
     assert len(held) == 3
 
-    shop.tracker.complete(held[0], Result())
+    shop.tracker.complete(held[0], AttemptResult())
     shop.tracker.fail(held[1], BOOM)
     assert len([claim for worker in workers for claim in worker.take(5, {})]) == 2
     assert shop.counts().running == 3
@@ -278,7 +278,7 @@ def test_take__the_store_is_busy__nothing_is_counted_twice(shop: Shop, is_done: 
         shop.check()
     # Whoever is not sure lets the lease run out.
     shop.clock.advance(11)
-    shop.tender.tend()
+    shop.maintenance.run_once()
     shop.clock.advance(11)
     claims.look_again()
     assert len(claims.take(3, {})) == 3

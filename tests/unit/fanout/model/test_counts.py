@@ -20,7 +20,7 @@ from headgate.fanout.model.counts import (
     nothing_open,
     verdict,
 )
-from headgate.fanout.model.states import LEGAL, Disposition, FanoutStatus, Status
+from headgate.fanout.model.states import LEGAL, ChunkStatus, Disposition, FanoutStatus
 from headgate.store.model.conditions import holds
 from tests.unit.fanout.made_rows import made_chunk, made_fanout
 
@@ -64,7 +64,7 @@ def test_by_status__any_counts__adds_up_to_the_total(numbers: dict[str, int]) ->
     made = counts(**numbers)
 
     assert sum(made.by_status().values()) == made.total
-    assert set(made.by_status()) == {status.value for status in Status}
+    assert set(made.by_status()) == {status.value for status in ChunkStatus}
     assert made.drift() == 0
     assert made.pending + made.running == made.open
     assert made.open + made.completed + made.failed + made.cancelled + made.skipped == made.total

@@ -31,7 +31,7 @@ from headgate.fanout.model.rows import (
     sort_key,
     start_of,
 )
-from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome, Status
+from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition, FanoutStatus
 from headgate.store.model.conditions import holds
 from tests.unit.fanout.made_rows import RUN, made_attempt, made_chunk, made_fanout
 
@@ -153,7 +153,7 @@ def test_fanout__stored_and_read__is_the_same_under_the_names_that_others_use() 
 
 
 def test_attempt__stored_and_read__is_the_same() -> None:
-    attempt = made_attempt(3, 2, Outcome.FAILED, error="x", error_class="ValueError")
+    attempt = made_attempt(3, 2, AttemptOutcome.FAILED, error="x", error_class="ValueError")
 
     assert attempt_of(msgspec.to_builtins(attempt)) == attempt
 
@@ -174,7 +174,7 @@ def foreign(**values: Any) -> dict[str, Any]:
 def test_chunk_of__a_row_of_another_program__is_understood(status: str, disposition: Disposition) -> None:
     chunk = chunk_of(foreign(status=status, started_at="2026-03-01T12:00:00+00:00"))
 
-    assert (chunk.status, chunk.disposition) == (Status(status), disposition)
+    assert (chunk.status, chunk.disposition) == (ChunkStatus(status), disposition)
     assert (chunk.start, chunk.chunk_id, chunk.items) == (500, "chunk-0000500", 0)
 
 

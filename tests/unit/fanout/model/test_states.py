@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.fanout.model.counts import Counts
-from headgate.fanout.model.states import LEGAL, Disposition, FanoutStatus, Status, is_legal
+from headgate.fanout.model.states import LEGAL, ChunkStatus, Disposition, FanoutStatus, is_legal
 
 OPEN = {Disposition.WAITING, Disposition.QUEUED, Disposition.RETRYING, Disposition.RUNNING}
 FOR_EVER = {Disposition.DONE, Disposition.SKIPPED}
@@ -25,7 +25,7 @@ def reachable(start: Disposition) -> set[Disposition]:
 
 @pytest.mark.parametrize("disposition", Disposition)
 def test_disposition__each__has_a_status_a_bucket_and_its_moves(disposition: Disposition) -> None:
-    assert isinstance(disposition.status, Status)
+    assert isinstance(disposition.status, ChunkStatus)
     assert disposition.bucket in Counts.__struct_fields__
     assert f"slow_{disposition.bucket}" in Counts.__struct_fields__
     assert disposition in LEGAL
@@ -36,7 +36,7 @@ def test_buckets__of_all_dispositions__are_distinct() -> None:
 
 
 def test_status__the_four_of_the_table_and_two_more__by_those_names() -> None:
-    assert {status.value for status in Status} == {
+    assert {status.value for status in ChunkStatus} == {
         "PENDING", "IN_PROGRESS", "COMPLETED", "FAILED", "CANCELLED", "SKIPPED",
     }  # fmt: skip
 

@@ -12,7 +12,7 @@ import pytest
 from headgate.clock import VirtualClock
 from headgate.durable.model.failures import NonRetryable
 from headgate.errors import InvalidPayloadError, NotAdmittedError, StoreClosedError, ThrottledError
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Tracker
 from headgate.fanout.model.rows import Chunk, Fanout, Policy
@@ -20,7 +20,7 @@ from headgate.fanout.model.sources import ListSource
 from headgate.fanout.model.states import Disposition
 from headgate.fanout.remote.chunk_handler import chunk_handler
 from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
-from headgate.fanout.repair.control import Steering
+from headgate.fanout.repair.control import FanoutControl
 from headgate.ids import IdMaker
 from headgate.store.sqlite.store import Synchronous
 from tests.stores import open_sqlite
@@ -47,10 +47,9 @@ class Rig:
         self.clock = VirtualClock()
         ids = IdMaker(self.clock)
         self.store = open_sqlite(folder, clock=self.clock, synchronous=Synchronous.NORMAL)
-        self.library = Library(self.store, self.clock)
-        self.splitter = Splitter(self.store, self.clock, ids)
-        self.splitter.send = lambda fanout: fanout
-        self.steering = Steering(self.store, self.clock, ids)
+        self.queries = FanoutQueries(self.store, self.clock)
+        self.splitter = Splitter(self.store, self.clock, ids, send=lambda fanout: fanout)
+        self.control = FanoutControl(self.store, self.clock, ids)
         self.worker = ChunkWorker(Tracker(self.store, self.clock, ids, draw=lambda: 0.0), clock=self.clock)
 
     def split(self, **policy: Any) -> Fanout:
@@ -58,7 +57,7 @@ class Rig:
         return self.splitter.split(order, ListSource(list(range(5))), run_id="run")
 
     def row(self, number: int) -> Chunk:
-        return self.library.chunk("run", f"chunk-{number:07d}")
+        return self.queries.chunk("run", f"chunk-{number:07d}")
 
 
 @pytest.fixture
@@ -148,7 +147,7 @@ def test_delivery__the_same_message_five_times__is_run_and_counted_once(rig: Rig
     assert failures(once(delivery(*[record(0)] * 2))) == []
 
     assert ran == ["chunk-0000000"]
-    counts = rig.library.counts(rig.library.fanout("run"))
+    counts = rig.queries.counts(rig.queries.fanout("run"))
     assert (counts.done, counts.attempts, counts.duplicates) == (1, 1, 4)
 
 
@@ -158,7 +157,7 @@ def test_delivery__paused_or_busy__comes_again_and_is_not_run(rig: Rig) -> None:
     @chunk_handler(rig.worker)
     def work(chunk: ActiveChunk) -> None:
         assert failures(work(delivery(record(0)))) == ["m0"]
-        rig.steering.pause("run")
+        rig.control.pause("run")
 
     assert failures(work(delivery(record(0), record(1)))) == ["m1"]
     assert [rig.row(number).attempt for number in (0, 1)] == [1, 0]
@@ -169,7 +168,7 @@ def test_delivery__cancelled_before_or_meanwhile__does_not_come_again(rig: Rig) 
 
     @chunk_handler(rig.worker)
     def work(chunk: ActiveChunk) -> None:
-        rig.steering.cancel("run")
+        rig.control.cancel("run")
         rig.clock.advance(10)
         chunk.progress(0)
         raise ValueError("stopped")
@@ -269,6 +268,6 @@ def test_message__handled_alone_and_fails__is_recorded_and_raised(rig: Rig) -> N
         work(("run", "chunk-0000000"))
     assert rig.row(0).disposition is Disposition.RETRYING
 
-    rig.steering.pause("run")
+    rig.control.pause("run")
     with pytest.raises(NotAdmittedError):
         work(("run", "chunk-0000000"))

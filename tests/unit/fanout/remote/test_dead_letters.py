@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headgate.fanout.core.tracking import Claim
 from headgate.fanout.model.messages import message_about
 from headgate.fanout.model.rows import moment
-from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome
+from headgate.fanout.model.states import AttemptOutcome, Disposition, FanoutStatus
 from headgate.fanout.remote.dead_letters import Address, DeadLetters, Recorded, Ruling, addressed
 from headgate.fanout.repair.redrive import Redriver, Selection
 from headgate.store.catalogue.tables import FANOUT
@@ -28,12 +28,11 @@ class Rig(World):
     def __init__(self, folder: Path, *, shards: int = 1) -> None:
         super().__init__(folder, shards=shards)
         self.letters = DeadLetters(self.store, self.clock)
-        self.redriver = Redriver(self.sqlite, self.clock, self.ids)
-        self.redriver.send = lambda _: None
+        self.redriver = Redriver(self.sqlite, self.clock, self.ids, send=lambda fanout: fanout)
 
     def record(self, chunk_id: str = FIRST, *, receive_count: int = 3, at: str | None = None) -> Recorded:
         return self.letters.record(
-            self.body(chunk_id), receive_count=receive_count, first_received_at=at or self.library.now()
+            self.body(chunk_id), receive_count=receive_count, first_received_at=at or self.queries.now()
         )
 
     def body(self, chunk_id: str) -> str:
@@ -52,8 +51,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 def test_record__a_chunk_that_never_started__is_dead_of_its_letter(rig: Rig) -> None:
     rig.split(3, queue_url="https://sqs/q")
-    told: list[str] = []
-    rig.letters.ended = told.append
+    rig.letters = DeadLetters(rig.store, rig.clock, maintenance=rig.maintenance)
 
     recorded = rig.record()
 
@@ -64,7 +62,7 @@ def test_record__a_chunk_that_never_started__is_dead_of_its_letter(rig: Rig) -> 
     assert chunk.error == "its message was received 3 times and never seen through"
     assert chunk.error_fingerprint is not None
     assert chunk.message == rig.body(FIRST)
-    assert told == [RUN]
+    assert rig.fanout().chunks_failed == 1
     assert rig.counts().dead == 1
 
 
@@ -89,7 +87,7 @@ def test_record__a_chunk_whose_worker_is_gone__is_lost(rig: Rig) -> None:
 
     chunk = rig.row(FIRST)
     assert (chunk.disposition, chunk.error_class) == (Disposition.DEAD, "LOST")
-    assert [(one.attempt, one.outcome) for one in rig.library.attempts(chunk)] == [(1, Outcome.LOST)]
+    assert [(one.attempt, one.outcome) for one in rig.queries.attempts(chunk)] == [(1, AttemptOutcome.LOST)]
     assert rig.counts().lost == 1
 
 
@@ -107,12 +105,12 @@ def test_record__a_chunk_that_someone_runs__is_left_to_them(rig: Rig) -> None:
 
 def test_record__a_chunk_of_a_paused_fanout__is_left_until_it_goes_on(rig: Rig) -> None:
     rig.split(3)
-    rig.steering.pause(RUN)
+    rig.control.pause(RUN)
     before = rig.snapshot()
 
     assert rig.record().ruling is Ruling.BUSY
     assert rig.snapshot() == before
-    rig.steering.resume(RUN)
+    rig.control.resume(RUN)
     assert rig.record().ruling is Ruling.DEAD
 
 
@@ -125,9 +123,9 @@ def test_record__a_chunk_that_has_ended_meanwhile__changes_nothing(rig: Rig, sta
         case "DEFERRED":
             rig.complete(FIRST, deferred=[1])
         case "SKIPPED":
-            rig.steering.skip(RUN, [FIRST])
+            rig.control.skip(RUN, [FIRST])
         case "CANCELLED":
-            rig.steering.cancel(RUN)
+            rig.control.cancel(RUN)
             rig.tend()
     before = rig.snapshot()
 
@@ -186,7 +184,7 @@ def test_record__completed_just_before_the_write__is_a_duplicate(rig: Rig) -> No
 def test_record__redriven_just_before_the_letter_is_kept__is_looked_at_again(rig: Rig) -> None:
     rig.split(2, max_attempts=1)
     rig.kill(FIRST)
-    at = rig.library.now()
+    at = rig.queries.now()
     rig.clock.advance(1)
     rig.crashing.before_write = once(lambda: rig.redriver.redrive(RUN, Selection(chunk_ids=(FIRST,))))
 
@@ -200,13 +198,13 @@ def test_record__redriven_just_before_the_letter_is_kept__is_looked_at_again(rig
 @pytest.mark.parametrize("now", ["QUEUED", "RETRYING", "RUNNING"])
 def test_record__a_letter_from_before_the_redrive__does_not_kill_the_new_life(rig: Rig, now: str) -> None:
     rig.split(2, max_attempts=2, timeout_seconds=60.0)
-    received_at = rig.library.now()
+    received_at = rig.queries.now()
     rig.clock.advance(1)
     rig.kill(FIRST)
     rig.clock.advance(60)
     rig.redriver.redrive(RUN, Selection(all=True))
     rig.clock.advance(5)
-    first_of_new_life = rig.library.now()
+    first_of_new_life = rig.queries.now()
     if now == "RETRYING":
         rig.fail(FIRST)
     elif now == "RUNNING":
@@ -308,7 +306,7 @@ def test_letters__dead_chunks__are_those_with_a_message_in_pages(rig: Rig) -> No
     rig.kill("chunk-0000001")
     for number in (0, 2, 3, 5):
         rig.clock.advance(1)
-        rig.record(f"chunk-{number:07d}", at=moment(rig.library.now_ms()))
+        rig.record(f"chunk-{number:07d}", at=moment(rig.queries.now_ms()))
 
     first = rig.letters.letters(RUN, limit=3)
     second = rig.letters.letters(RUN, limit=3, cursor=first.cursor)

@@ -21,15 +21,15 @@ from headgate.errors import (
     StaleClaimError,
     StoreBusyError,
 )
-from headgate.fanout.core.maintenance import Tender
-from headgate.fanout.core.queries import Library
+from headgate.fanout.core.maintenance import FanoutMaintenance
+from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Tracker
 from headgate.fanout.model.rows import Chunk, Fanout, Policy, moment_ms
 from headgate.fanout.model.sources import LinesSource, ListSource, Source
-from headgate.fanout.model.states import Admission, Disposition, Outcome
+from headgate.fanout.model.states import Admission, AttemptOutcome, Disposition
 from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
-from headgate.fanout.repair.control import Steering
+from headgate.fanout.repair.control import FanoutControl
 from headgate.ids import IdMaker
 from headgate.store.model.requests import Write
 from headgate.store.port import Store
@@ -65,10 +65,10 @@ class Rig:
         self.sqlite = open_sqlite(folder, clock=self.clock, synchronous=Synchronous.NORMAL)
         self.busy = BusyStore(self.sqlite)
         self.store: Store = self.busy  # type: ignore[assignment]
-        self.library = Library(self.store, self.clock)
+        self.queries = FanoutQueries(self.store, self.clock)
         self.splitter = Splitter(self.store, self.clock, self.ids)
         self.tracker = Tracker(self.store, self.clock, self.ids, draw=lambda: 0.0)
-        self.steering = Steering(self.store, self.clock, self.ids)
+        self.control = FanoutControl(self.store, self.clock, self.ids)
         self.worker = ChunkWorker(self.tracker, name="here", clock=self.clock)
 
     def split(self, source: Source | None = None, **policy: Any) -> Fanout:
@@ -79,10 +79,10 @@ class Rig:
         return self.worker.chunk(("run", chunk_id), **options)
 
     def row(self, chunk_id: str = FIRST) -> Chunk:
-        return self.library.chunk("run", chunk_id)
+        return self.queries.chunk("run", chunk_id)
 
     def buckets(self) -> dict[str, int]:
-        counts = self.library.counts(self.library.fanout("run"))
+        counts = self.queries.counts(self.queries.fanout("run"))
         assert counts.drift() == 0
         found: dict[str, int] = msgspec.to_builtins(counts)
         return found
@@ -152,8 +152,8 @@ def test_block__fails_twice_then_is_left__counts_once_after_three_attempts(rig: 
 
     counts = rig.buckets()
     assert (counts["done"], counts["attempts"], counts.get("dead", 0)) == (1, 3, 0)
-    outcomes = [attempt.outcome for attempt in rig.library.attempts(rig.row())]
-    assert outcomes == [Outcome.FAILED, Outcome.FAILED, Outcome.COMPLETED]
+    outcomes = [attempt.outcome for attempt in rig.queries.attempts(rig.row())]
+    assert outcomes == [AttemptOutcome.FAILED, AttemptOutcome.FAILED, AttemptOutcome.COMPLETED]
 
 
 def test_block__fails_as_often_as_allowed__chunk_is_dead(rig: Rig) -> None:
@@ -296,7 +296,7 @@ def test_block__chunk_is_with_someone_else__is_not_entered(rig: Rig) -> None:
 
 def test_block__fanout_is_paused__is_not_entered(rig: Rig) -> None:
     rig.split()
-    rig.steering.pause("run")
+    rig.control.pause("run")
 
     with pytest.raises(NotAdmittedError) as caught, rig.chunk():
         pytest.fail("entered")
@@ -307,7 +307,7 @@ def test_block__fanout_is_paused__is_not_entered(rig: Rig) -> None:
 
 def test_block__fanout_is_cancelled__is_left_at_the_first_look(rig: Rig) -> None:
     rig.split()
-    rig.steering.cancel("run")
+    rig.control.cancel("run")
 
     with rig.chunk() as chunk:
         pytest.fail(f"looked at {chunk.items}")
@@ -492,7 +492,7 @@ def test_block__cancelled_while_it_runs__is_told_and_what_it_raises_is_no_failur
     rig.split()
 
     with pytest.raises(RuntimeError, match="stopped"), rig.chunk() as chunk:
-        rig.steering.cancel("run")
+        rig.control.cancel("run")
         assert not chunk.cancelled
         rig.clock.advance(10)
         chunk.progress(1)
@@ -500,17 +500,17 @@ def test_block__cancelled_while_it_runs__is_told_and_what_it_raises_is_no_failur
         assert chunk.should_stop
         raise RuntimeError("stopped")
 
-    Tender(rig.store, rig.clock, rig.ids).see_to("run")
+    FanoutMaintenance(rig.store, rig.clock, rig.ids).maintain("run")
     row = rig.row()
     assert (row.disposition, row.error, row.attempt) == (Disposition.CANCELLED, None, 0)
-    assert rig.library.fanout("run").status.value == "CANCELLED"
+    assert rig.queries.fanout("run").status.value == "CANCELLED"
 
 
 def test_block__cancelled_while_it_runs_and_left__is_done(rig: Rig) -> None:
     rig.split()
 
     with rig.chunk():
-        rig.steering.cancel("run")
+        rig.control.cancel("run")
 
     assert rig.row().disposition is Disposition.DONE
 

@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.errors import DefinitionError
-from headgate.fanout.core.attempts import Failure, Result
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
+from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.local.claims import Claims
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, Policy, run_key
 from headgate.fanout.model.sources import LinesSource
@@ -29,10 +30,21 @@ class Rig(World):
     def __init__(self, folder: Path, *, shards: int = 1) -> None:
         super().__init__(folder, shards=shards)
         self.healer = Healer(self.store, self.clock, self.ids, draw=lambda: 0.0)
-        self.tender.heal = lambda fanout: self.healer.heal(fanout.run_id).healed
+        self.maintenance = FanoutMaintenance(
+            self.sqlite,
+            self.clock,
+            self.ids,
+            heal=lambda fanout: self.healer.heal(fanout.run_id).healed,
+            draw=lambda: 0.0,
+        )
+        self.sent: list[str] = []
         # Which items fail, and in the main lane alone.
         self.bad: set[int] = set()
         self.slow: set[int] = set()
+
+    def send(self, fanout: Fanout) -> Fanout:
+        self.sent.append(fanout.run_id)
+        return fanout
 
     def work(self) -> int:
         """Have both lanes do what is due, and return how many chunks that was."""
@@ -43,11 +55,11 @@ class Rig(World):
                 done += 1
                 own = set(range(claim.chunk.start, claim.chunk.start + claim.chunk.items))
                 if own & self.bad:
-                    self.tracker.fail(claim, Failure("ValueError", "bad item"))
+                    self.tracker.fail(claim, AttemptFailure("ValueError", "bad item"))
                 elif lane == MAIN_LANE and own & self.slow:
-                    self.tracker.fail(claim, Failure("TIMEOUT", "too slow"))
+                    self.tracker.fail(claim, AttemptFailure("TIMEOUT", "too slow"))
                 else:
-                    self.tracker.complete(claim, Result())
+                    self.tracker.complete(claim, AttemptResult())
         return done
 
     def work_to_the_end(self, rounds_max: int = 200) -> Fanout:
@@ -171,7 +183,7 @@ def test_heal__retry__has_all_tries_again_after_a_longer_pause_each_time(rig: Ri
     pauses = []
     for heals in (1, 2):
         rig.kill(FIRST)
-        now_ms = rig.library.now_ms()
+        now_ms = rig.queries.now_ms()
 
         assert rig.healer.heal(RUN).healed == 1
 
@@ -218,7 +230,7 @@ def test_heal__slow_lane__is_tried_once_by_the_workers_of_the_slow_lane(rig: Rig
 
     rig.clock.advance(1000)
     assert rig.row(FIRST).queue_pk == f"{RUN}#slow"
-    assert [chunk.chunk_id for chunk in rig.library.queued(RUN, MAIN_LANE)] == ["chunk-0000002"]
+    assert [chunk.chunk_id for chunk in rig.queries.queued(RUN, MAIN_LANE)] == ["chunk-0000002"]
     counts = rig.counts()
     assert (counts.queued, counts.slow_total) == (2, 0), "it is still a chunk of the main lane"
     failed = rig.fail(FIRST, "TIMEOUT")
@@ -239,13 +251,12 @@ def test_heal__slow_lane__what_only_needed_longer_succeeds(rig: Rig) -> None:
 def test_heal__slow_lane_of_a_queue__is_a_retry_for_there_is_none(rig: Rig) -> None:
     rig.split(2, max_attempts=1, queue_url="https://sqs/q", heal_redrives_max=1, heal_action="slow-lane")
     rig.kill(FIRST)
-    sent: list[str] = []
-    rig.healer.send = lambda fanout: sent.append(fanout.run_id)
+    rig.healer = Healer(rig.store, rig.clock, rig.ids, send=rig.send, draw=lambda: 0.0)
 
     healed = rig.healer.heal(RUN)
 
     assert [one.action for one in healed.treated] == [Action.RETRY]
-    assert sent == [RUN]
+    assert rig.sent == [RUN]
     chunk = rig.row(FIRST)
     assert (chunk.disposition, chunk.queue_pk, chunk.tried) == (Disposition.WAITING, None, 1)
 
@@ -257,10 +268,9 @@ def test_heal__a_queue_and_nobody_to_send__leaves_the_chunks_waiting_for_whoever
 
     assert rig.healer.heal(RUN).healed == 1
     assert set(rig.dispositions().values()) == {"WAITING"}
-    sent: list[str] = []
-    rig.healer.send = lambda fanout: sent.append(fanout.run_id)
+    rig.healer = Healer(rig.store, rig.clock, rig.ids, send=rig.send, draw=lambda: 0.0)
     assert rig.healer.heal(RUN).healed == 0
-    assert sent == [RUN]
+    assert rig.sent == [RUN]
 
 
 @pytest.mark.parametrize("bad", [{0}, {499}, {250}, {17, 18}, {3, 333, 499}])
@@ -270,7 +280,7 @@ def test_heal__split__finds_the_bad_items_by_itself(rig: Rig, bad: set[int]) -> 
 
     ended = rig.work_to_the_end()
 
-    aside = list(rig.library.every_watched(RUN, Disposition.QUARANTINED))
+    aside = list(rig.queries.every_watched(RUN, Disposition.QUARANTINED))
     assert {chunk.start for chunk in aside} == bad
     assert all(chunk.items == 1 for chunk in aside)
     errors = [msgspec.json.decode(chunk.item_errors or "") for chunk in aside]
@@ -338,7 +348,7 @@ def test_heal__a_chunk_that_was_redriven_meanwhile__is_overtaken(rig: Rig, actio
 def test_heal__while_it_is_being_cancelled__is_left_off_with_the_reason(rig: Rig) -> None:
     rig.split(2, max_attempts=1, heal_redrives_max=1)
     rig.kill(FIRST)
-    rig.steering.cancel(RUN)
+    rig.control.cancel(RUN)
 
     healed = rig.healer.heal(RUN)
 
@@ -348,7 +358,7 @@ def test_heal__while_it_is_being_cancelled__is_left_off_with_the_reason(rig: Rig
 def test_heal__cancelled_just_before_the_write__is_left_off_with_the_reason(rig: Rig) -> None:
     rig.split(2, max_attempts=1, heal_redrives_max=1)
     rig.kill(FIRST)
-    rig.crashing.before_write = once(lambda: rig.steering.cancel(RUN))
+    rig.crashing.before_write = once(lambda: rig.control.cancel(RUN))
 
     healed = rig.healer.heal(RUN)
 
@@ -372,7 +382,7 @@ def test_heal__a_policy_that_makes_no_sense__is_left_off_with_the_reason(rig: Ri
 def test_heal__quarantine_in_a_fanout_that_was_cancelled__leaves_it_cancelled(rig: Rig) -> None:
     rig.split(2, max_attempts=1, heal_redrives_max=1, heal_action="quarantine")
     rig.kill(FIRST)
-    rig.steering.cancel(RUN, reason="no more")
+    rig.control.cancel(RUN, reason="no more")
     rig.tend()
 
     assert rig.healer.heal(RUN).healed == 1

@@ -45,13 +45,13 @@ class Rig(World):
         """What all chunks together would be handed, in their order."""
         source = msgspec.json.decode(self.fanout().source)
         found: list[Any] = []
-        for chunk in self.library.every_chunk(RUN):
+        for chunk in self.queries.every_chunk(RUN):
             places = range(chunk.start, chunk.start + chunk.items)
             found += read_items(source, Piece(chunk.start, chunk.items, chunk.input_key, chunk.input), places)
         return found
 
     def spans(self) -> list[tuple[str, int, int]]:
-        return [(chunk.chunk_id, chunk.start, chunk.items) for chunk in self.library.every_chunk(RUN)]
+        return [(chunk.chunk_id, chunk.start, chunk.items) for chunk in self.queries.every_chunk(RUN)]
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_isolate__a_single_item_that_was_rejected__gets_its_item_counted_once(ri
 def test_isolate__a_single_item_of_a_cancelled_fanout__leaves_it_cancelled(rig: Rig, final: bool) -> None:
     rig.split(2, max_attempts=1)
     rig.fail(FIRST, is_final=final)
-    rig.steering.cancel(RUN)
+    rig.control.cancel(RUN)
     rig.tend()
 
     rig.bisector.isolate(RUN, FIRST)
@@ -179,7 +179,7 @@ def test_isolate__again_and_again__finds_the_bad_item(rig: Rig) -> None:
     bad = 333
     rounds = 0
     while True:
-        for chunk in list(rig.library.every_chunk(RUN)):
+        for chunk in list(rig.queries.every_chunk(RUN)):
             if chunk.disposition is not Disposition.QUEUED:
                 continue
             if chunk.start <= bad < chunk.start + chunk.items:
@@ -187,13 +187,13 @@ def test_isolate__again_and_again__finds_the_bad_item(rig: Rig) -> None:
             else:
                 rig.complete(chunk.chunk_id)
         rig.check()
-        (dead,) = rig.library.watched(RUN, Disposition.DEAD).chunks
+        (dead,) = rig.queries.watched(RUN, Disposition.DEAD).chunks
         rounds += 1
         if rig.bisector.isolate(RUN, dead.chunk_id).other is None:
             break
 
     assert rounds == 9, "eight cuts of 250, and the verdict"
-    (aside,) = rig.library.watched(RUN, Disposition.QUARANTINED).chunks
+    (aside,) = rig.queries.watched(RUN, Disposition.QUARANTINED).chunks
     assert (aside.start, aside.items) == (bad, 1)
     assert rig.items() == [f"item {number}" for number in range(500)]
     counts = rig.counts()
@@ -323,7 +323,7 @@ def test_isolate__a_chunk_that_has_not_failed__is_refused(rig: Rig, state: str) 
         case "DONE":
             rig.complete(FIRST)
         case "SKIPPED":
-            rig.steering.skip(RUN, [FIRST])
+            rig.control.skip(RUN, [FIRST])
 
     with pytest.raises(ConflictError, match=f"it is {state}; only one that failed can be cut"):
         rig.bisector.isolate(RUN, FIRST)
@@ -361,7 +361,7 @@ def test_isolate__where_the_other_half_is_already__says_so_and_changes_nothing(r
 def test_isolate__a_chunk_that_was_moved_meanwhile__is_left(rig: Rig) -> None:
     rig.split(4, size=4)
     rig.kill(FIRST)
-    rig.crashing.before_write = once(lambda: rig.steering.skip(RUN, [FIRST]))
+    rig.crashing.before_write = once(lambda: rig.control.skip(RUN, [FIRST]))
 
     with pytest.raises(ConflictError, match="someone has moved it meanwhile, it is SKIPPED"):
         rig.bisector.isolate(RUN, FIRST)
@@ -375,11 +375,11 @@ def test_isolate__with_a_queue__makes_both_wait_and_has_them_sent(rig: Rig) -> N
         rig.bisector.isolate(RUN, FIRST)
     sent: list[list[str]] = []
 
-    def send(fanout: Fanout) -> None:
-        del fanout
+    def send(fanout: Fanout) -> Fanout:
         sent.append([chunk.chunk_id for chunk in rig.rows() if chunk.disposition is Disposition.WAITING])
+        return fanout
 
-    rig.bisector.send = send
+    rig.bisector = Bisector(rig.store, rig.clock, rig.ids, send=send)
     rig.bisector.isolate(RUN, FIRST)
 
     assert sent == [[FIRST, "chunk-0000002"]]

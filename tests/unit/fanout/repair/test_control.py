@@ -9,24 +9,25 @@ from typing import Any
 import pytest
 
 from headgate.errors import ConflictError, DefinitionError, InvalidIdError, NotFoundError
-from headgate.fanout.core.attempts import Failure, Result
-from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
+from headgate.fanout.core.maintenance import FanoutMaintenance
+from headgate.fanout.core.tracking import Tracker
 from headgate.fanout.model.rows import Fanout
 from headgate.fanout.model.states import Admission, Disposition, FanoutStatus
-from headgate.fanout.repair.control import Steering
+from headgate.fanout.repair.control import FanoutControl
 from tests.fanout_books import RUN, Shop, places
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
 
 FIRST, SECOND, THIRD = places(3)
-BOOM = Failure("ValueError", "boom")
+BOOM = AttemptFailure("ValueError", "boom")
 
 
 @pytest.fixture(params=[1, 4], ids=["one counter", "four counters"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     shop = Shop.open(tmp_path, shards=request.param)
-    shop.tracker.ended = shop.tender.ended
+    shop.close_with_last_chunk()
     yield shop
-    if shop.library.find(RUN) is not None:
+    if shop.queries.find(RUN) is not None:
         shop.check()
     shop.store.close()
 
@@ -38,7 +39,7 @@ def kinds(shop: Shop) -> list[str]:
 def three_of(shop: Shop) -> None:
     """A fan-out of three chunks: one is done, one is dead, one waits."""
     shop.split([1, 2, 3], max_attempts=1)
-    shop.tracker.complete(shop.start(FIRST), Result(output="1"))
+    shop.tracker.complete(shop.start(FIRST), AttemptResult(output="1"))
     shop.tracker.fail(shop.start(SECOND), BOOM)
 
 
@@ -49,14 +50,14 @@ def test_pause__what_runs_may_end_and_nothing_starts__until_it_is_resumed(shop: 
     shop.split([1, 2])
     running = shop.start(FIRST)
 
-    paused = shop.steering.pause(RUN, by="ann", reason="to look")
+    paused = shop.control.pause(RUN, by="ann", reason="to look")
 
     assert paused.paused_at is not None
     assert shop.tracker.start(RUN, SECOND, worker="w").admission is Admission.PAUSED
     assert shop.claims().take(5, {}) == []
     assert shop.tracker.heartbeat(running).fanout.paused_at is not None
-    shop.tracker.complete(running, Result())
-    resumed = shop.steering.resume(RUN)
+    shop.tracker.complete(running, AttemptResult())
+    resumed = shop.control.resume(RUN)
     assert resumed.paused_at is None
     assert len(shop.claims().take(5, {})) == 1
     assert kinds(shop) == ["paused", "resumed"]
@@ -64,7 +65,7 @@ def test_pause__what_runs_may_end_and_nothing_starts__until_it_is_resumed(shop: 
 
 def test_pause__what_was_done_by_whom__is_kept(shop: Shop) -> None:
     shop.split([1])
-    shop.steering.pause(RUN, by="ann", reason="to look")
+    shop.control.pause(RUN, by="ann", reason="to look")
 
     (event,) = shop.books().events
     assert (event["kind"], event["by"], event["reason"]) == ("paused", "ann", "to look")
@@ -73,10 +74,10 @@ def test_pause__what_was_done_by_whom__is_kept(shop: Shop) -> None:
 def test_each__said_twice__changes_nothing_the_second_time(shop: Shop) -> None:
     shop.split([1, 2])
     acts: list[Callable[[], Fanout]] = [
-        lambda: shop.steering.pause(RUN, reason="r"),
-        lambda: shop.steering.resume(RUN),
-        lambda: shop.steering.tune(RUN, priority=9),
-        lambda: shop.steering.cancel(RUN, reason="r"),
+        lambda: shop.control.pause(RUN, reason="r"),
+        lambda: shop.control.resume(RUN),
+        lambda: shop.control.tune(RUN, priority=9),
+        lambda: shop.control.cancel(RUN, reason="r"),
     ]
     for act in acts:
         act()
@@ -89,17 +90,17 @@ def test_each__said_twice__changes_nothing_the_second_time(shop: Shop) -> None:
 @pytest.mark.parametrize("name", ["pause", "resume", "cancel"])
 def test_each__of_what_is_not_there__not_found(shop: Shop, name: str) -> None:
     with pytest.raises(NotFoundError, match="nowhere"):
-        getattr(shop.steering, name)("nowhere")
+        getattr(shop.control, name)("nowhere")
 
 
 @pytest.mark.parametrize("name", ["pause", "resume", "cancel"])
 def test_each__of_what_has_ended__is_refused(shop: Shop, name: str) -> None:
     shop.split([1])
-    shop.tracker.complete(shop.start(FIRST), Result())
+    shop.tracker.complete(shop.start(FIRST), AttemptResult())
     before = shop.books()
 
     with pytest.raises(ConflictError, match="SUCCEEDED"):
-        getattr(shop.steering, name)(RUN)
+        getattr(shop.control, name)(RUN)
     assert shop.books() == before
 
 
@@ -107,11 +108,11 @@ def test_each__of_what_has_ended__is_refused(shop: Shop, name: str) -> None:
 def test_each__while_others_change_the_row__is_not_lost(shop: Shop, name: str) -> None:
     shop.split([1, 2, 3])
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
-    steering = Steering(store, shop.clock, shop.ids)
+    control = FanoutControl(store, shop.clock, shop.ids)
     shop.start(FIRST)
-    store.meanwhile = (2, lambda: shop.tender.see_to(RUN))
+    store.meanwhile = (2, lambda: shop.maintenance.maintain(RUN))
 
-    getattr(steering, name)(RUN)
+    getattr(control, name)(RUN)
 
     fanout = shop.fanout()
     assert (fanout.paused_at if name == "pause" else fanout.cancelled_at) is not None
@@ -124,12 +125,12 @@ def test_each__while_others_change_the_row__is_not_lost(shop: Shop, name: str) -
 def test_cancel__returns_at_once__and_whoever_tends_ends_it(shop: Shop) -> None:
     shop.split(list(range(50)))
     running = shop.start(FIRST)
-    fanout = shop.steering.cancel(RUN, by="ann", reason="no longer wanted")
+    fanout = shop.control.cancel(RUN, by="ann", reason="no longer wanted")
     assert (fanout.reason, fanout.is_finished) == ("no longer wanted", False)
 
-    shop.tender.tend()
+    shop.maintenance.run_once()
     shop.tracker.fail(running, BOOM)
-    shop.tender.tend()
+    shop.maintenance.run_once()
 
     books = shop.check()
     assert books.fanout.status is FanoutStatus.CANCELLED
@@ -140,24 +141,24 @@ def test_cancel__returns_at_once__and_whoever_tends_ends_it(shop: Shop) -> None:
 def test_cancel__when_all_has_just_ended__what_is_done_is_done(shop: Shop) -> None:
     shop.split([1])
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
-    steering = Steering(store, shop.clock, shop.ids)
+    control = FanoutControl(store, shop.clock, shop.ids)
     claim = shop.start(FIRST)
     store.meanwhile = (2, lambda: assert_done(shop, claim))
 
     with pytest.raises(ConflictError):
-        steering.cancel(RUN)
+        control.cancel(RUN)
     assert shop.fanout().status is FanoutStatus.SUCCEEDED
 
 
 def assert_done(shop: Shop, claim: object) -> None:
-    shop.tracker.complete(claim, Result())  # type: ignore[arg-type]
+    shop.tracker.complete(claim, AttemptResult())  # type: ignore[arg-type]
 
 
 def test_cancel__a_paused_one__ends_all_the_same(shop: Shop) -> None:
     shop.split([1, 2])
-    shop.steering.pause(RUN)
-    shop.steering.cancel(RUN)
-    shop.tender.tend()
+    shop.control.pause(RUN)
+    shop.control.cancel(RUN)
+    shop.maintenance.run_once()
 
     assert shop.fanout().status is FanoutStatus.CANCELLED
 
@@ -169,7 +170,7 @@ def test_tune__numbers_of_the_policy__hold_from_now_on(shop: Shop) -> None:
     shop.split(list(range(10)), concurrency=1)
     assert len(shop.claims().take(5, {})) == 1
 
-    shop.steering.tune(RUN, concurrency=4)
+    shop.control.tune(RUN, concurrency=4)
 
     assert len(shop.claims().take(9, {})) == 3
     assert shop.fanout().rules().concurrency == 4
@@ -183,7 +184,7 @@ def test_tune__to_what_makes_no_sense__is_refused_and_nothing_changes(shop: Shop
     before = shop.books()
 
     with pytest.raises(DefinitionError):
-        shop.steering.tune(RUN, **changes)
+        shop.control.tune(RUN, **changes)
     assert shop.books() == before
 
 
@@ -191,7 +192,7 @@ def test_tune__a_number_that_there_is_not__is_refused_as_what_it_is(shop: Shop) 
     shop.split([1])
 
     with pytest.raises(DefinitionError, match="colour"):
-        shop.steering.tune(RUN, colour=5)
+        shop.control.tune(RUN, colour=5)
 
 
 # Skipping.
@@ -200,9 +201,9 @@ def test_tune__a_number_that_there_is_not__is_refused_as_what_it_is(shop: Shop) 
 def test_skip__what_waits_and_what_failed__and_the_fan_out_has_succeeded(shop: Shop) -> None:
     three_of(shop)
 
-    assert shop.steering.skip(RUN, [SECOND, THIRD], by="ann", reason="bad input") == [SECOND, THIRD]
+    assert shop.control.skip(RUN, [SECOND, THIRD], by="ann", reason="bad input") == [SECOND, THIRD]
 
-    shop.tender.tend()
+    shop.maintenance.run_once()
     books = shop.check()
     assert books.fanout.status is FanoutStatus.SUCCEEDED
     assert (books.fanout.chunks_completed, books.fanout.chunks_failed) == (1, 0)
@@ -214,20 +215,20 @@ def test_skip__what_waits_and_what_failed__and_the_fan_out_has_succeeded(shop: S
 
 def test_skip__what_runs_or_is_done__is_left_as_it_is(shop: Shop) -> None:
     shop.split([1, 2, 3])
-    shop.tracker.complete(shop.start(FIRST), Result(output="1"))
+    shop.tracker.complete(shop.start(FIRST), AttemptResult(output="1"))
     running = shop.start(SECOND)
 
-    assert shop.steering.skip(RUN, [FIRST, SECOND]) == []
+    assert shop.control.skip(RUN, [FIRST, SECOND]) == []
 
     assert shop.chunk(FIRST).output == "1"
-    assert shop.tracker.complete(running, Result()).disposition is Disposition.DONE
+    assert shop.tracker.complete(running, AttemptResult()).disposition is Disposition.DONE
 
 
 def test_skip__the_same_chunk_named_twice__once(shop: Shop) -> None:
     shop.split([1, 2])
 
-    assert shop.steering.skip(RUN, [FIRST, FIRST]) == [FIRST]
-    assert shop.steering.skip(RUN, [FIRST]) == []
+    assert shop.control.skip(RUN, [FIRST, FIRST]) == [FIRST]
+    assert shop.control.skip(RUN, [FIRST]) == []
     assert shop.counts().skipped == 1
 
 
@@ -235,22 +236,22 @@ def test_skip__one_of_them_is_not_there__skips_none(shop: Shop) -> None:
     shop.split([1, 2])
 
     with pytest.raises(NotFoundError):
-        shop.steering.skip(RUN, [FIRST, "chunk-0000009"])
+        shop.control.skip(RUN, [FIRST, "chunk-0000009"])
     with pytest.raises(InvalidIdError):
-        shop.steering.skip(RUN, [FIRST, "nonsense"])
+        shop.control.skip(RUN, [FIRST, "nonsense"])
     assert shop.counts().queued == 2
 
 
 def test_skip__nothing__does_nothing(shop: Shop) -> None:
     shop.split([1])
 
-    assert shop.steering.skip(RUN, []) == []
+    assert shop.control.skip(RUN, []) == []
     assert shop.books().events == []
 
 
 def test_skip__a_message_that_comes_later__is_told_that_it_has_ended(shop: Shop) -> None:
     shop.split([1, 2])
-    shop.steering.skip(RUN, [FIRST])
+    shop.control.skip(RUN, [FIRST])
 
     assert shop.tracker.start(RUN, FIRST, worker="w").admission is Admission.DUPLICATE
     assert shop.claims().take(5, {})[0].chunk.chunk_id == SECOND
@@ -259,18 +260,18 @@ def test_skip__a_message_that_comes_later__is_told_that_it_has_ended(shop: Shop)
 def test_skip__more_than_a_transaction_holds__all(shop: Shop) -> None:
     shop.split(list(range(300)))
 
-    assert sorted(shop.steering.skip(RUN, places(300))) == places(300)
-    shop.tender.tend()
+    assert sorted(shop.control.skip(RUN, places(300))) == places(300)
+    shop.maintenance.run_once()
     assert shop.fanout().status is FanoutStatus.SUCCEEDED
 
 
 def test_skip__someone_takes_it_at_that_moment__is_not_skipped(shop: Shop) -> None:
     shop.split([1, 2])
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
-    steering = Steering(store, shop.clock, shop.ids)
+    control = FanoutControl(store, shop.clock, shop.ids)
     store.meanwhile = (3, lambda: assert_starts(shop, FIRST))
 
-    assert steering.skip(RUN, [FIRST, SECOND]) == [SECOND]
+    assert control.skip(RUN, [FIRST, SECOND]) == [SECOND]
     assert shop.chunk(FIRST).disposition is Disposition.RUNNING
 
 
@@ -280,7 +281,7 @@ def assert_starts(shop: Shop, chunk_id: str) -> None:
 
 def finished_with_a_dead_chunk(shop: Shop) -> None:
     three_of(shop)
-    shop.tracker.complete(shop.start(THIRD), Result())
+    shop.tracker.complete(shop.start(THIRD), AttemptResult())
     fanout = shop.fanout()
     assert (fanout.status, fanout.is_finished, fanout.chunks_failed) == (FanoutStatus.PARTIAL, True, 1)
 
@@ -288,9 +289,9 @@ def finished_with_a_dead_chunk(shop: Shop) -> None:
 def test_skip__the_dead_of_a_fan_out_that_has_ended__makes_it_succeed(shop: Shop) -> None:
     finished_with_a_dead_chunk(shop)
 
-    assert shop.steering.skip(RUN, [SECOND]) == [SECOND]
+    assert shop.control.skip(RUN, [SECOND]) == [SECOND]
 
-    shop.tender.tend()
+    shop.maintenance.run_once()
     books = shop.check()
     assert (books.fanout.status, books.fanout.chunks_failed) == (FanoutStatus.SUCCEEDED, 0)
     assert books.fanout.is_finished
@@ -303,9 +304,9 @@ def test_skip__dies_in_the_middle_of_that__the_books_are_right_in_the_end(shop: 
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
     store.fault = Fault(at, is_done=is_done)
     try:
-        Steering(store, shop.clock, shop.ids).skip(RUN, [SECOND])
+        FanoutControl(store, shop.clock, shop.ids).skip(RUN, [SECOND])
     except Crash:
-        shop.tender.tend()
+        shop.maintenance.run_once()
     books = shop.check()
     assert books.fanout.is_finished
 
@@ -316,9 +317,9 @@ def test_skip__someone_tends_in_the_middle_of_that__the_books_are_right_in_the_e
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
     store.meanwhile = (at, lambda: assert_tends(shop))
 
-    Steering(store, shop.clock, shop.ids).skip(RUN, [SECOND])
+    FanoutControl(store, shop.clock, shop.ids).skip(RUN, [SECOND])
 
-    shop.tender.tend()
+    shop.maintenance.run_once()
     books = shop.check()
     assert books.fanout.status is FanoutStatus.SUCCEEDED
 
@@ -329,25 +330,25 @@ def test_skip__in_the_middle_of_closing__the_books_are_right_in_the_end(
     shop: Shop, at: int, dies_at: int | None
 ) -> None:
     """The tender has read the counts with a dead chunk; that is skipped, by one who may die; the tender closes."""
-    shop.tracker.ended = lambda _: None
+    shop.tracker = Tracker(shop.store, shop.clock, shop.ids)
     shop.split([1, 2], max_attempts=1)
-    shop.tracker.complete(shop.start(FIRST), Result())
+    shop.tracker.complete(shop.start(FIRST), AttemptResult())
     shop.tracker.fail(shop.start(SECOND), BOOM)
     store, other = (ProcessStore(shop.store) for _ in range(2))  # type: ignore[arg-type]
     other.fault = None if dies_at is None else Fault(dies_at, is_done=True)
 
     def skip() -> None:
         try:
-            Steering(other, shop.clock, shop.ids).skip(RUN, [SECOND])
+            FanoutControl(other, shop.clock, shop.ids).skip(RUN, [SECOND])
         except Crash:
             return
 
     store.meanwhile = (at, skip)
-    Tender(store, shop.clock, shop.ids).tend()
-    shop.tender.tend()
+    FanoutMaintenance(store, shop.clock, shop.ids).run_once()
+    shop.maintenance.run_once()
 
     assert shop.check().fanout.is_finished
 
 
 def assert_tends(shop: Shop) -> None:
-    shop.tender.tend()
+    shop.maintenance.run_once()

@@ -66,7 +66,7 @@ class Rig(World):
         self.fail("chunk-0000006")
         self.claim("chunk-0000008")
         self.complete("chunk-0000010", deferred=[10])
-        self.steering.skip(RUN, ["chunk-0000012"])
+        self.control.skip(RUN, ["chunk-0000012"])
         self.complete("chunk-0000014", deferred=[15])
         self.complete("slow-0000014")
 
@@ -118,7 +118,7 @@ def test_reconcile__fanouts_of_every_kind__nothing_is_found(rig: Rig, how: str) 
             rig.kill("chunk-0000004")
         case "CANCELLED":
             rig.kill(FIRST)
-            rig.steering.cancel(RUN)
+            rig.control.cancel(RUN)
         case "SPLITTING":
             rig.sqlite.update(FANOUT, run_key(RUN), set={"status": "SPLITTING"})
         case "CUT":
@@ -258,7 +258,7 @@ EXCURSIONS: dict[str, tuple[Callable[[Rig], object], Callable[[Rig], object]]] =
     "dead": (lambda rig: rig.kill("chunk-0000018"), lambda rig: rig.redrive("chunk-0000018")),
     "dead and skipped": (
         lambda rig: rig.kill("chunk-0000018"),
-        lambda rig: rig.steering.skip(RUN, ["chunk-0000018"]),
+        lambda rig: rig.control.skip(RUN, ["chunk-0000018"]),
     ),
     "deferred": (
         lambda rig: rig.complete("chunk-0000018", deferred=[18]),
@@ -375,7 +375,7 @@ class People:
             partial(rig.fail, chunk.chunk_id),
             partial(rig.fail, chunk.chunk_id, is_final=True),
             partial(self._release, chunk.chunk_id),
-            partial(rig.steering.skip, RUN, [chunk.chunk_id]),
+            partial(rig.control.skip, RUN, [chunk.chunk_id]),
             partial(self._redriver.redrive, RUN, Selection(all=True), limit=1),
             partial(self._bisector.isolate, RUN, chunk.chunk_id),
             rig.tend,
@@ -465,12 +465,12 @@ def test_reconcile__items_deferred_to_a_piece_that_is_gone__are_missed(rig: Rig)
 def test_reconcile__a_queued_chunk_that_no_worker_finds__is_put_where_they_look(rig: Rig) -> None:
     rig.split(3)
     rig.set_row(FIRST, queue_pk=None, queue_sk=None)
-    assert len(rig.library.queued(RUN, "main")) == 2
+    assert len(rig.queries.queued(RUN, "main")) == 2
 
     report = rig.reconcile(repair=True)
 
     assert said(report) == [(Kind.ROW, "chunk-0000000 is QUEUED, and no worker finds it", True)]
-    assert len(rig.library.queued(RUN, "main", due_ms=rig.library.now_ms())) == 3
+    assert len(rig.queries.queued(RUN, "main", due_ms=rig.queries.now_ms())) == 3
     assert rig.reconcile().is_clean
 
 
@@ -630,7 +630,7 @@ def test_reconcile__ended_with_the_wrong_verdict__is_opened_and_judged_again(rig
 def test_reconcile__cancelled_and_judged_wrongly__stays_cancelled(rig: Rig) -> None:
     rig.split(2, max_attempts=1)
     rig.kill(FIRST)
-    rig.steering.cancel(RUN)
+    rig.control.cancel(RUN)
     rig.tend()
     rig.sqlite.update(FANOUT, run_key(RUN), set={"status": "SUCCEEDED"})
 
@@ -687,7 +687,7 @@ def test_reconcile__that_ends_after_it_was_counted__is_not_judged_by_what_was_co
 def test_reconcile__not_ended_and_not_listed__is_listed(rig: Rig) -> None:
     rig.split(2)
     rig.sqlite.update(FANOUT, run_key(RUN), remove=["attention_pk", "attention_sk"])
-    assert rig.library.active().fanouts == []
+    assert rig.queries.active().fanouts == []
 
     report = rig.reconcile(repair=True)
 

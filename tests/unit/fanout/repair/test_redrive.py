@@ -23,7 +23,7 @@ from headgate.errors import (
     NotFoundError,
     UserError,
 )
-from headgate.fanout.core.maintenance import Tender
+from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.local.claims import Claims
 from headgate.fanout.model.rows import ACTIVE, Fanout, moment_ms, run_key
 from headgate.fanout.model.sources import LinesSource, ListSource
@@ -98,7 +98,7 @@ def test_redrive__dead_and_set_aside_and_cancelled__by_disposition(rig: Rig) -> 
     rig.split(6)
     rig.kill(*names(0, 1))
     rig.fail(name(2), is_final=True)
-    rig.steering.cancel(RUN)
+    rig.control.cancel(RUN)
     rig.tend()
     assert rig.fanout().status is FanoutStatus.CANCELLED
     states = ["DEAD", "DEAD", "QUARANTINED", "CANCELLED", "CANCELLED", "CANCELLED"]
@@ -150,7 +150,7 @@ def test_redrive__older_than__those_given_up_before_that(rig: Rig) -> None:
 def test_redrive__without_dispositions__leaves_the_cancelled_alone(rig: Rig) -> None:
     rig.split(3)
     rig.kill(name(0))
-    rig.steering.cancel(RUN)
+    rig.control.cancel(RUN)
     rig.tend()
 
     assert rig.redriver.redrive(RUN, Selection(older_than_seconds=0.0), dry_run=True).ids == ()
@@ -188,7 +188,7 @@ def test_redrive__a_fanout_that_has_ended__is_open_again_and_can_succeed(rig: Ri
     else:
         rig.kill(name(0))
     if status is FanoutStatus.CANCELLED:
-        rig.steering.cancel(RUN, reason="by mistake")
+        rig.control.cancel(RUN, reason="by mistake")
     else:
         rig.kill(name(1))
     ended = rig.tend()
@@ -200,7 +200,7 @@ def test_redrive__a_fanout_that_has_ended__is_open_again_and_can_succeed(rig: Ri
     assert (opened.status, opened.finished_at, opened.cancelled_at) == (FanoutStatus.RUNNING, None, None)
     assert (opened.attention_pk, opened.attention_sk) == (ACTIVE, f"{opened.created_at}#{RUN}")
     assert opened.version > ended.version
-    assert [fanout.run_id for fanout in rig.library.active().fanouts] == [RUN]
+    assert [fanout.run_id for fanout in rig.queries.active().fanouts] == [RUN]
     assert ("redriven", 2 if status is FanoutStatus.FAILED else 1, "ana") in rig.events()
     for chunk_id, disposition in rig.dispositions().items():
         if disposition == "QUEUED":
@@ -211,7 +211,7 @@ def test_redrive__a_fanout_that_has_ended__is_open_again_and_can_succeed(rig: Ri
 def test_redrive__a_paused_fanout__stays_paused(rig: Rig) -> None:
     rig.split(2)
     rig.kill(name(0))
-    rig.steering.pause(RUN)
+    rig.control.pause(RUN)
 
     rig.redrive()
 
@@ -348,7 +348,7 @@ def test_redrive__an_input_that_has_changed__is_refused(rig: Rig, tmp_path: Path
 def test_redrive__with_a_rate__chunks_may_start_one_after_the_other_exactly(rig: Rig) -> None:
     rig.split(7, max_attempts=1)
     rig.kill(*names(*range(7)))
-    now_ms = rig.library.now_ms()
+    now_ms = rig.queries.now_ms()
 
     redriven = rig.redriver.redrive(RUN, ALL, rate_per_second=3.0)
 
@@ -367,7 +367,7 @@ def test_redrive__with_a_rate__goes_on_across_batches(rig: Rig, monkeypatch: pyt
     monkeypatch.setattr(redriving, "BATCH", 2)
     rig.split(5, max_attempts=1)
     rig.kill(*names(*range(5)))
-    now_ms = rig.library.now_ms()
+    now_ms = rig.queries.now_ms()
 
     rig.redriver.redrive(RUN, ALL, rate_per_second=0.5)
 
@@ -452,10 +452,10 @@ def test_redrive__closed_by_someone_just_before_the_write__is_open_with_the_chun
 def test_redrive__whoever_was_about_to_close__does_not(rig: Rig) -> None:
     rig.split(1, max_attempts=1)
     rig.kill(name(0))
-    tender = Tender(rig.store, rig.clock, rig.ids)
+    maintenance = FanoutMaintenance(rig.store, rig.clock, rig.ids)
     rig.crashing.before_write = once(lambda: Redriver(rig.sqlite, rig.clock, rig.ids).redrive(RUN, ALL))
 
-    tender.see_to(RUN)
+    maintenance.maintain(RUN)
 
     assert rig.row(name(0)).disposition is Disposition.QUEUED
     assert not rig.fanout().is_finished
@@ -465,13 +465,13 @@ def test_redrive__cancelled_between_two_batches__stops(rig: Rig, monkeypatch: py
     monkeypatch.setattr(redriving, "BATCH", 2)
     rig.split(4, max_attempts=1)
     rig.kill(*names(*range(4)))
-    rig.steering.cancel(RUN)
+    rig.control.cancel(RUN)
     rig.tend()
 
     def cancel() -> None:
         if rig.crashing.writes == 2:
             rig.clock.advance(1)
-            rig.steering.cancel(RUN)
+            rig.control.cancel(RUN)
             rig.tend()
             rig.crashing.before_write = lambda: None
 
@@ -486,7 +486,7 @@ def test_redrive__cancelled_between_two_batches__stops(rig: Rig, monkeypatch: py
 def test_redrive__while_it_is_being_cancelled__is_refused(rig: Rig) -> None:
     rig.split(2)
     rig.claim(name(0))
-    rig.steering.cancel(RUN)
+    rig.control.cancel(RUN)
 
     with pytest.raises(ConflictError, match="is being cancelled; ask again when it has ended"):
         rig.redrive()
@@ -569,11 +569,12 @@ def test_redrive__a_fanout_with_a_queue__makes_its_chunks_wait_and_has_them_sent
     rig.kill(*names(0, 1))
     sent: list[list[str]] = []
 
-    def send(fanout: Fanout) -> None:
+    def send(fanout: Fanout) -> Fanout:
         assert not fanout.is_finished
         sent.append([chunk.chunk_id for chunk in rig.rows() if chunk.disposition is Disposition.WAITING])
+        return fanout
 
-    rig.redriver.send = send
+    rig.redriver = Redriver(rig.store, rig.clock, rig.ids, send=send)
     redriven = rig.redrive()
 
     assert redriven.redriven == 2
@@ -588,7 +589,7 @@ def test_redrive__a_fanout_with_a_queue_and_nobody_to_send__is_refused(rig: Rig)
     with pytest.raises(DefinitionError, match="nothing here can send to https://sqs/q"):
         rig.redrive()
     assert rig.redriver.redrive(RUN, ALL, dry_run=True).redriven == 1
-    rig.redriver.send = lambda _: None
+    rig.redriver = Redriver(rig.store, rig.clock, rig.ids, send=lambda fanout: fanout)
     with pytest.raises(DefinitionError, match="give a limit, not a rate"):
         rig.redriver.redrive(RUN, ALL, rate_per_second=1.0)
 
@@ -598,13 +599,13 @@ def test_redrive__after_a_crash_before_sending__a_second_call_sends(rig: Rig) ->
     rig.kill(*names(0, 1))
     calls = [0]
 
-    def send(fanout: Fanout) -> None:
-        del fanout
+    def send(fanout: Fanout) -> Fanout:
         calls[0] += 1
         if calls[0] == 1:
             raise CrashError
+        return fanout
 
-    rig.redriver.send = send
+    rig.redriver = Redriver(rig.store, rig.clock, rig.ids, send=send)
     with pytest.raises(CrashError):
         rig.redrive()
     assert rig.redrive().redriven == 0
@@ -653,8 +654,8 @@ def test_redrive__among_all_that_workers_and_people_do__the_sums_hold_after_ever
                 "redrive": partial(rig.redriver.redrive, RUN, ALL, limit=chance.choice([None, 1, 2])),
                 "named": partial(rig.redrive, Selection(chunk_ids=(chunk_id,))),
                 "close": rig.tend,
-                "cancel": partial(rig.steering.cancel, RUN),
-                "skip": partial(rig.steering.skip, RUN, [chunk_id]),
+                "cancel": partial(rig.control.cancel, RUN),
+                "skip": partial(rig.control.skip, RUN, [chunk_id]),
             }
             act = chance.choices(list(acts.values()), weights=[4, 6, 4, 2, 4, 1, 1])[0]
             try:

@@ -10,14 +10,14 @@ from msgspec import Meta, Raw, Struct
 
 from headgate.durable.model.duration import optional_seconds
 from headgate.errors import PayloadTooLargeError, StaleClaimError
-from headgate.fanout.core.attempts import Failure, Result, item_places
-from headgate.fanout.core.queries import Chunks
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, item_places
+from headgate.fanout.core.queries import ChunkRows
 from headgate.fanout.core.tracking import Claim, is_cancelled
 from headgate.fanout.handlers import OUTPUT_BYTES_MAX
 from headgate.fanout.insight.stuck import stuck
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout
 from headgate.fanout.model.sources import Piece, read_items
-from headgate.fanout.model.states import Admission, Disposition, Status
+from headgate.fanout.model.states import Admission, ChunkStatus, Disposition
 from headgate.fanout.service import FanoutService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.http.raw_json import checked, missing
@@ -42,7 +42,7 @@ Token = Annotated[str, Meta(min_length=1, max_length=200)]
 class ChunkQuery(Struct, forbid_unknown_fields=True):
     """Which chunks, in the order of their items."""
 
-    status: Status | None = None
+    status: ChunkStatus | None = None
     lane: Literal["main", "slow"] = "main"
     limit: Limit = 100
     cursor: str | None = None
@@ -169,7 +169,7 @@ class FanoutChunks:
     """What can be asked of chunks, and what their workers say."""
 
     def __init__(self, fanouts: FanoutService) -> None:
-        self._library = fanouts.library
+        self._queries = fanouts.queries
         self._tracker = fanouts.tracker
         self._letters = fanouts.dead_letters
 
@@ -205,49 +205,49 @@ class FanoutChunks:
 
     def ls(self, call: Call[None, ChunkQuery]) -> Answer:
         run_id, asked = call.path["id"], call.query
-        self._library.fanout(run_id)
+        self._queries.fanout(run_id)
         lane = (asked.lane, self._lane(run_id, asked.lane, lambda chunk: asked.status in (None, chunk.status)))
         found, cursor = staged([lane], asked.limit, asked.cursor)
         return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor))
 
     def show(self, call: Call[None, NoQuery]) -> Answer:
-        chunk = self._library.chunk(call.path["id"], call.path["chunk_id"])
-        return Answer(chunk_detail(chunk, self._library.attempts(chunk)))
+        chunk = self._queries.chunk(call.path["id"], call.path["chunk_id"])
+        return Answer(chunk_detail(chunk, self._queries.attempts(chunk)))
 
     def stuck(self, call: Call[None, StuckQuery]) -> Answer:
         seconds = optional_seconds(call.query.older_than, name="older_than")
-        found = stuck(self._library, call.path["id"], older_than_seconds=seconds, limit=call.query.limit)
+        found = stuck(self._queries, call.path["id"], older_than_seconds=seconds, limit=call.query.limit)
         return Answer(StuckList([stuck_view(one) for one in found]))
 
     def failures(self, call: Call[None, FailureQuery]) -> Answer:
         run_id, asked = call.path["id"], call.query
-        fanout = self._library.fanout(run_id)
+        fanout = self._queries.fanout(run_id)
         if asked.items:
             stages = [(lane, self._lane(run_id, lane, _has_bad_items)) for lane in (MAIN_LANE, SLOW_LANE)]
         elif fanout.shards:
             stages = [(about.value, self._watched(run_id, about)) for about in _GIVEN_UP[1:]]
         else:
             # Written by another program: none of its rows is in an index of ours.
-            stages = [(MAIN_LANE, self._lane(run_id, MAIN_LANE, lambda chunk: chunk.status is Status.FAILED))]
+            stages = [(MAIN_LANE, self._lane(run_id, MAIN_LANE, lambda chunk: chunk.status is ChunkStatus.FAILED))]
         found, cursor = staged(stages, asked.limit, asked.cursor)
         return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor))
 
     def dead_letters(self, call: Call[None, LetterQuery]) -> Answer:
         run_id = call.path["id"]
-        self._library.fanout(run_id)
+        self._queries.fanout(run_id)
         page = self._letters.letters(run_id, limit=call.query.limit, cursor=call.query.cursor)
         return Answer(LetterPage([_letter_view(chunk) for chunk in page.chunks], page.cursor))
 
     def _lane(self, run_id: str, lane: str, is_meant: Callable[[Chunk], bool]) -> Fetch[Chunk]:
         def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
-            page = self._library.chunks(run_id, slow=lane == SLOW_LANE, limit=limit, cursor=cursor)
+            page = self._queries.chunks(run_id, slow=lane == SLOW_LANE, limit=limit, cursor=cursor)
             return [chunk for chunk in page.chunks if is_meant(chunk)], page.cursor
 
         return fetch
 
     def _watched(self, run_id: str, about: Disposition) -> Fetch[Chunk]:
         def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
-            page: Chunks = self._library.watched(run_id, about, limit=limit, cursor=cursor)
+            page: ChunkRows = self._queries.watched(run_id, about, limit=limit, cursor=cursor)
             return page.chunks, page.cursor
 
         return fetch
@@ -280,7 +280,7 @@ class FanoutChunks:
         claim = self._claim(call, body.token, ended=_DONE)
         if claim.chunk.disposition in _DONE:
             return Answer(chunk_view(claim.chunk))
-        result = Result(
+        result = AttemptResult(
             output_key=body.output_key,
             output=_output(body.output),
             item_errors=body.item_errors,
@@ -295,7 +295,7 @@ class FanoutChunks:
         claim = self._claim(call, body.token, ended=_GIVEN_UP)
         if claim.chunk.disposition in _GIVEN_UP:
             return Answer(chunk_view(claim.chunk))
-        failure = Failure(body.error_class, body.message, body.is_final, body.item_errors)
+        failure = AttemptFailure(body.error_class, body.message, body.is_final, body.item_errors)
         return Answer(chunk_view(self._tracker.fail(claim, failure)))
 
     def release(self, call: Call[ReleaseChunk, NoQuery]) -> Answer:
@@ -310,8 +310,8 @@ class FanoutChunks:
         Raises `StaleClaimError` if the chunk is another's by now, or nobody's.
         """
         run_id, chunk_id = call.path["id"], call.path["chunk_id"]
-        fanout = self._library.fanout(run_id, consistent=True)
-        chunk = self._library.chunk(run_id, chunk_id)
+        fanout = self._queries.fanout(run_id, consistent=True)
+        chunk = self._queries.chunk(run_id, chunk_id)
         if chunk.token != token or chunk.disposition not in (Disposition.RUNNING, *ended):
             raise StaleClaimError(
                 f"chunk {chunk_id} of {run_id}: this token no longer holds it, it is {chunk.disposition}; "
@@ -321,7 +321,7 @@ class FanoutChunks:
 
 
 def _has_bad_items(chunk: Chunk) -> bool:
-    return chunk.item_errors is not None and chunk.status is Status.COMPLETED
+    return chunk.item_errors is not None and chunk.status is ChunkStatus.COMPLETED
 
 
 def _letter_view(chunk: Chunk) -> LetterView:

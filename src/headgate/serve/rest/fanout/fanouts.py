@@ -15,7 +15,7 @@ from headgate.auth.roles import Permission
 from headgate.errors import UserError
 from headgate.fanout.core import campaigns
 from headgate.fanout.core.maintenance import EXPIRING
-from headgate.fanout.core.queries import PAGE_MAX, Fanouts
+from headgate.fanout.core.queries import PAGE_MAX, FanoutRows
 from headgate.fanout.insight.comparison import Comparison, compared, side
 from headgate.fanout.insight.error_groups import ErrorGroups, error_groups
 from headgate.fanout.insight.progress import Follower
@@ -131,7 +131,7 @@ class _Fanouts:
     def __init__(self, fanouts: FanoutService, pool: WorkPool, unusable: Callable[[], Mapping[str, str]]) -> None:
         self._fanouts = fanouts
         self._unusable = unusable
-        self._library = fanouts.library
+        self._queries = fanouts.queries
         self._store = fanouts.store
         self._pool = pool
 
@@ -160,7 +160,7 @@ class _Fanouts:
     async def create(self, call: Call[None, NoQuery]) -> Answer:
         asked = await self._pool.run(lambda: read_order(call.content))
         run_id = asked.run_id or idempotency_key(call.headers) or self._fanouts.ids.make("fan")
-        is_new = await self._pool.run(lambda: self._library.find(run_id)) is None
+        is_new = await self._pool.run(lambda: self._queries.find(run_id)) is None
         splitting = asyncio.ensure_future(self._pool.run(lambda: self._split(asked, run_id)))
         # What it raises later is in the fan-out's row.
         splitting.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -168,7 +168,7 @@ class _Fanouts:
         if done:
             fanout, status = splitting.result(), 201 if is_new else 200
         else:
-            fanout, status = await self._pool.run(lambda: self._library.fanout(run_id)), 202
+            fanout, status = await self._pool.run(lambda: self._queries.fanout(run_id)), 202
         return Answer(created_view(fanout, created=is_new), status, {"location": path_of(run_id)})
 
     def _split(self, asked: Asked, run_id: str) -> Fanout:
@@ -201,17 +201,17 @@ class _Fanouts:
                 )
             ]
         return [
-            ("open", self._filtered(asked, lambda limit, cursor: self._library.active(limit=limit, cursor=cursor))),
+            ("open", self._filtered(asked, lambda limit, cursor: self._queries.active(limit=limit, cursor=cursor))),
             ("ended", self._filtered(asked, self._ended)),
         ]
 
-    def _of_group(self, asked: FanoutQuery) -> Callable[[int, str | None], Fanouts]:
+    def _of_group(self, asked: FanoutQuery) -> Callable[[int, str | None], FanoutRows]:
         since, until = _text(asked.since), _text(asked.until)
-        return lambda limit, cursor: self._library.by_group(
+        return lambda limit, cursor: self._queries.by_group(
             asked.group or "", since=since, until=until, limit=limit, cursor=cursor
         )
 
-    def _filtered(self, asked: FanoutQuery, fetch: Callable[[int, str | None], Fanouts]) -> Fetch[Fanout]:
+    def _filtered(self, asked: FanoutQuery, fetch: Callable[[int, str | None], FanoutRows]) -> Fetch[Fanout]:
         since, until = _text(asked.since) or "", _text(asked.until) or "~"
 
         def fetch_filtered(limit: int, cursor: str | None) -> tuple[list[Fanout], str | None]:
@@ -221,7 +221,7 @@ class _Fanouts:
 
         return fetch_filtered
 
-    def _ended(self, limit: int, cursor: str | None) -> Fanouts:
+    def _ended(self, limit: int, cursor: str | None) -> FanoutRows:
         """Return fan-outs that have ended, those that are kept the longest first: with one retention, the latest."""
         page = self._store.query(
             Query(
@@ -233,27 +233,27 @@ class _Fanouts:
                 descending=True,
             )
         )
-        return Fanouts([fanout_of(item) for item in page.items], page.cursor)
+        return FanoutRows([fanout_of(item) for item in page.items], page.cursor)
 
     # Describing.
 
     def show(self, call: Call[None, NoQuery]) -> Answer:
         run_id = call.path["id"]
         # The row first: one that has ended has its last counts.
-        fanout = self._library.fanout(run_id, consistent=True)
+        fanout = self._queries.fanout(run_id, consistent=True)
         progress = Follower(self._store, self._fanouts.clock, run_id).look()
         return Answer(fanout_view(fanout, progress, self._unusable()))
 
     def summary(self, call: Call[None, NoQuery]) -> Answer:
-        fanout = self._library.fanout(call.path["id"], consistent=True)
-        return Answer(summarised(fanout, self._library.counts(fanout)))
+        fanout = self._queries.fanout(call.path["id"], consistent=True)
+        return Answer(summarised(fanout, self._queries.counts(fanout)))
 
     def errors(self, call: Call[None, ErrorQuery]) -> Answer:
-        return Answer(error_groups(self._library, call.path["id"], groups_max=call.query.limit))
+        return Answer(error_groups(self._queries, call.path["id"], groups_max=call.query.limit))
 
     def events(self, call: Call[None, FanoutEventQuery]) -> Answer:
         run_id = call.path["id"]
-        self._library.fanout(run_id)
+        self._queries.fanout(run_id)
         page = self._store.query(
             Query(
                 table=FANOUT,
@@ -267,7 +267,7 @@ class _Fanouts:
         return Answer(FanoutEventPage([event_view(event_of(item)) for item in page.items], page.cursor))
 
     def compare(self, call: Call[None, NoQuery]) -> Answer:
-        before, after = (side(self._store, self._library, call.path[name]) for name in ("id", "other"))
+        before, after = (side(self._store, self._queries, call.path[name]) for name in ("id", "other"))
         return Answer(compared(before, after))
 
     def campaign(self, call: Call[None, NoQuery]) -> Answer:
@@ -281,7 +281,7 @@ class _Fanouts:
             if cursor is None:
                 break
         counted = [(fanout, campaigns.counts_on(fanout)) for fanout in found]
-        rollup = campaigns.rolled_up(name, counted, self._library.now_ms())
+        rollup = campaigns.rolled_up(name, counted, self._queries.now_ms())
         same = set(CampaignView.__struct_fields__) - {"counts", "is_finished"}
         return Answer(
             CampaignView(

@@ -16,7 +16,7 @@ from headgate.fanout.insight.stuck import Stuck, StuckKind
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.events import FanoutEvent
 from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy
-from headgate.fanout.model.states import Disposition, FanoutStatus, Outcome, Status
+from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition, FanoutStatus
 from headgate.serve.http.operations import PREFIX
 from headgate.serve.http.raw_json import optional_raw
 
@@ -125,7 +125,7 @@ class ChunkView(Struct, frozen=True, omit_defaults=True, kw_only=True):
     run_id: str
     chunk_id: str
     lane: str
-    status: Status
+    status: ChunkStatus
     disposition: Disposition
     start: int
     items: int
@@ -168,7 +168,7 @@ class AttemptView(Struct, frozen=True, omit_defaults=True):
     """A try at a chunk."""
 
     attempt: int
-    outcome: Outcome
+    outcome: AttemptOutcome
     ended_at: str
     started_at: str | None = None
     duration_ms: int | None = None
@@ -193,7 +193,7 @@ class StuckView(Struct, frozen=True):
     kind: StuckKind
     chunk_id: str
     lane: str
-    status: Status
+    status: ChunkStatus
     disposition: Disposition
     attempt: int
     since: str

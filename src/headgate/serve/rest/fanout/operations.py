@@ -130,8 +130,8 @@ class FanoutOperations:
 
     def __init__(self, fanouts: FanoutService) -> None:
         self._fanouts = fanouts
-        self._library = fanouts.library
-        self._steering = fanouts.steering
+        self._queries = fanouts.queries
+        self._control = fanouts.control
 
     def operations(self) -> list[Operation]:
         """Return each with its path and types."""
@@ -160,27 +160,27 @@ class FanoutOperations:
     # Steering.
 
     def pause(self, call: Call[Steer, NoQuery]) -> Answer:
-        return _shown(self._steering.pause(call.path["id"], by=call.body.by, reason=call.body.reason))
+        return _shown(self._control.pause(call.path["id"], by=call.body.by, reason=call.body.reason))
 
     def resume(self, call: Call[Steer, NoQuery]) -> Answer:
-        return _shown(self._steering.resume(call.path["id"], by=call.body.by, reason=call.body.reason))
+        return _shown(self._control.resume(call.path["id"], by=call.body.by, reason=call.body.reason))
 
     def cancel(self, call: Call[Steer, NoQuery]) -> Answer:
-        return _shown(self._steering.cancel(call.path["id"], by=call.body.by, reason=call.body.reason), 202)
+        return _shown(self._control.cancel(call.path["id"], by=call.body.by, reason=call.body.reason), 202)
 
     def tune(self, call: Call[Tune, NoQuery]) -> Answer:
         changes = call.body.changes()
         if not changes:
             raise UserError("tune: nothing to change; give priority, concurrency or another number of the policy")
-        return _shown(self._steering.tune(call.path["id"], by=call.body.by, **changes))
+        return _shown(self._control.tune(call.path["id"], by=call.body.by, **changes))
 
     def skip(self, call: Call[Skip, NoQuery]) -> Answer:
         body, run_id = call.body, call.path["id"]
         if body.failed == bool(body.chunk_ids):
             raise UserError("skip: say which chunks by chunk_ids, or all that were given up by failed, and not both")
-        self._library.fanout(run_id)
-        wanted = body.chunk_ids or [chunk.chunk_id for chunk in self._library.failures(run_id)]
-        skipped = self._steering.skip(run_id, wanted, by=body.by, reason=body.reason)
+        self._queries.fanout(run_id)
+        wanted = body.chunk_ids or [chunk.chunk_id for chunk in self._queries.failures(run_id)]
+        skipped = self._control.skip(run_id, wanted, by=body.by, reason=body.reason)
         return Answer(Skipped(run_id, skipped, [chunk_id for chunk_id in wanted if chunk_id not in set(skipped)]))
 
     # Mending.
@@ -219,7 +219,7 @@ class FanoutOperations:
 
     def _mended(self, answer: Struct, run_id: str) -> Answer:
         """Wake workers of this process: there may be chunks to run."""
-        self._fanouts.changed(run_id)
+        self._fanouts.observer.on_work_available(run_id)
         return Answer(answer)
 
 

@@ -22,8 +22,8 @@ def draw(fanouts: FanoutService, run_id: str, name: str) -> str:
     drawing = _PLOTS.get(name)
     if drawing is None:
         raise NotFoundError(f"plot {name!r}: there are {', '.join(_PLOTS)}")
-    fanout = fanouts.library.fanout(run_id)
-    counts = fanouts.library.counts(fanout)
+    fanout = fanouts.queries.fanout(run_id)
+    counts = fanouts.queries.counts(fanout)
     return drawing(_Drawn(fanouts, fanout, counts, sampled(fanouts.store, fanout, counts)))
 
 
@@ -41,7 +41,7 @@ class _Drawn(Struct, frozen=True):
         return "" if self.sample.is_whole else f"From a sample of {len(self.sample.chunks):,} chunks."
 
     def progress(self) -> str:
-        now_ms = self.fanouts.library.now_ms()
+        now_ms = self.fanouts.queries.now_ms()
         return progress_plot(self.fanout, self.counts, self.sample.chunks, now_ms, note=self.note)
 
     def durations(self) -> str:
@@ -51,7 +51,7 @@ class _Drawn(Struct, frozen=True):
         return attempts_plot(self.fanout.run_id, self.sample.chunks, note=self.note)
 
     def chunks(self) -> str:
-        rows = mapped(self.fanouts.store, self.fanouts.library, self.fanout, self.counts)
+        rows = mapped(self.fanouts.store, self.fanouts.queries, self.fanout, self.counts)
         return failure_map(
             self.fanout.run_id,
             rows.chunks,
@@ -64,7 +64,7 @@ class _Drawn(Struct, frozen=True):
 
     def workers(self) -> str:
         attempts = sampled_attempts(self.fanouts.store, self.fanout)
-        now_ms = self.fanouts.library.now_ms()
+        now_ms = self.fanouts.queries.now_ms()
         return lanes_plot(self.fanout.run_id, self.sample.chunks, attempts, now_ms, note=self.note)
 
 

@@ -82,18 +82,18 @@ class _Followed:
 
     def __init__(self, fanouts: FanoutService, run_id: str, unusable: Callable[[], Mapping[str, str]]) -> None:
         self._unusable = unusable
-        self._library = fanouts.library
+        self._queries = fanouts.queries
         self._run_id = run_id
         self._follower = Follower(fanouts.store, fanouts.clock, run_id)
 
     def look(self) -> ProgressView:
         # The row first: one that has ended has its last counts.
-        fanout = self._library.fanout(self._run_id, consistent=True)
+        fanout = self._queries.fanout(self._run_id, consistent=True)
         return progress_view(fanout, self._follower.look(), self._unusable())
 
     def summary(self) -> Summary:
-        fanout = self._library.fanout(self._run_id)
-        return summarised(fanout, self._library.counts(fanout))
+        fanout = self._queries.fanout(self._run_id)
+        return summarised(fanout, self._queries.counts(fanout))
 
 
 def _is_news(before: ProgressView, after: ProgressView) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from litestar.types import ASGIApp
 
 from headgate.clock import VirtualClock
+from headgate.fanout.core.observer import NoObserver
 from headgate.fanout.model.rows import counter_key
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
@@ -32,13 +33,24 @@ from tests.stores import open_sqlite
 from tests.unit.serve.durable_api import problem
 
 
+class Wakeups(NoObserver):
+    """Records the fan-outs that workers were woken for."""
+
+    def __init__(self) -> None:
+        self.run_ids: list[str] = []
+
+    def on_work_available(self, run_id: str) -> None:
+        self.run_ids.append(run_id)
+
+
 class Api:
     """The routes of fan-outs around a store with a clock that stands still, and a worker that talks HTTP."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = VirtualClock()
         self.store = open_sqlite(folder, clock=self.clock, synchronous=Synchronous.NORMAL)
-        self.fanouts = FanoutService(self.store, self.clock, IdMaker(self.clock))
+        self.wakeups = Wakeups()
+        self.fanouts = FanoutService(self.store, self.clock, IdMaker(self.clock), observer=self.wakeups)
         self.pool = WorkPool(threads_max=4, waiting_max=50)
         self.unusable: dict[str, str] = {}
         health = Health(version="1.2.3", store=self.store, sweepers=[], clock=self.clock, disk=None)
@@ -98,7 +110,7 @@ class Api:
 
     def tend(self) -> None:
         self.clock.advance(2)
-        self.fanouts.tender().tend()
+        self.fanouts.new_maintenance().run_once()
 
 
 @pytest.fixture
@@ -848,8 +860,7 @@ def test_skip__named_or_all_that_failed__leaves_what_runs(api: Api) -> None:
 
 def test_redrive__failed_run__goes_on_and_succeeds(api: Api) -> None:
     api.made(max_attempts=1)
-    woken: list[str] = []
-    api.fanouts.changed = woken.append
+    api.wakeups.run_ids.clear()
     for chunk in CHUNKS:
         api.fail(chunk, is_final=False)
     api.tend()
@@ -860,7 +871,7 @@ def test_redrive__failed_run__goes_on_and_succeeds(api: Api) -> None:
     assert api.get("/fanouts/r")["status"] == "FAILED"
     done = api.done("/fanouts/r/redrive", {"error_class": "ValueError", "reason": "mended", "by": "ann"})
     assert (done["redriven"], api.get("/fanouts/r")["status"]) == (3, "RUNNING")
-    assert "r" in woken
+    assert "r" in api.wakeups.run_ids
     for chunk in CHUNKS:
         api.complete(chunk)
     api.tend()

@@ -1,0 +1,45 @@
+"""Fan-out observer: the one interface through which fan-outs report to the rest of the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from headgate.fanout.model.counts import Counts
+from headgate.fanout.model.rows import Fanout
+from headgate.store.model.requests import Write
+
+# Sends a queue message for each WAITING chunk of a fan-out and returns the fan-out. Safe to repeat.
+MessageSender = Callable[[Fanout], Fanout]
+
+
+class FanoutObserver(Protocol):
+    """Receives the events of the fan-outs of one store."""
+
+    def on_work_available(self, run_id: str) -> None:
+        """A fan-out may have chunks to run, or was paused, resumed, cancelled or tuned."""
+
+    def closing_writes(self, fanout: Fanout, counts: Counts) -> list[Write]:
+        """Return writes to commit in the transaction that closes the fan-out."""
+        ...
+
+    def on_closed(self, fanout: Fanout) -> None:
+        """A fan-out has ended, and that is committed."""
+
+
+class NoObserver:
+    """An observer that ignores every event."""
+
+    def on_work_available(self, run_id: str) -> None:
+        """Ignore it."""
+
+    def closing_writes(self, fanout: Fanout, counts: Counts) -> list[Write]:
+        """Return no writes."""
+        del fanout, counts
+        return []
+
+    def on_closed(self, fanout: Fanout) -> None:
+        """Ignore it."""
+
+
+NO_OBSERVER: Final = NoObserver()
