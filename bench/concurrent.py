@@ -12,11 +12,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from bench.measure import Figure, ratio
 from bench.rows import ROWS, TABLE, item, open_raw, open_store, row
-from headgate.serve.writes import LoopWrites
+from headgate.serve.runtime.thread_pool import FutureBridge
 from headgate.store.model.requests import Put
 from headgate.store.sqlite.store import SqliteStore
 
@@ -159,11 +160,14 @@ def _bare_threads(raw: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
 
 def _in_loop(store: SqliteStore, puts: list[Put]) -> None:
     async def everyone() -> None:
-        writes = LoopWrites(store, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        bridge: FutureBridge[None] = FutureBridge(loop)
 
         async def writer(place: int) -> None:
             for put in puts[place::WRITERS]:
-                await writes.transact([put])
+                future = loop.create_future()
+                store.submit([put], partial(bridge.settle, future, None))
+                await future
 
         await asyncio.gather(*(writer(place) for place in range(WRITERS)))
 

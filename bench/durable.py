@@ -79,7 +79,7 @@ def running(folder: Path | None = None, *, work: bool = True) -> Iterator[tuple[
         if work:
             service.start()
         # As in a process of a worker.
-        garbage.settle()
+        garbage.freeze_heap()
         try:
             yield service, store
         finally:

@@ -38,15 +38,15 @@ from headgate.durable.sdk.app import App
 from headgate.health.metrics import HealthMeters
 from headgate.serve import server
 from headgate.serve.application import build_http
-from headgate.serve.http.authentication import caller, known_caller
+from headgate.serve.http.authentication import cached_caller, caller
 from headgate.serve.http.listener import HttpServer
-from headgate.serve.probes import Health, Phase
+from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.rest.health.routes import health_routes
 from headgate.serve.rpc.dispatcher import Dispatcher
 from headgate.serve.rpc.grpc import GrpcServer, add_methods
 from headgate.serve.rpc.statestore.service import statestore_methods
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 from headgate.settings import Address
 from headgate.telemetry import Metrics, Tracing, configure_logs
 
@@ -163,19 +163,19 @@ async def _serve_echo(home: Path, stack: ExitStack, begin: Callable[[], None]) -
     keys = open_keys(opened, clock, health)
     authenticator = Authenticator(keys)
     rpcs = Dispatcher(
-        statestore_methods(health, service.bus, watches=Watches(opened.store), pool=pool, quick_reads=True),
+        statestore_methods(health, service.bus, watches=WatchHub(opened.store), pool=pool, local_reads=True),
         pool,
         clock=clock,
         tracing=Tracing(),
         registry=metrics.registry,
         identify=lambda call: caller(authenticator, call.headers, call.peer, is_tls=False),
-        remember=lambda call: known_caller(authenticator, call.headers, call.peer, is_tls=False),
+        remember=lambda call: cached_caller(authenticator, call.headers, call.peer, is_tls=False),
     )
-    status = Health(version="bench", store=opened.store, sweepers=[], clock=clock, disk=home)
+    status = ServerProbes(version="bench", store=opened.store, sweepers=[], clock=clock, disk=home)
     status.phase = Phase.SERVING
     app = build_http(
         version="bench",
-        health=status,
+        probes=status,
         pool=pool,
         metrics=metrics,
         tracing=Tracing(),

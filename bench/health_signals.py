@@ -84,7 +84,7 @@ def opened(home: Path) -> Iterator[tuple[HealthService, CountingStore]]:
     with closing(held.store), closing(open_cache(settings, clock)) as cache:
         health = open_health(held, cache, clock, open_service(App("bench"), held, clock))
         with closing(health):
-            garbage.settle()
+            garbage.freeze_heap()
             yield health, held.store
 
 

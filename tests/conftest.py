@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """Do not walk over all tests again and again in search of garbage."""
-    garbage.settle()
+    garbage.freeze_heap()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

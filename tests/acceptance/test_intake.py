@@ -51,7 +51,7 @@ class Calls:
     def pid(self) -> int:
         """Return the process of the intake, once calls are handed over to it."""
         until(lambda: self.metric("headgate_intake_up") == 1, "the intake")
-        return int(re.findall(r"the intake is ready.*pid=(\d+)", self._server.stderr)[-1])
+        return int(re.findall(r"intake ready.*pid=(\d+)", self._server.stderr)[-1])
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import typer
 
 from headgate.cli.session import Json, Session, echo_json, session_of
 from headgate.errors import FatalError, HeadgateError
-from headgate.serve import process as garbage
+from headgate.serve import process
 
 # Loaded when they are asked for: to make all of them known takes longer than most of them take to run.
 _COMMANDS: Final = {
@@ -107,7 +107,7 @@ def add_command(program: typer.Typer, name: str) -> None:
 
 def main() -> None:
     """Run the program. The exit code is 0, or that of the family the error belongs to."""
-    garbage.look_seldom()
+    process.relax_gc()
     # The one place that reads the environment; everything else is given what it needs.
     session = Session(dict(os.environ))  # noqa: TID251
     try:

@@ -1,4 +1,1 @@
-"""Serving: HTTP and gRPC. It translates between protocols and the rest of Headgate, and decides nothing.
-
-This is the only package that knows asyncio. What blocks runs in `pool`.
-"""
+"""Serving: HTTP and gRPC. Translates between protocols and the rest of Headgate; contains no domain decisions."""

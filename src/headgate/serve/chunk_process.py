@@ -1,4 +1,4 @@
-"""A process that only runs chunks: no sockets, the same drain as the server."""
+"""Chunk worker process: runs chunks, without ports, with the same drain as the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Worked(Struct, frozen=True):
-    """What a worker has done: chunks that it completed, and those that were given up. And what it could not load."""
+    """Result of a worker: completed and failed chunks, and handlers that could not be loaded."""
 
     worker: str
     completed: int
@@ -36,10 +36,10 @@ class Worked(Struct, frozen=True):
 def run(
     settings: Settings, options: Options, *, clock: Clock, until_idle: bool, announce: Callable[[str], None]
 ) -> Worked:
-    """Run chunks until a signal asks to stop, or with `until_idle` until none is left, and return what was done.
+    """Run chunks until a signal requests the stop, or with `until_idle` until none is left.
 
-    Raises `DefinitionError` before anything is claimed if the handler that was named cannot be loaded, and
-    `NotFoundError` if the fan-out that was named is not there.
+    Raises `DefinitionError` before the first claim if the handler cannot be loaded, and `NotFoundError` for an unknown
+    fan-out.
     """
     stop = Stop(deadline_seconds=settings.drain_seconds)
     stop.install()
@@ -48,39 +48,39 @@ def run(
     opened = open_store(settings, clock)
     with closing(opened.store):
         opened.store.check_health()
-        # For what others are told of a fan-out that ends here; it runs no workflow.
+        # Publishes the events of fan-outs that end here; it runs no workflow.
         service = open_service(App("headgate"), opened, clock)
         fanouts = join_fanouts(service, opened, clock)
         if options.run_id is not None:
             fanouts.queries.fanout(options.run_id)
         worker = fanouts.worker(options)
         stop.on_request(lambda: worker.stop(settings.drain_seconds * _GRACE_SHARE))
-        announce(f"headgate chunk worker ready  {_described(options)}  home={settings.home}")
+        announce(f"headgate chunk worker ready  {_describe(options)}  home={settings.home}")
         worker.run(until_idle=until_idle)
     _log.info("stopped", action="chunks.stop", completed=worker.done, failed=worker.failed)
     return Worked(worker.name, worker.done, worker.failed, worker.unusable)
 
 
 def check_handler(handler: str, clock: Clock) -> None:
-    """Raise `DefinitionError` if a handler cannot be loaded, which is tried in a process of its own."""
+    """Raise `DefinitionError` if a handler cannot be loaded in a child process."""
     child = Child(handler, memory_mb=None, trusted=None, now=clock.monotonic())
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(child.channel, selectors.EVENT_READ)
             if not selector.select(READY_SECONDS_MAX):
-                raise DefinitionError(f"handler {handler!r}: it was not loaded within {READY_SECONDS_MAX:g} s")
-        said = child.answers()
+                raise DefinitionError(f"handler {handler!r}: not loaded within {READY_SECONDS_MAX:g} s")
+        answers = child.answers()
     except EOFError as exc:
-        raise DefinitionError(f"handler {handler!r}: {child.death().message} while it was loaded") from exc
+        raise DefinitionError(f"handler {handler!r}: {child.death().message} while loading") from exc
     finally:
         child.kill(ErrorClass.CRASH)
         child.death()
-    for answer in said:
+    for answer in answers:
         if isinstance(answer, Unusable):
             raise DefinitionError(answer.message)
 
 
-def _described(options: Options) -> str:
+def _describe(options: Options) -> str:
     facts = {"processes": options.processes, "handler": options.handler, "group": options.group, "run": options.run_id}
     facts["lane"] = options.lane
     return "  ".join(f"{name}={value}" for name, value in facts.items() if value is not None)

@@ -1,7 +1,4 @@
-"""What is counted of every call of an API, whichever it is: how many there were, how they ended, how long they took.
-
-What the parts of the server count for themselves, as Prometheus metrics read when someone asks.
-"""
+"""Server metrics: Prometheus collectors for API calls, thread pool, sweepers and cache."""
 
 from __future__ import annotations
 
@@ -18,45 +15,46 @@ from headgate.store.cache.stats import COUNTERS, CacheStats
 
 
 class ApiMeters(Collector):
-    """`api_request_count` and `api_latency`, by API, method and status: an HTTP status, or a code of gRPC."""
+    """`api_request_count` and `api_latency`, by API, method and status (HTTP or gRPC)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._timings = Timings()
         registry.register(self)
 
     def record(self, api: str, method: str, status: str, seconds: float) -> None:
-        """Count a call. `method` is one of a bounded number of names."""
+        """Record a call. `method` must have bounded cardinality."""
         self._timings.add((api, method, status), seconds * 1000)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield both metrics."""
         count = CounterMetricFamily(
-            "api_request_count", "Calls answered.", labels=["api_type", "method", "status_code"]
+            "api_request_count", "API calls answered.", labels=["api_type", "method", "status_code"]
         )
         latency = HistogramMetricFamily(
             "api_latency", "Milliseconds from a call to its answer.", labels=["api_type", "method"]
         )
-        of_methods: dict[tuple[str, str], Timing] = {}
+        by_method: dict[tuple[str, str], Timing] = {}
         for (api, method, status), timing in self._timings.snapshot():
             count.add_metric([api, method, status], timing.count)
-            known = of_methods.get((api, method))
-            of_methods[api, method] = timing if known is None else known + timing
-        for labels, timing in of_methods.items():
+            known = by_method.get((api, method))
+            by_method[api, method] = timing if known is None else known + timing
+        for labels, timing in by_method.items():
             latency.add_metric(labels, timing.buckets(), timing.sum_ms)
         yield count
         yield latency
 
 
 class ServerCollector(Collector):
-    """Work that runs or waits, and what the sweepers did."""
+    """Queued work of the thread pool, and results of the sweepers."""
 
     def __init__(self, pool: WorkPool, sweepers: Sequence[Sweeper]) -> None:
         self._pool = pool
         self._sweepers = sweepers
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily("headgate_work_accepted", "Blocking calls that run or wait.", value=self._pool.accepted)
-        deleted = CounterMetricFamily("headgate_swept", "Expired things deleted.", labels=["what"])
+        yield GaugeMetricFamily(
+            "headgate_work_accepted", "Blocking calls running or queued.", value=self._pool.accepted
+        )
+        deleted = CounterMetricFamily("headgate_swept", "Expired rows and blobs deleted.", labels=["what"])
         failures = CounterMetricFamily("headgate_sweep_failures", "Sweeps that failed.", labels=["what"])
         for sweeper in self._sweepers:
             deleted.add_metric([sweeper.what], sweeper.deleted)
@@ -66,7 +64,7 @@ class ServerCollector(Collector):
 
 
 class CacheCollector(Collector):
-    """What each kind of cache entry was asked for, and the share of reads it answered."""
+    """Cache counters and hit rate by kind of entry."""
 
     def __init__(self, stats: CacheStats) -> None:
         self._stats = stats

@@ -1,4 +1,4 @@
-"""Health: what the server says about itself, from its phase alone or by trying the store."""
+"""Server probes: liveness, readiness, summary and a deep check that reads and writes the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DISK_FREE_BYTES_MIN: Final = 256 * 1024 * 1024
 
 
 class Phase(enum.StrEnum):
-    """Where the server is in its life."""
+    """Lifecycle phase of the server."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -30,7 +30,7 @@ class Phase(enum.StrEnum):
 
 
 class Status(enum.StrEnum):
-    """How well something is. Degraded still serves; failed does not."""
+    """Result of a check. A degraded server still serves; a failed one does not."""
 
     OK = "ok"
     DEGRADED = "degraded"
@@ -38,7 +38,7 @@ class Status(enum.StrEnum):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at, and what was seen."""
+    """One check and its result."""
 
     name: str
     status: Status
@@ -46,15 +46,15 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The worst status of all checks, and the checks."""
+    """The checks and their worst status."""
 
     status: Status
     version: str
     checks: list[Check]
 
 
-class Health:
-    """Knows the phase, watches the sweepers and the worker, and can try the store. Blocks only in `probe`."""
+class ServerProbes:
+    """Reports on phase, sweepers, worker and store. Only `probe` blocks."""
 
     def __init__(
         self,
@@ -66,10 +66,7 @@ class Health:
         disk: Path | None,
         pulse: Callable[[], Pulse | None] = lambda: None,
     ) -> None:
-        """Take the folder whose free space matters as `disk`, or None if the state is elsewhere.
-
-        `pulse` gives that of the worker in this process, or None if there is none.
-        """
+        """Check the free space of `disk`, unless None. `pulse` returns the status of the local worker, if any."""
         self.phase = Phase.STARTING
         self._version = version
         self._store = store
@@ -79,22 +76,22 @@ class Health:
         self._pulse = pulse
 
     def alive(self) -> Report:
-        """Return a report that says only that someone was there to make it."""
+        """Liveness: an empty report."""
         return self._report([])
 
     def ready(self) -> Report:
-        """Return whether the server takes requests: not before it has started, and not once it drains."""
+        """Readiness: OK only while serving."""
         status = Status.OK if self.phase is Phase.SERVING else Status.FAILED
         return self._report([Check("phase", status, f"the server is {self.phase}")])
 
     def summary(self) -> Report:
-        """Return what is known without asking anyone."""
+        """Phase, sweepers and worker, without I/O."""
         pulse = self._pulse()
         worker = [] if pulse is None else [_check_worker(pulse)]
         return self._report([*self.ready().checks, *map(_check_sweeper, self._sweepers), *worker])
 
     def probe(self) -> Report:
-        """Return what reading from, writing to and reading back from the store shows. Blocks."""
+        """Deep check: also read, write and read back from the store. Blocks."""
         checks = [
             self._try("store read", self._store.check_health),
             self._try("store write", self._write_and_read_back),
@@ -124,24 +121,24 @@ class Health:
         at = self._clock.now().isoformat()
         self._store.put(HEALTH_CHECK, {**HEALTH_CHECK.key_attributes(key), "nonce": nonce, "checked_at": at})
         after = self._store.get(HEALTH_CHECK, key, consistent=True) or {}
-        # Another server may have written the row in between; then it holds neither our nonce nor the one before.
+        # Another server may write the row in between; then it holds neither nonce.
         if after.get("nonce") in (None, before.get("nonce")):
-            raise CorruptionError(
-                "health check: a row that was written was not there on reading it back; check the disk"
-            )
+            raise CorruptionError("health check: a written row was missing on read-back; check the disk")
 
 
 def _check_sweeper(sweeper: Sweeper) -> Check:
     name = f"sweep of {sweeper.what}"
     if sweeper.last_error is None and not sweeper.has_run:
-        return Check(name, Status.OK, "has not run yet")
+        return Check(name, Status.OK, "not run yet")
     if sweeper.last_error is None:
-        return Check(name, Status.OK, "the last one worked" if sweeper.failures == 0 else "works again")
-    return Check(name, Status.DEGRADED, f"the last one failed, {sweeper.failures} in all: {sweeper.last_error}")
+        return Check(name, Status.OK, "last sweep succeeded" if sweeper.failures == 0 else "recovered")
+    return Check(
+        name, Status.DEGRADED, f"last sweep failed, {sweeper.failures} failures in total: {sweeper.last_error}"
+    )
 
 
 def _check_worker(pulse: Pulse) -> Check:
-    # Never worse than degraded: requests are answered all the same, and a restart helps no execution that spins.
+    # At most degraded: requests are still answered, and a restart does not fix a spinning execution.
     faults = pulse.faults()
     return Check("worker", Status.DEGRADED if faults else Status.OK, "; ".join([*faults, str(pulse)]))
 
@@ -150,6 +147,6 @@ def _check_disk(folder: Path) -> Check:
     try:
         free_bytes = shutil.disk_usage(folder).free
     except OSError as exc:
-        return Check("disk", Status.FAILED, f"{folder} cannot be looked at: {exc.strerror}")
+        return Check("disk", Status.FAILED, f"{folder} cannot be read: {exc.strerror}")
     status = Status.OK if free_bytes >= DISK_FREE_BYTES_MIN else Status.DEGRADED
     return Check("disk", status, f"{free_bytes // 2**20} MiB free at {folder}")

@@ -1,12 +1,8 @@
-"""Stopping: the first signal asks for an orderly end and sets its deadline, the second ends at once.
+"""Process setup of servers and workers: stop signals, event loop, thread switching and garbage collection.
 
-The event loop that servers run on.
-
-How servers and workers have Python look for garbage: seldom, and only among what came after the start.
-
-What requests and turns leave behind is freed as it is let go of; only what refers to itself waits for the collector. By
-default that walks over the young after every 700 objects, and over everything there is before long: a batch of a
-thousand items would be walked over many times while it is at work, and the caches with it, while everyone else waits.
+Python's default garbage collector scans young objects after every 700 allocations and soon the whole heap: it would
+walk batches and caches many times while requests wait. Most objects are freed by reference counting anyway, so the
+collector runs rarely, and never over objects from before the start.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stop:
-    """Listens for SIGTERM and SIGINT from the moment it is installed, also before anything is served."""
+    """Handles SIGTERM and SIGINT: the first starts the drain and its deadline, the second exits at once."""
 
     def __init__(self, *, deadline_seconds: float) -> None:
         self.requested = False
@@ -38,13 +34,13 @@ class Stop:
             signal.signal(number, self._on_signal)
 
     def on_request(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the first signal comes, or now if it came already. It must not block."""
+        """Call `callback` on the first signal, or now if it was received already. It must not block."""
         self._callback = callback
         if self.requested:
             callback()
 
     def request(self) -> None:
-        """Ask for an orderly end from within, as a signal does from outside."""
+        """Request the drain from within the process."""
         if not self.requested:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -52,36 +48,36 @@ class Stop:
         if self.requested:
             os._exit(128 + number)
         self.requested = True
-        # A thread of its own: neither a stuck request nor a store that cannot be closed can hold it up.
-        guard = threading.Timer(self._deadline_seconds, _give_up, [self._deadline_seconds])
+        # In its own thread, so that neither a stuck request nor a stuck store can block it.
+        guard = threading.Timer(self._deadline_seconds, _exit_late, [self._deadline_seconds])
         guard.daemon = True
         guard.start()
         if self._callback is not None:
             self._callback()
 
 
-def _give_up(deadline_seconds: float) -> None:
-    # Straight to the descriptor: a thread that is stuck may hold the lock of the log.
-    os.write(2, f"error: not drained after {deadline_seconds:g} s; what was under way is cut off\n".encode())
+def _exit_late(deadline_seconds: float) -> None:
+    # Directly to the descriptor: a stuck thread may hold the logging lock.
+    os.write(2, f"error: not drained after {deadline_seconds:g} s; requests in progress are cut off\n".encode())
     os._exit(DEADLINE_EXIT_CODE)
 
 
-# Python's own is 5 ms: as long as many an answer may take in all.
+# Python's default of 5 ms is as long as a whole request may take.
 SWITCH_SECONDS: Final = 0.001
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes a loop: uvloop's, or None for asyncio's own."""
+    """Return uvloop's event loop factory, or None for asyncio's."""
     try:
         import uvloop
     except ModuleNotFoundError:
-        # It does not exist for Windows; asyncio's own loop does the same, more slowly.
+        # Not available on Windows.
         return None
     return uvloop.new_event_loop
 
 
-def give_way() -> None:
-    """Let threads that compute give way to the loop sooner than Python would."""
+def set_switch_interval() -> None:
+    """Make computing threads yield to the event loop sooner than by default."""
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
@@ -89,13 +85,13 @@ YOUNG_MAX: Final = 20_000
 _OLDER: Final = (20, 20)
 
 
-def look_seldom() -> None:
-    """Look for garbage less often from now on: a program that begins makes little, and much that stays."""
+def relax_gc() -> None:
+    """Run the garbage collector rarely: a starting program creates mostly objects that stay."""
     gc.set_threshold(YOUNG_MAX, *_OLDER)
 
 
-def settle() -> None:
-    """Take what is there for good, and look for garbage less often from now on."""
+def freeze_heap() -> None:
+    """Exclude all present objects from garbage collection, and run the collector rarely."""
     gc.collect()
     gc.freeze()
-    look_seldom()
+    relax_gc()

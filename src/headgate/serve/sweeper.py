@@ -1,4 +1,4 @@
-"""The sweeper: a thread that keeps deleting what has expired."""
+"""Sweeper: a thread that calls a periodic cleanup in batches."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Sweeper:
-    """Calls `sweep` with the size of a batch, pauses, and calls again; at once if a whole batch was deleted.
+    """Calls `sweep` with a batch size, pauses, and repeats; without a pause after a full batch.
 
-    An error is logged, counted and kept in `last_error` until a sweep succeeds. It never ends the thread.
+    An error is logged, counted and stored in `last_error` until a sweep succeeds. It never ends the thread.
     """
 
     def __init__(self, what: str, sweep: Callable[[int], int], *, interval_seconds: float) -> None:
@@ -38,13 +38,13 @@ class Sweeper:
         return self._stopping.is_set()
 
     def request_stop(self) -> None:
-        """Let the sweep that is under way be the last, and do not wait for it."""
+        """Make the current sweep the last one, without waiting for it."""
         self._stopping.set()
 
     def stop(self, timeout_seconds: float = STOP_SECONDS_MAX) -> None:
-        """Return once the sweep that is under way, if there is one, has ended, or the time is up.
+        """Stop, and wait for the current sweep until the timeout.
 
-        A sweep that takes longer ends with the process: whatever it has not deleted, a later one does.
+        A longer sweep ends with the process; a later sweep deletes the rest.
         """
         self._stopping.set()
         if self._thread.is_alive():
@@ -58,9 +58,9 @@ class Sweeper:
     def _sweep_once(self) -> int:
         try:
             deleted = self._sweep(BATCH_MAX)
-        except Exception as exc:  # noqa: BLE001 - the top of a thread: what fails now may work at the next turn
+        except Exception as exc:  # noqa: BLE001 - top of a thread: the next sweep may succeed
             if self.is_stopping:
-                # The store was closed under a sweep that nobody waits for any more.
+                # The store was closed during an abandoned sweep.
                 return 0
             self.failures += 1
             self.last_error = f"{type(exc).__name__}: {exc}"

@@ -1,6 +1,6 @@
-"""The process of the watchdog: its own, so that it sees when everything else has stopped.
+"""Watchdog process: runs the pipeline watchdog on its own, so that it detects a stopped server.
 
-It outlives its server, and ends with the database: nobody could ever read what it says of one that is gone.
+It outlives the server and exits when the database file is deleted or replaced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headgate.serve.process import Stop
 from headgate.settings import Settings
 
 RESTART_SECONDS: Final = 5.0
-# Between a tick that could not look at everything and the next, at least.
+# Minimum pause after a tick that could not evaluate everything.
 DEGRADED_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 3.0
 _log = structlog.get_logger(__name__)
@@ -38,9 +38,9 @@ def run(
     announce: Callable[[str], None],
     once: bool = False,
 ) -> bool:
-    """Make ticks until a signal asks to stop or the database is gone, or one.
+    """Run ticks until a signal requests the stop or the database is gone; with `once`, run one tick.
 
-    Returns whether the last could look at everything.
+    Returns whether the last tick could evaluate everything.
     """
     stop = Stop(deadline_seconds=settings.drain_seconds)
     stop.install()
@@ -57,47 +57,47 @@ def run(
         announce(f"headgate watchdog ready  home={settings.home}")
         while not database.is_gone():
             report = watchdog.tick()
-            if once or stopping.wait(rest_seconds(report, watchdog.seconds_until_next())):
+            if once or stopping.wait(pause_seconds(report, watchdog.seconds_until_next())):
                 return not report.is_degraded
     return True
 
 
-def rest_seconds(report: TickReport, until_next_seconds: float) -> float:
-    """Return how long to rest after a tick. What it could not look at stays due, and is not tried every second."""
+def pause_seconds(report: TickReport, until_next_seconds: float) -> float:
+    """Return the pause after a tick. A degraded tick is not retried every second."""
     return max(until_next_seconds, DEGRADED_SECONDS) if report.is_degraded else until_next_seconds
 
 
 class _Database:
-    """The database as it was at first. Only one that is a file can be gone."""
+    """Detects a deleted or replaced database file. Other backends are never gone."""
 
     def __init__(self, settings: Settings) -> None:
         self._path = database_path(settings) if settings.store.backend == "sqlite" else None
-        self._first: os.stat_result | None = None
+        self._initial: os.stat_result | None = None
         if self._path is not None:
-            # What is lost already is gone at the first question.
+            # A missing file is reported by the first `is_gone`.
             with suppress(OSError):
-                self._first = self._path.stat()
+                self._initial = self._path.stat()
 
     def is_gone(self) -> bool:
-        """Whether it was deleted or replaced; if so, that is logged."""
+        """Whether the file was deleted or replaced. Logs it."""
         if self._path is None:
             return False
         try:
-            is_same = self._first is not None and os.path.samestat(self._path.stat(), self._first)
+            is_same = self._initial is not None and os.path.samestat(self._path.stat(), self._initial)
         except (FileNotFoundError, NotADirectoryError):
             is_same = False
         except OSError:
-            # Out of reach may be for a while, and the checks tell of it.
+            # Temporarily unreachable: the health checks report it.
             return False
         if not is_same:
-            _log.warning("the database was deleted or replaced", action="watchdog.end", database=str(self._path))
+            _log.warning("database deleted or replaced", action="watchdog.end", database=str(self._path))
         return not is_same
 
 
 class WatchdogChild:
-    """Keeps a watchdog running as a child of the server, and starts it again if it ends.
+    """Runs the watchdog as a child process of the server, and restarts it when it exits.
 
-    Not on a database that is gone, of which it would make a new one. To be made while the store is open.
+    It is not restarted on a deleted database, which it would create anew. Construct it while the store is open.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -108,13 +108,13 @@ class WatchdogChild:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, if it has not begun."""
+        """Start the supervising thread, once."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._keep, name="headgate-watchdog-child", daemon=True)
+            self._thread = threading.Thread(target=self._supervise, name="headgate-watchdog-child", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End it."""
+        """Terminate the child process."""
         self._stopping.set()
         process = self._process
         if process is not None:
@@ -124,11 +124,11 @@ class WatchdogChild:
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def _keep(self) -> None:
+    def _supervise(self) -> None:
         command = [sys.executable, "-m", "headgate", "watchdog", "--home", str(self._settings.home)]
         while not self._stopping.is_set() and not self._database.is_gone():
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
             status = self._process.wait()
             if self._stopping.wait(RESTART_SECONDS):
                 return
-            _log.warning("the watchdog ended", action="watchdog.restart", status=status)
+            _log.warning("watchdog exited; restarting", action="watchdog.restart", status=status)

@@ -1,4 +1,4 @@
-"""A process that only works: no sockets, the same drain as the server."""
+"""Worker process: runs workflows and activities of an app, without ports, with the same drain as the server."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import structlog
 from headgate.bootstrap.store import join_fanouts, open_service, open_store
 from headgate.clock import Clock
 from headgate.durable.sdk.app import App
-from headgate.serve import process as garbage
-from headgate.serve.process import Stop
+from headgate.serve.process import Stop, freeze_heap
 from headgate.settings import Settings
 
 _GRACE_SHARE = 0.7
@@ -20,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 
 def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], announce: Callable[[str], None]) -> None:
-    """Work until a signal asks to stop, and return once everything is finished or given back."""
+    """Work until a signal requests the stop, and return once all work is finished or released."""
     stop = Stop(deadline_seconds=settings.drain_seconds)
     stop.install()
     stopping = threading.Event()
@@ -37,10 +36,10 @@ def run(settings: Settings, app: App, *, clock: Clock, queues: Sequence[str], an
             turn_seconds=settings.worker.turn_seconds,
             on_fatal=lambda _error: stop.request(),
         )
-        garbage.settle()
+        freeze_heap()
         try:
             announce(f"headgate worker ready  app={app.name}  home={settings.home}")
-            # In steps: a wait without end would not let the signal handler run on every platform.
+            # With a timeout: on some platforms an unbounded wait blocks the signal handler.
             while not stopping.wait(1.0):
                 continue
         finally:

@@ -25,7 +25,7 @@ from headgate.notify.mutes import Mutes
 from headgate.notify.notifier import Notifier
 from headgate.serve.application import build_http
 from headgate.serve.http.listener import HttpServer
-from headgate.serve.probes import Health, Phase
+from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.rest.pipelines.alerts import alert_routes
 from headgate.serve.rest.pipelines.pipelines import pipeline_routes
 from headgate.settings import Address
@@ -57,12 +57,12 @@ class Site:
         mutes = Mutes(service.store, clock, service.ids, lambda writes, _change: service.store.transact(list(writes)))
         self.notifier = Notifier(service.store, clock, service.ids, service.bus, config, alerts, mutes)
         deliverer = Deliverer(clock, service.ids, service.bus, alerts, channels)
-        health = Health(version="1.2.3", store=service.store, sweepers=[], clock=clock, disk=folder)
+        health = ServerProbes(version="1.2.3", store=service.store, sweepers=[], clock=clock, disk=folder)
         health.phase = Phase.SERVING
         pool = self.api.pool
         return build_http(
             version="1.2.3",
-            health=health,
+            probes=health,
             pool=pool,
             metrics=Metrics(version="1.2.3"),
             tracing=Tracing(),

@@ -15,7 +15,7 @@ from litestar.types import ASGIApp, ControllerRouterHandler
 from headgate.bootstrap.store import OpenedStore, open_store
 from headgate.clock import SystemClock
 from headgate.serve.application import build_http
-from headgate.serve.probes import Health, Phase
+from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.sweeper import Sweeper
 from headgate.settings import Settings
@@ -37,7 +37,9 @@ class Application:
     def __init__(self, opened: OpenedStore, home: Path) -> None:
         self.clock = SystemClock()
         self.sweeper = Sweeper("expired rows", lambda limit: opened.store.sweep(limit=limit), interval_seconds=60)
-        self.health = Health(version="1.2.3", store=opened.store, sweepers=[self.sweeper], clock=self.clock, disk=home)
+        self.health = ServerProbes(
+            version="1.2.3", store=opened.store, sweepers=[self.sweeper], clock=self.clock, disk=home
+        )
         self.health.phase = Phase.SERVING
         self.pool = WorkPool(threads_max=2, waiting_max=2)
         self.metrics = Metrics(version="1.2.3")
@@ -50,7 +52,7 @@ class Application:
     def _app(self) -> ASGIApp:
         return build_http(
             version="1.2.3",
-            health=self.health,
+            probes=self.health,
             pool=self.pool,
             metrics=self.metrics,
             tracing=self.tracing,

@@ -14,7 +14,7 @@ from litestar.types import ASGIApp
 import headgate as hg
 from headgate.bootstrap.store import AppService
 from headgate.serve.application import build_http
-from headgate.serve.probes import Health, Phase
+from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.rest.routes import api_routes
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.telemetry import Metrics, Tracing
@@ -116,11 +116,11 @@ class Api:
         # The test drives the worker: the threads that answer requests must not.
         self.service.client.notify = None
         self.pool = WorkPool(threads_max=4, waiting_max=50)
-        self.health = Health(version="1.2.3", store=self.service.store, sweepers=[], clock=env.clock, disk=home)
+        self.health = ServerProbes(version="1.2.3", store=self.service.store, sweepers=[], clock=env.clock, disk=home)
         self.health.phase = Phase.SERVING
         self._app: ASGIApp = build_http(
             version="1.2.3",
-            health=self.health,
+            probes=self.health,
             pool=self.pool,
             metrics=Metrics(version="1.2.3"),
             tracing=Tracing(),

@@ -29,9 +29,9 @@ from headgate.ids import IdMaker
 from headgate.serve.application import build_http
 from headgate.serve.graphql.limits import Limits
 from headgate.serve.graphql.routes import graphql_routes
-from headgate.serve.probes import Health, Phase
+from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.cache.read_through import Cache
 from headgate.store.keyring import Keyring
@@ -87,7 +87,7 @@ class Board:
         self.health = self.process()
         self.pool = WorkPool(threads_max=4, waiting_max=8)
         self.is_stopping = False
-        self.watches = Watches(store, stopping=lambda: self.is_stopping)
+        self.watches = WatchHub(store, stopping=lambda: self.is_stopping)
         self.principal: Principal | None = LOCAL
         self.serve(self.health, limits)
 
@@ -107,11 +107,13 @@ class Board:
 
     def serve(self, health: HealthService, limits: Limits | None = None) -> None:
         """Answer for a service from now on."""
-        state = Health(version="1", store=cast("Store", self.store), sweepers=[], clock=self.clock, disk=Path("/"))
+        state = ServerProbes(
+            version="1", store=cast("Store", self.store), sweepers=[], clock=self.clock, disk=Path("/")
+        )
         state.phase = Phase.SERVING
         inner = build_http(
             version="1",
-            health=state,
+            probes=state,
             pool=self.pool,
             metrics=Meters(version="1"),
             tracing=Tracing(),

@@ -23,7 +23,7 @@ from headgate.clock import VirtualClock
 from headgate.durable.model.records import instant
 from headgate.durable.sdk.app import App
 from headgate.serve.application import build_http
-from headgate.serve.probes import Health, Phase
+from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.rest.health.routes import health_routes
 from headgate.serve.rest.pipelines.alerts import alert_routes
 from headgate.serve.rest.routes import api_routes
@@ -59,7 +59,7 @@ class HealthApi:
         self.health = open_health(self.opened, self.cache, self.clock, self.service)
         self.keys = open_keys(self.opened, self.clock, self.health)
         self.pool = WorkPool(threads_max=8, waiting_max=200)
-        self.server_health = Health(
+        self.server_health = ServerProbes(
             version="1.2.3", store=self.opened.store, sweepers=[], clock=self.clock, disk=self.settings.home
         )
         self.server_health.phase = Phase.SERVING
@@ -91,7 +91,7 @@ class HealthApi:
         ]
         self.app: ASGIApp = build_http(
             version="1.2.3",
-            health=self.server_health,
+            probes=self.server_health,
             pool=self.pool,
             metrics=Metrics(version="1.2.3"),
             tracing=Tracing(),

@@ -17,7 +17,7 @@ from headgate.serve.rpc.methods import Method
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.rpc.statestore.service import statestore_methods
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 from headgate.store.cache.read_through import Cache
 
 URN = "urn:dp:orders:created:v1"
@@ -42,9 +42,9 @@ class HealthRpcs:
             told=lambda: bus.told(),
         )
         self.health.registry.create(URN, DatasetSpec(tier=Tier.TIER_2, owner_team="orders"), actor="test")
-        self.watches = Watches(opened.store)
+        self.watches = WatchHub(opened.store)
         self.methods: list[Method] = statestore_methods(
-            self.health, bus, watches=self.watches, pool=pool, quick_reads=True
+            self.health, bus, watches=self.watches, pool=pool, local_reads=True
         )
 
 

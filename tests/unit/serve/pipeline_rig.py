@@ -20,7 +20,7 @@ from headgate.health.audit.log import Audit
 from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.service import PipelineService
 from headgate.serve.application import build_http
-from headgate.serve.probes import Health, Phase
+from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.rest.pipelines.pipelines import pipeline_routes
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.store.catalogue.tables import PIPELINES
@@ -99,11 +99,11 @@ class PipelineApi:
         audit = Audit(service.store, env.clock, service.ids, Keyring.generate(env.clock))
         self._keys = ApiKeys(service.store, env.clock, service.ids, audit)
         self.pool = WorkPool(threads_max=4, waiting_max=50)
-        server_health = Health(version="1.2.3", store=service.store, sweepers=[], clock=env.clock, disk=home)
+        server_health = ServerProbes(version="1.2.3", store=service.store, sweepers=[], clock=env.clock, disk=home)
         server_health.phase = Phase.SERVING
         self.app: ASGIApp = build_http(
             version="1.2.3",
-            health=server_health,
+            probes=server_health,
             pool=self.pool,
             metrics=Metrics(version="1.2.3"),
             tracing=Tracing(),

@@ -20,11 +20,11 @@ from headgate.auth.roles import Permission
 from headgate.auth.rules import Rule
 from headgate.clock import SystemClock
 from headgate.serve.http.listener import HttpServer
-from headgate.serve.http.origin_guard import Guard
+from headgate.serve.http.origin_guard import OriginGuard
 from headgate.serve.rpc.connect import Connect
 from headgate.serve.rpc.dispatcher import Dispatcher
 from headgate.serve.rpc.grpc import GrpcServer, add_methods, add_reflection
-from headgate.serve.rpc.methods import Declarations, Method, RpcCall, services
+from headgate.serve.rpc.methods import Method, MethodRegistry, RpcCall, services
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.settings import Address
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 def declared(**handlers: Callable[[Any, RpcCall], Any]) -> list[Method]:
     """Return methods of SignalStateService with handlers of a test. Those that end in _inline run on the loop."""
-    rpcs = Declarations(pb.DESCRIPTOR)
+    rpcs = MethodRegistry(pb.DESCRIPTOR)
     for name, handler in handlers.items():
         if name == "Watch":
             rpcs.stream("SignalStateService", name, handler, rule=ANYONE)
@@ -106,7 +106,7 @@ async def opened_ports(
         names=services(methods),
     )
     http = HttpServer(ANY_PORT)
-    guard = Guard(Litestar([], openapi_config=None))
+    guard = OriginGuard(Litestar([], openapi_config=None))
     serving = await http.start(Connect(guard, dispatcher, refusal=guard.refusal), grace_seconds=1)
     await grpc_server.start()
     await grpc_server.set_serving()

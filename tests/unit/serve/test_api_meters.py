@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headgate.clock import VirtualClock
-from headgate.serve.http.access_log import Access
+from headgate.serve.http.access_log import AccessLog
 from headgate.serve.metrics import ApiMeters
 from headgate.telemetry import Tracing
 
@@ -27,7 +27,7 @@ def counted(route: str, status: int, **scope: Any) -> CollectorRegistry:
     async def ignore(_message: Any) -> None:
         return None
 
-    access = Access(app, tracing=Tracing(), registry=registry, meters=ApiMeters(registry), clock=clock)
+    access = AccessLog(app, tracing=Tracing(), registry=registry, meters=ApiMeters(registry), clock=clock)
     asked: Any = {"type": "http", "method": "GET", "path": "/x", "headers": []}
     asyncio.run(access(asked, ignore, ignore))  # type: ignore[arg-type]
     return registry

@@ -87,7 +87,7 @@ def test_health_deep__home_was_removed__is_503_and_names_the_folder(application:
 
     body = _problem(application.ask("GET", "/health/deep"), 503, "unhealthy")
 
-    assert f"disk: {tmp_path / 'home'} cannot be looked at" in body["detail"]
+    assert f"disk: {tmp_path / 'home'} cannot be read" in body["detail"]
 
 
 def test_metrics__after_requests__counts_them_by_route_and_shows_the_store(application: Application) -> None:

@@ -11,7 +11,7 @@ from headgate.bootstrap.store import OpenedStore
 from headgate.clock import SystemClock
 from headgate.durable.replay.turn_timeout import Overdue
 from headgate.durable.worker.status import Pulse
-from headgate.serve.probes import Check, Health, Phase, Report, Status
+from headgate.serve.probes import Check, Phase, Report, ServerProbes, Status
 
 WELL = Pulse(
     has_failed=False,
@@ -25,8 +25,10 @@ WELL = Pulse(
 )
 
 
-def health(opened: OpenedStore, pulse: Pulse | None, home: Path) -> Health:
-    made = Health(version="1", store=opened.store, sweepers=[], clock=SystemClock(), disk=home, pulse=lambda: pulse)
+def health(opened: OpenedStore, pulse: Pulse | None, home: Path) -> ServerProbes:
+    made = ServerProbes(
+        version="1", store=opened.store, sweepers=[], clock=SystemClock(), disk=home, pulse=lambda: pulse
+    )
     made.phase = Phase.SERVING
     return made
 

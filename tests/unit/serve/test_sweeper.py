@@ -10,8 +10,8 @@ from pathlib import Path
 
 from headgate.bootstrap.store import OpenedStore
 from headgate.errors import StoreClosedError
-from headgate.serve.probes import Check, Health, Status
-from headgate.serve.server import _sweepers
+from headgate.serve.background import store_sweepers
+from headgate.serve.probes import Check, ServerProbes, Status
 from headgate.serve.sweeper import BATCH_MAX, Sweeper
 from tests.unit.serve.conftest import Application
 
@@ -105,10 +105,10 @@ def test_health__a_sweep_fails__is_degraded_and_still_200(application: Applicati
 def test_probe__two_servers_at_once__neither_takes_the_other_for_a_lost_write(
     application: Application, opened: OpenedStore
 ) -> None:
-    other = Health(version="1", store=opened.store, sweepers=[], clock=application.clock, disk=None)
+    other = ServerProbes(version="1", store=opened.store, sweepers=[], clock=application.clock, disk=None)
     failed: list[Check] = []
 
-    def probe(health: Health) -> None:
+    def probe(health: ServerProbes) -> None:
         for _ in range(25):
             failed.extend(check for check in health.probe().checks if check.status is Status.FAILED)
 
@@ -149,7 +149,7 @@ def test_stop__blobs_are_swept__the_sweep_ends_between_two_of_them(opened: Opene
     for number in range(3000):
         content = b'["observability-health-check",["row-%d",null],"payload"]\n{"value":"x"}' % number
         (folder / hashlib.sha256(content).hexdigest()).write_bytes(content)
-    _, blobs = _sweepers(opened)
+    _, blobs = store_sweepers(opened)
 
     def condemned() -> int:
         return sum(path.is_file() for path in (tmp_path / "home" / "blobs").rglob("*")) - 3000
@@ -170,5 +170,5 @@ def test_health__first_sweep_has_not_ended__says_so(application: Application) ->
     after = application.ask("GET", "/health").json()
 
     assert before["status"] == after["status"] == "ok"
-    assert before["checks"][1]["fact"] == "has not run yet"
-    assert after["checks"][1]["fact"] == "the last one worked"
+    assert before["checks"][1]["fact"] == "not run yet"
+    assert after["checks"][1]["fact"] == "last sweep succeeded"

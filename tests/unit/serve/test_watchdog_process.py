@@ -20,7 +20,7 @@ from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.watchdog.followups import Watch, Watches, WatchKind
 from headgate.pipelines.watchdog.heartbeats import Who, heartbeat_key
 from headgate.pipelines.watchdog.watchdog import TickReport
-from headgate.serve.watchdog_process import DEGRADED_SECONDS, WatchdogChild, rest_seconds, run
+from headgate.serve.watchdog_process import DEGRADED_SECONDS, WatchdogChild, pause_seconds, run
 from headgate.settings import Settings
 from headgate.store.catalogue.tables import PIPELINES
 from tests.acceptance.program import until
@@ -105,9 +105,9 @@ def test_child__database_deleted__is_not_started(settings: Settings) -> None:
         ({}, 1.0, 1.0),
     ],
 )
-def test_rest_seconds__after_a_tick__does_not_try_what_failed_every_second(
+def test_pause_seconds__after_a_tick__does_not_try_what_failed_every_second(
     failed: dict[str, str], until_next_seconds: float, rests_seconds: float
 ) -> None:
     report = TickReport(at=datetime(2026, 3, 3, tzinfo=UTC), findings={}, failed=failed)
 
-    assert rest_seconds(report, until_next_seconds) == rests_seconds
+    assert pause_seconds(report, until_next_seconds) == rests_seconds

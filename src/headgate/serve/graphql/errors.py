@@ -14,7 +14,7 @@ from headgate.telemetry import correlation_id
 # The document is not GraphQL, or not of this schema; or its variables do not fit.
 BAD_QUERY: Final = "bad_query"
 _INTERNAL: Final = "internal"
-_OURS: Final = "an error that is not your fault; its details are in the server's log under this correlation id"
+_OURS: Final = "internal error; the server log has the details under this correlation id"
 _log = structlog.get_logger(__name__)
 
 

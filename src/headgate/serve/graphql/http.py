@@ -32,7 +32,7 @@ from headgate.serve.http import sse as streams
 from headgate.serve.http.operations import principal_of
 from headgate.serve.http.problem import Problem, response
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 
 JSON: Final = "application/json"
 GRAPHQL: Final = "application/graphql-response+json"
@@ -56,7 +56,7 @@ class Body(Struct):
 class View:
     """Answers requests."""
 
-    def __init__(self, health: HealthService, pool: WorkPool, watches: Watches, limits: Limits | None = None) -> None:
+    def __init__(self, health: HealthService, pool: WorkPool, watches: WatchHub, limits: Limits | None = None) -> None:
         self._engine = Engine(health, limits or Limits())
         self._following = Following(health, pool, watches)
         self._pool = pool

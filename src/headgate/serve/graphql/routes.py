@@ -11,7 +11,7 @@ from litestar.types import ControllerRouterHandler
 
 from headgate.health.service import HealthService
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 
 if TYPE_CHECKING:
     from headgate.serve.graphql.http import View
@@ -21,7 +21,7 @@ PATH: Final = "/graphql"
 
 
 def graphql_routes(
-    health: HealthService, pool: WorkPool, watches: Watches, *, limits: Limits | None = None
+    health: HealthService, pool: WorkPool, watches: WatchHub, *, limits: Limits | None = None
 ) -> list[ControllerRouterHandler]:
     """Return the routes of GraphQL."""
     opening = threading.Lock()

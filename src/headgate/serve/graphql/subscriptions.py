@@ -26,9 +26,9 @@ from headgate.health.service import HealthService
 from headgate.serve.graphql.enums import follows
 from headgate.serve.graphql.loaders import Context
 from headgate.serve.graphql.types import IncidentType, SignalStateType
-from headgate.serve.runtime.log_tail import Followed
+from headgate.serve.runtime.log_tail import LogTail
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 
 SIGNALS: Final = "headgate.signal.state_changed"
 INCIDENTS: Final = "headgate.incident.*"
@@ -59,7 +59,7 @@ N = TypeVar("N", SignalNews, IncidentNews)
 class Following:
     """What subscriptions follow the log with."""
 
-    def __init__(self, health: HealthService, pool: WorkPool, watches: Watches) -> None:
+    def __init__(self, health: HealthService, pool: WorkPool, watches: WatchHub) -> None:
         self.health = health
         self.pool = pool
         self.watches = watches
@@ -86,10 +86,10 @@ class StreamContext(Context):
         What is said of datasets that are not in scope is left out. It ends when the server stops, and with what the
         store raises.
         """
-        followed = Followed(self.health, kind)
+        tail = LogTail(self.health, kind)
         watches, pool = self.following.watches, self.following.pool
         while not watches.is_stopping:
-            found = _read(await pool.run(followed.look), shape)
+            found = _read(await pool.run(tail.poll), shape)
             if wanted := [each for each in found if self.principal.reaches(each.dataset_urn)]:
                 yield wanted
             await asyncio.sleep(_PAUSE_SECONDS)

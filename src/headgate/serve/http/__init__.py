@@ -1,1 +1,1 @@
-"""Http: say here what this part is for."""
+"""HTTP layer: listener, middleware, API operations, problem responses and OpenAPI."""

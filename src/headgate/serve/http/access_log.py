@@ -27,7 +27,7 @@ _CUT_OFF: Final = "the server stopped before the request was finished; find out 
 _log = structlog.get_logger(__name__)
 
 
-class Access:
+class AccessLog:
     """An ASGI application that watches over the one behind it."""
 
     def __init__(

@@ -19,7 +19,7 @@ from headgate.settings import is_loopback
 _CREDENTIALS: Final = "authorization"
 
 
-class Identity:
+class Authentication:
     """An ASGI application that names the caller to the one behind it, as `scope["principal"]`.
 
     One without credentials is None there: each route says whether that will do. Credentials that are not good are
@@ -72,7 +72,7 @@ def caller(authenticator: Authenticator, headers: Mapping[str, str], peer: str, 
     return LOCAL if authenticator.admits_anonymous(is_loopback_peer=is_near) else None
 
 
-def known_caller(
+def cached_caller(
     authenticator: Authenticator, headers: Mapping[str, str], peer: str, *, is_tls: bool
 ) -> Principal | None:
     """Return who makes a call if that is known without waiting for anything, else None.

@@ -1,6 +1,6 @@
-"""What an application may do for the HTTP port beside ASGI: answer small requests without a task of their own.
+"""Fast path: the protocol between the HTTP listener and an application that answers small requests without ASGI.
 
-A task, two messages and their checks cost as much as many an answer itself.
+An ASGI task and its messages cost as much as many answers do. An application that implements `FastPathApp` skips them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkabl
 RawPairs: TypeAlias = list[tuple[bytes, bytes]]
 
 
-class Whole(NamedTuple):
-    """A whole answer. Its headers are as they are sent, each line with its end, and say how long it is."""
+class FullResponse(NamedTuple):
+    """A complete response. `head` holds the encoded header lines, including the content length."""
 
     status: int
     head: bytes
@@ -21,40 +21,41 @@ class Whole(NamedTuple):
 
 
 def head_of(headers: RawPairs) -> bytes:
-    """Return headers as they are sent."""
+    """Return headers as encoded header lines."""
     return b"".join([b"%s: %s\r\n" % pair for pair in headers])
 
 
-class Later(enum.Enum):
-    """Says that the answer comes in a moment."""
+class Deferred(enum.Enum):
+    """Marker: the response follows through a callback."""
 
-    LATER = enum.auto()
+    DEFERRED = enum.auto()
 
 
-LATER: Final = Later.LATER
+DEFERRED: Final = Deferred.DEFERRED
 
 
 @runtime_checkable
-class DirectApp(Protocol):
-    """An application that can answer directly. What it leaves, and everything else, it is asked over ASGI."""
+class FastPathApp(Protocol):
+    """An ASGI application that can also answer some requests directly. All others reach it over ASGI."""
 
     def length_digits_max(self, url: bytes) -> int:
-        """Return how many digits the length of a POST to this address may have for `understood` to be asked, or 0."""
+        """Return the maximum content-length digits of a fast-path POST to `url`; 0 disables the fast path."""
 
-    def understood(self, url: bytes, headers: RawPairs) -> object | None:
-        """Return what `direct` is to be given of a request with this head, or None if that is none for `direct`.
+    def parsed_head(self, url: bytes, headers: RawPairs) -> object | None:
+        """Parse a request head for `answer_fast`, or return None if the request must go over ASGI.
 
-        What was understood once holds for every request with the same head. The names of headers are in lower case.
+        The result is reused for every request with identical head bytes. Header names are in lower case.
         """
 
-    def direct(
+    def answer_fast(
         self,
-        understood: Any,  # noqa: ANN401 - what `understood` has returned
+        parsed_head: Any,  # noqa: ANN401 - the result of `parsed_head`
         peer: str,
         body: bytes,
-        later: Callable[[], Callable[[Whole], None]],
-    ) -> Whole | Later | None:
-        """Return the answer, or `LATER` after `later` was asked whom to give it to, once and on the event loop.
+        defer: Callable[[], Callable[[FullResponse], None]],
+    ) -> FullResponse | Deferred | None:
+        """Return the response, `DEFERRED`, or None if the request must go over ASGI. Never blocks or raises.
 
-        None: the request is to be asked over ASGI. It neither blocks nor raises. `peer` is `address:port`, or empty.
+        Before it returns `DEFERRED` it calls `defer` once, for the callback that takes the response on the event loop.
+        `peer` is `address:port`, or empty.
         """

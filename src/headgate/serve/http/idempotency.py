@@ -16,13 +16,13 @@ from headgate.store.model.conditions import absent, equals
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
-KEPT_SECONDS: Final = 24 * 3600
+RETENTION_SECONDS: Final = 24 * 3600
 # After so long a request that has no answer is taken to have died, and may be done again.
-RUNNING_SECONDS: Final = 60
+IN_PROGRESS_SECONDS: Final = 60
 _KEY_MAX: Final = 200
 
 
-class AnsweredBefore:
+class IdempotencyStore:
     """Answers of one store, kept for a day."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -41,7 +41,7 @@ class AnsweredBefore:
         digest = hashlib.sha256(content).hexdigest()
         name = f"http#{hashlib.sha256(f'{scope}#{text}'.encode()).hexdigest()}"
         now = int(self._clock.seconds())
-        begun = {"idempotency_key": name, "digest": digest, "begun_at": now, "ttl": now + RUNNING_SECONDS}
+        begun = {"idempotency_key": name, "digest": digest, "begun_at": now, "ttl": now + IN_PROGRESS_SECONDS}
         try:
             self._store.put(IDEMPOTENCY, begun, condition=absent())
         except ConflictError as exc:
@@ -54,7 +54,7 @@ class AnsweredBefore:
             raise
         done = {
             **begun,
-            "ttl": now + KEPT_SECONDS,
+            "ttl": now + RETENTION_SECONDS,
             "status": answer.status,
             "headers": dict(answer.headers),
             "body": None if answer.body is None else msgspec.json.encode(answer.body).decode(),

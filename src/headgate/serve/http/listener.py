@@ -12,7 +12,7 @@ import uvicorn
 from litestar.types import ASGIApp
 
 from headgate.errors import SettingsError
-from headgate.serve.http.protocol import Heads, protocol_of
+from headgate.serve.http.protocol import HeadCache, protocol_of
 from headgate.serve.http.tls import Tls
 from headgate.settings import Address
 
@@ -34,7 +34,7 @@ class HttpServer:
         """Return, once requests are answered, the task that answers them. It ends when the server is drained."""
         config = uvicorn.Config(
             app,
-            http=protocol_of(Heads()),
+            http=protocol_of(HeadCache()),
             ws="none",
             lifespan="on",
             log_config=None,

@@ -112,7 +112,7 @@ class Operation:
         return PathTemplate.parse(PREFIX + self.path)
 
 
-class Answered(Protocol):
+class IdempotencyRecords(Protocol):
     """Remembers answers by the key of their request."""
 
     def once(self, scope: str, key: str, content: bytes, run: Callable[[], Answer]) -> Answer:
@@ -120,7 +120,7 @@ class Answered(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class AccessPolicy:
     """What someone needs to read and to change what belongs together."""
 
     reads: Permission
@@ -137,10 +137,10 @@ class Part:
 def operation_routes(
     operations: Sequence[Operation],
     pool: WorkPool,
-    part: Part,
+    part: AccessPolicy,
     *,
     namespace: str = "",
-    answered: Answered | None = None,
+    answered: IdempotencyRecords | None = None,
     registered: Callable[[str], str] | None = None,
 ) -> list[ControllerRouterHandler]:
     """Return what serves these operations. Their first words below the prefix belong to them alone.
@@ -181,8 +181,8 @@ class _Dispatcher:
         self,
         operations: Sequence[Operation],
         pool: WorkPool,
-        part: Part,
-        answered: Answered | None,
+        part: AccessPolicy,
+        answered: IdempotencyRecords | None,
         registered: Callable[[str], str] | None,
     ) -> None:
         self._pool = pool
@@ -201,7 +201,7 @@ class _Dispatcher:
         found = self._find(raw_path)
         if request.method not in found:
             methods = ", ".join(sorted(found))
-            detail = f"{raw_path}: {request.method} is not possible here; use {methods}"
+            detail = f"{raw_path}: {request.method} is not supported; use {methods}"
             return response(Problem.of(405, "method_not_allowed", detail), {"allow": methods})
         operation, path = found[request.method]
         request.scope["path_template"] = operation.template.documented

@@ -23,7 +23,7 @@ BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 PAGES: Final = "/ui"
 
 
-class Guard:
+class OriginGuard:
     """An ASGI application that lets acceptable requests through to the one behind it."""
 
     def __init__(

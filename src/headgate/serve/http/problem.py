@@ -90,7 +90,7 @@ def _from_framework(request: Request[Any, Any, Any], error: HTTPException) -> Re
         detail = f"{path}: there is nothing here; / lists what there is"
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = ", ".join(_methods(request))
-        detail = f"{path}: {request.method} is not possible here; use {methods}"
+        detail = f"{path}: {request.method} is not supported; use {methods}"
         headers = {**(headers or {}), "allow": methods}
     errors = tuple(error.extra) if isinstance(error.extra, list) else ()
     return response(Problem.of(status, code, detail, errors=errors), headers)
@@ -111,7 +111,7 @@ def _methods(request: Request[Any, Any, Any]) -> list[str]:
 def _from_bug(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Answer an error nobody foresaw without its details, which stay in the log under the correlation id."""
     _log.error("request failed", action="http.request", exc_info=error)
-    detail = "an error that is not your fault; its details are in the server's log under this correlation id"
+    detail = "internal error; the server log has the details under this correlation id"
     return response(Problem.of(500, "internal", detail))
 
 

@@ -1,1 +1,1 @@
-"""Intake: say here what this part is for."""
+"""Intake: a second process that answers write-heavy RPC calls for the server."""

@@ -1,9 +1,8 @@
-"""The intake as its server sees it: a second process that takes over calls which write, once there are many of them.
+"""Intake client: starts the intake process under write load and offloads write calls to it.
 
-Python runs in one thread at a time. Where thousands of pieces of evidence a second are decoded and sampled, and
-hundreds of signals written, whoever only reads would wait behind them. So these calls are handed over whole, and their
-answers passed on. While there is no such process, because there is little to do, it has not come up yet or it has died,
-they are answered here as ever: it changes how fast the server is, and nothing else.
+Python runs one thread at a time: decoding thousands of evidence rows a second would delay every read. The client
+passes such calls on undecoded and returns the answers. While the process is not running, the server answers the calls
+itself, with the same results.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ from headgate.auth.principals import Principal
 from headgate.batch_pacer import Pace
 from headgate.clock import Clock
 from headgate.errors import IntakeEndedError
-from headgate.serve.intake.connection import Line
-from headgate.serve.intake.frames import Answer, Ask, Beat, Count, Failed, Frame
+from headgate.serve.intake.connection import IntakeConnection
+from headgate.serve.intake.frames import CallFrame, FailureFrame, Frame, Heartbeat, MetricsRequest, ResultFrame
 from headgate.serve.rpc.codec import Codec
 from headgate.serve.rpc.errors import RpcFailure
 from headgate.serve.rpc.methods import Method, RpcCall
-from headgate.serve.runtime import merged_metrics as meters_elsewhere
+from headgate.serve.runtime import merged_metrics
 from headgate.settings import Settings
 from headgate.store.cache.read_through import Cache
 
-# So many calls, or so much in them, within a second are worth a process.
+# Load within one second that starts the process.
 CALLS_MANY: Final = 50
 BYTES_MANY: Final = 2 * 1024 * 1024
-# One that shows no sign of life for so long is ended; so is one that does not come up.
+# Heartbeat timeout of a running process, and start timeout. After either the process is killed.
 SILENT_SECONDS_MAX: Final = 8.0
 START_SECONDS_MAX: Final = 60.0
-AGAIN_SECONDS: Final = 5.0
+RESTART_SECONDS: Final = 5.0
 COUNT_SECONDS_MAX: Final = 2.0
 STOP_SECONDS_MAX: Final = 3.0
-_LOOK_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 1.0
 _log = structlog.get_logger(__name__)
 
 
-class Pressure:
-    """Tells from the calls of the last second whether there is enough to do for two."""
+class LoadMeter:
+    """Measures the write load of the current second."""
 
     def __init__(self) -> None:
         self._second = -1
@@ -59,7 +58,7 @@ class Pressure:
         self._bytes = 0
 
     def is_high(self, now: float, content_bytes: int) -> bool:
-        """Count a call at `now`, and return whether there were many in this second."""
+        """Count a call, and return whether the load of this second is high."""
         if int(now) != self._second:
             self._second, self._calls, self._bytes = int(now), 0, 0
         self._calls += 1
@@ -67,21 +66,21 @@ class Pressure:
         return self._calls >= CALLS_MANY or self._bytes >= BYTES_MANY
 
 
-class Intake:
-    """Hands calls over to a process, and starts it when it is wanted. All on one event loop, but for `told`."""
+class IntakeClient:
+    """Offloads calls to the intake process, and starts it on demand. Runs on one event loop."""
 
-    def __init__(self, settings: Settings, clock: Clock, cache: Cache, registry: meters_elsewhere.Summed) -> None:
+    def __init__(self, settings: Settings, clock: Clock, cache: Cache, registry: merged_metrics.MergedRegistry) -> None:
         self._settings = settings
         self._clock = clock
         self._cache = cache
         self._registry = registry
-        self._mode = _possible(settings)
-        self._pressure = Pressure()
+        self._mode = _effective_mode(settings)
+        self._load = LoadMeter()
         self._numbers = itertools.count()
         self._pending: dict[int, Callable[[bytes | Exception], None]] = {}
         self._child: _Child | None = None
-        self._keeping: asyncio.Task[None] | None = None
-        self._again_at = 0.0
+        self._supervisor: asyncio.Task[None] | None = None
+        self._restart_at = 0.0
         self._is_closed = False
         self._shed: dict[str, int] = {}
         self.starts = 0
@@ -90,26 +89,26 @@ class Intake:
 
     @property
     def is_ready(self) -> bool:
-        """Whether calls are handed over now."""
+        """Whether the process accepts calls now."""
         return self._child is not None and self._child.is_ready
 
     def start(self) -> None:
-        """Start the process now if it is to be there always."""
+        """Start the process now in mode "always"."""
         if self._mode == "always":
-            self._begin()
+            self._ensure_started()
 
-    def takes(self, content_bytes: int) -> bool:
-        """Whether a call may be handed over with `ask`. If many come and there is no process yet, it is started."""
+    def accepts(self, content_bytes: int) -> bool:
+        """Whether a call may be submitted now. Counts the load, and starts the process once it is high."""
         if self._child is not None:
             return self._child.is_ready
         if self._mode != "never" and not self._is_closed:
             now = self._clock.monotonic()
-            is_wanted = self._mode == "always" or self._pressure.is_high(now, content_bytes)
-            if is_wanted and now >= self._again_at:
-                self._begin()
+            is_wanted = self._mode == "always" or self._load.is_high(now, content_bytes)
+            if is_wanted and now >= self._restart_at:
+                self._ensure_started()
         return False
 
-    def ask(
+    def submit(
         self,
         method: Method,
         content: bytes,
@@ -117,139 +116,138 @@ class Intake:
         call: RpcCall,
         principal: Principal,
         name: str,
-        told: Callable[[bytes | Exception], None],
+        on_result: Callable[[bytes | Exception], None],
     ) -> None:
-        """Hand a call over, and have `told` called with its answer.
-
-        Or with what it failed with: `RpcFailure`, or `IntakeEndedError` if the process ends before.
-        """
+        """Submit a call. `on_result` gets the answer, an `RpcFailure`, or `IntakeEndedError` if the process exits."""
         self.calls += 1
         remaining_seconds = call.remaining_seconds()
         number = next(self._numbers)
-        self._send(Ask(number, method.path, codec.name, content, name, call.peer, principal, remaining_seconds), told)
+        frame = CallFrame(number, method.path, codec.name, content, name, call.peer, principal, remaining_seconds)
+        self._send(frame, on_result)
 
-    def asked(
+    def call(
         self, method: Method, content: bytes, codec: Codec, call: RpcCall, principal: Principal, name: str
     ) -> asyncio.Future[bytes]:
-        """Hand a call over, and return what will be its answer, or raise what it failed with."""
-        future, told = _awaited()
-        self.ask(method, content, codec, call, principal, name, told)
+        """Submit a call, and return a future of its answer or failure."""
+        future, on_result = _result_future()
+        self.submit(method, content, codec, call, principal, name, on_result)
         return future
 
-    async def count(self) -> None:
-        """Have what the process has counted added to the metrics. What it does not say in time is as it was."""
+    async def collect_metrics(self) -> None:
+        """Refresh the metrics of the process in the registry; keep the previous values on a timeout."""
         child = self._child
         if child is None or not child.is_ready:
             return
         with suppress(TimeoutError, IntakeEndedError):
             async with asyncio.timeout(COUNT_SECONDS_MAX):
-                counted, told = _awaited()
-                self._send(Count(next(self._numbers)), told)
-                content = await counted
-                self._registry.heard(child.process.pid, meters_elsewhere.unpacked(content))
+                metrics, on_result = _result_future()
+                self._send(MetricsRequest(next(self._numbers)), on_result)
+                content = await metrics
+                self._registry.update_process(child.process.pid, merged_metrics.decode_metrics(content))
 
-    def shed_of(self, dataset_urn: str) -> int:
-        """Return how much evidence of a dataset was turned away there."""
+    def shed_count(self, dataset_urn: str) -> int:
+        """Return how many evidence rows of a dataset the process has shed."""
         return self._shed.get(dataset_urn, 0)
 
     async def close(self) -> None:
-        """End the process, once it has done what it was asked."""
+        """Close the connection and wait until the process has finished its calls and exited."""
         self._is_closed = True
         if self._child is not None:
-            self._child.line.close()
-        if self._keeping is not None:
-            await self._keeping
+            self._child.connection.close()
+        if self._supervisor is not None:
+            await self._supervisor
 
-    def _send(self, frame: Ask | Count, told: Callable[[bytes | Exception], None]) -> None:
-        assert self._child is not None, "who asks has seen that it is there"
-        self._pending[frame.number] = told
-        self._child.line.send(frame)
+    def _send(self, frame: CallFrame | MetricsRequest, on_result: Callable[[bytes | Exception], None]) -> None:
+        assert self._child is not None, "callers check `is_ready` first"
+        self._pending[frame.number] = on_result
+        self._child.connection.send(frame)
 
-    def _take(self, frame: Frame) -> None:
-        if isinstance(frame, Answer):
-            self._tell(self._pending.pop(frame.number), frame.content)
-        elif isinstance(frame, Failed):
+    def _on_frame(self, frame: Frame) -> None:
+        if isinstance(frame, ResultFrame):
+            _schedule(self._pending.pop(frame.number), frame.content)
+        elif isinstance(frame, FailureFrame):
             failure = RpcFailure.from_rich_status(frame.code, frame.status)
-            self._tell(self._pending.pop(frame.number), failure)
-        elif isinstance(frame, Beat):
+            _schedule(self._pending.pop(frame.number), failure)
+        elif isinstance(frame, Heartbeat):
             self._shed.update(frame.shed)
             if self._child is not None and not self._child.is_ready:
                 self._child.is_ready = True
-                _log.info("the intake is ready", action="intake.ready", pid=self._child.process.pid)
+                _log.info("intake ready", action="intake.ready", pid=self._child.process.pid)
 
-    def _begin(self) -> None:
-        if self._keeping is None or self._keeping.done():
-            self._again_at = self._clock.monotonic() + AGAIN_SECONDS
-            self._keeping = asyncio.create_task(self._keep())
+    def _ensure_started(self) -> None:
+        if self._supervisor is None or self._supervisor.done():
+            self._restart_at = self._clock.monotonic() + RESTART_SECONDS
+            self._supervisor = asyncio.create_task(self._supervise())
 
-    async def _keep(self) -> None:
-        """Start a process, and stay with it until it has ended."""
+    async def _supervise(self) -> None:
+        """Start a process, and supervise it until it exits."""
         ours, theirs = socket.socketpair()
         lost = asyncio.Event()
-        line = Line(self._cache, self._clock, take=self._take, lost=lost.set, pace=Pace())
+        connection = IntakeConnection(self._cache, self._clock, on_frame=self._on_frame, on_lost=lost.set, pace=Pace())
         with theirs:
-            process = await asyncio.to_thread(_spawned, theirs.fileno(), self._settings)
-        await asyncio.get_running_loop().create_unix_connection(lambda: line, sock=ours)
-        self._child = child = _Child(process, line)
-        self._cache.told = line.told
+            process = await asyncio.to_thread(_spawn, theirs.fileno(), self._settings)
+        await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=ours)
+        self._child = child = _Child(process, connection)
+        self._cache.told = connection.invalidate
         self.starts += 1
         if self._is_closed:
-            line.close()
+            connection.close()
         started_at = self._clock.monotonic()
         while not lost.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(lost.wait(), _LOOK_SECONDS)
+                await asyncio.wait_for(lost.wait(), _CHECK_SECONDS)
             limit_seconds = SILENT_SECONDS_MAX if child.is_ready else START_SECONDS_MAX
-            if self._clock.monotonic() - max(line.heard_at, started_at) > limit_seconds:
+            if self._clock.monotonic() - max(connection.received_at, started_at) > limit_seconds:
                 process.kill()
         self._child = self._cache.told = None
         self._fail_pending()
-        status = await asyncio.to_thread(_ended, process)
+        status = await asyncio.to_thread(_wait_exit, process)
         if not self._is_closed:
-            self._again_at = self._clock.monotonic() + AGAIN_SECONDS
-            _log.warning("the intake ended", action="intake.end", pid=process.pid, status=status)
+            self._restart_at = self._clock.monotonic() + RESTART_SECONDS
+            _log.warning("intake process exited", action="intake.end", pid=process.pid, status=status)
 
     def _fail_pending(self) -> None:
         pending, self._pending = self._pending, {}
-        for told in pending.values():
-            self._tell(
-                told,
+        for on_result in pending.values():
+            _schedule(
+                on_result,
                 IntakeEndedError(
-                    "the process that was answering this call has ended; what it began may be done, and the same "
-                    "call again does nothing twice: send it again"
+                    "the intake process exited during this call, which may have taken effect; retry it: "
+                    "calls are idempotent"
                 ),
             )
 
-    def _tell(self, told: Callable[[bytes | Exception], None], outcome: bytes | Exception) -> None:
-        # By the loop: whatever goes wrong with one caller's answer must not end the line for all.
-        asyncio.get_running_loop().call_soon(told, outcome)
-
 
 class _Child:
-    def __init__(self, process: subprocess.Popen[bytes], line: Line) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], connection: IntakeConnection) -> None:
         self.process = process
-        self.line = line
+        self.connection = connection
         self.is_ready = False
 
 
 class _IntakeCollector(Collector):
-    """Whether the process is there, how often it was started, and how much it was given."""
+    """Metrics of the intake: up, starts, calls."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: IntakeClient) -> None:
         self._intake = intake
 
     def collect(self) -> Iterator[Metric]:
         intake = self._intake
-        yield GaugeMetricFamily("headgate_intake_up", "1: calls that write go to a second process.", intake.is_ready)
+        yield GaugeMetricFamily("headgate_intake_up", "1: write calls go to a second process.", intake.is_ready)
         yield CounterMetricFamily("headgate_intake_starts", "Starts of the second process.", intake.starts)
-        yield CounterMetricFamily("headgate_intake_calls", "Calls that were handed over to it.", intake.calls)
+        yield CounterMetricFamily("headgate_intake_calls", "Calls offloaded to it.", intake.calls)
 
 
-def _awaited() -> tuple[asyncio.Future[bytes], Callable[[bytes | Exception], None]]:
-    """Return a future, and what settles it. Nobody may wait for it any more when it is."""
+def _schedule(on_result: Callable[[bytes | Exception], None], outcome: bytes | Exception) -> None:
+    # Through the loop: an exception in one callback must not break the connection for all.
+    asyncio.get_running_loop().call_soon(on_result, outcome)
+
+
+def _result_future() -> tuple[asyncio.Future[bytes], Callable[[bytes | Exception], None]]:
+    """Return a future and the callback that settles it unless it was cancelled."""
     future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-    def told(outcome: bytes | Exception) -> None:
+    def on_result(outcome: bytes | Exception) -> None:
         if future.done():
             return
         if isinstance(outcome, bytes):
@@ -257,12 +255,12 @@ def _awaited() -> tuple[asyncio.Future[bytes], Callable[[bytes | Exception], Non
         else:
             future.set_exception(outcome)
 
-    return future, told
+    return future, on_result
 
 
-def _possible(settings: Settings) -> str:
-    """Return what the settings ask for, as far as this server can do it."""
-    # A region's lease and the spans of a trace are kept by one process.
+def _effective_mode(settings: Settings) -> str:
+    """Return the configured mode, or "never" where this server cannot run an intake."""
+    # The region lease and trace spans live in one process.
     if settings.region.name is not None or settings.telemetry.tracing:
         return "never"
     mode = settings.health.intake
@@ -273,7 +271,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _spawned(descriptor: int, settings: Settings) -> subprocess.Popen[bytes]:
+def _spawn(descriptor: int, settings: Settings) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "headgate.serve.intake.process", str(descriptor)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[descriptor])
     assert process.stdin is not None
@@ -282,7 +280,7 @@ def _spawned(descriptor: int, settings: Settings) -> subprocess.Popen[bytes]:
     return process
 
 
-def _ended(process: subprocess.Popen[bytes]) -> int:
+def _wait_exit(process: subprocess.Popen[bytes]) -> int:
     try:
         return process.wait(STOP_SECONDS_MAX)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""One end of the line between a server and its intake, on the event loop of either."""
+"""Intake connection: one end of the socket between the server and its intake process, on an event loop."""
 
 from __future__ import annotations
 
@@ -9,103 +9,110 @@ from typing import cast
 
 from headgate.batch_pacer import Pace
 from headgate.clock import Clock
-from headgate.serve.intake.frames import Forget, Frame, Incoming, forgetting, forgotten, packed
+from headgate.serve.intake.frames import (
+    Frame,
+    FrameDecoder,
+    InvalidateFrame,
+    encode_frame,
+    invalidate_frame,
+    invalidations,
+)
 from headgate.store.cache.read_through import Cache
 from headgate.store.cache.shared import Invalidation
 
 
-class Line(asyncio.Protocol):
-    """Sends and takes frames. What was written to the cache here goes before whatever is sent after it."""
+class IntakeConnection(asyncio.Protocol):
+    """Sends and receives frames. Cache invalidations are sent before any later frame."""
 
     def __init__(
         self,
         cache: Cache,
         clock: Clock,
         *,
-        take: Callable[[Frame], None],
-        lost: Callable[[], None] = lambda: None,
+        on_frame: Callable[[Frame], None],
+        on_lost: Callable[[], None] = lambda: None,
         pace: Pace | None = None,
     ) -> None:
-        """Give `take` each frame that is not about the cache, and call `lost` once the other end is gone.
+        """Pass each frame except invalidations to `on_frame`, and call `on_lost` when the peer disconnects.
 
-        With a `pace`, frames leave together where there are many: each that leaves alone wakes the other end.
+        With a `pace`, frames are sent in batches under load: each write wakes the peer.
         """
-        self.heard_at = clock.monotonic()
+        self.received_at = clock.monotonic()
         self._cache = cache
         self._clock = clock
-        self._take = take
-        self._lost = lost
-        self._incoming = Incoming()
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._decoder = FrameDecoder()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._pace = pace
-        # What has not left yet, and whether it is going to.
-        self._leaving: list[bytes] = []
-        self._leaves_later = False
-        # Frames, in the order in which threads have written to the cache.
-        self._forgets: deque[Forget] = deque()
-        self._forget_is_due = False
+        # Encoded frames not sent yet, and whether a flush is scheduled.
+        self._outgoing: list[bytes] = []
+        self._flush_is_scheduled = False
+        # Invalidations in the order of the cache writes.
+        self._invalidations: deque[InvalidateFrame] = deque()
+        self._invalidations_are_scheduled = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # One of uvloop's own, which says of itself only that it behaves like this.
+        # uvloop's transport has the interface but not the type.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = self._clock.monotonic()
-        for frame in self._incoming.frames(data):
-            if isinstance(frame, Forget):
-                for each in forgotten(frame):
+        self.received_at = self._clock.monotonic()
+        for frame in self._decoder.frames(data):
+            if isinstance(frame, InvalidateFrame):
+                for each in invalidations(frame):
                     self._cache.heard(each)
             else:
-                self._take(frame)
+                self._on_frame(frame)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
-        self._lost()
+        self._on_lost()
 
     def send(self, frame: Frame) -> None:
-        """Send a frame, if there is anyone to send it to."""
+        """Send a frame, unless disconnected."""
         if self._transport is None:
             return
-        self._queue_forgets()
-        self._leaving.append(packed(frame))
-        pace, waiting = self._pace, len(self._leaving)
+        self._queue_invalidations()
+        self._outgoing.append(encode_frame(frame))
+        pace, waiting = self._pace, len(self._outgoing)
         pause_seconds = 0.0 if pace is None else pace.pause_seconds(self._clock.monotonic(), waiting)
         if pause_seconds == 0:
-            self._leave()
-        elif not self._leaves_later:
-            self._leaves_later = True
-            self._loop.call_later(pause_seconds, self._leave)
+            self._flush()
+        elif not self._flush_is_scheduled:
+            self._flush_is_scheduled = True
+            self._loop.call_later(pause_seconds, self._flush)
 
-    def told(self, invalidations: Sequence[Invalidation]) -> None:
-        """Have the other end forget what was written here, before it is sent anything else. From any thread."""
-        self._forgets.append(forgetting(invalidations))
-        if not self._forget_is_due:
-            self._forget_is_due = True
-            self._loop.call_soon_threadsafe(self._send_forgets)
+    def invalidate(self, invalidations: Sequence[Invalidation]) -> None:
+        """Send cache invalidations to the peer, before any later frame. From any thread."""
+        self._invalidations.append(invalidate_frame(invalidations))
+        if not self._invalidations_are_scheduled:
+            self._invalidations_are_scheduled = True
+            self._loop.call_soon_threadsafe(self._send_invalidations)
 
     def close(self) -> None:
-        """Hang up, once what was sent has left."""
-        self._leave()
+        """Flush and close."""
+        self._flush()
         if self._transport is not None:
             self._transport.close()
 
-    def _send_forgets(self) -> None:
-        self._queue_forgets()
-        # With what was to leave later: all goes in one order.
-        self._leave()
+    def _send_invalidations(self) -> None:
+        self._queue_invalidations()
+        # Together with scheduled frames, to keep the order.
+        self._flush()
 
-    def _queue_forgets(self) -> None:
-        # Cleared before the queue is emptied: who comes too late for this wake-up schedules the next.
-        self._forget_is_due = False
-        while self._forgets:
-            self._leaving.append(packed(self._forgets.popleft()))
+    def _queue_invalidations(self) -> None:
+        # Cleared before the queue is drained: a later append schedules the next wake-up.
+        self._invalidations_are_scheduled = False
+        while self._invalidations:
+            self._outgoing.append(encode_frame(self._invalidations.popleft()))
 
-    def _leave(self) -> None:
-        self._leaves_later = False
-        leaving, self._leaving = self._leaving, []
-        if not leaving or self._transport is None:
+    def _flush(self) -> None:
+        self._flush_is_scheduled = False
+        outgoing, self._outgoing = self._outgoing, []
+        if not outgoing or self._transport is None:
             return
         if self._pace is not None:
-            self._pace.began(self._clock.monotonic(), len(leaving))
-        self._transport.writelines(leaving)
+            self._pace.began(self._clock.monotonic(), len(outgoing))
+        self._transport.writelines(outgoing)

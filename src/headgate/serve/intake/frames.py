@@ -1,7 +1,7 @@
-"""What a server and its intake say to each other: calls and answers, what to forget, counts, and signs of life.
+"""Intake frames: calls, results, cache invalidations, metrics and heartbeats between server and intake process.
 
-Everything goes over one connection each way, in order. So whoever was answered and asks again, on either side, never
-finds in memory what the answered call has replaced.
+All frames share one ordered connection. An invalidation precedes the result of the write, so a caller that has its
+answer never reads a stale cache entry on either side.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from headgate.store.cache.shared import Invalidation
 _LENGTH: Final = struct.Struct("<I")
 
 
-class Ask(Struct, frozen=True, array_like=True, tag=1):
-    """A call to answer. Who makes it is known, and what they may do is not."""
+class CallFrame(Struct, frozen=True, array_like=True, tag=1):
+    """A call to answer. The caller is authenticated; the intake authorizes."""
 
     number: int
     path: str
@@ -33,79 +33,79 @@ class Ask(Struct, frozen=True, array_like=True, tag=1):
     remaining_seconds: float | None
 
 
-class Answer(Struct, frozen=True, array_like=True, tag=2):
-    """The answer to a call, or the counts of the process as `meters_elsewhere` packs them."""
+class ResultFrame(Struct, frozen=True, array_like=True, tag=2):
+    """The answer to a call, or the process metrics encoded by `merged_metrics`."""
 
     number: int
     content: bytes
 
 
-class Failed(Struct, frozen=True, array_like=True, tag=3):
-    """A call that failed: our own code, and the rest as a `google.rpc.Status`."""
+class FailureFrame(Struct, frozen=True, array_like=True, tag=3):
+    """A failed call: our error code and an encoded `google.rpc.Status`."""
 
     number: int
     code: str
     status: bytes
 
 
-class Forget(Struct, frozen=True, array_like=True, tag=4):
-    """What was written, and is not to be answered from memory any more: targets, each up to a version or whole."""
+class InvalidateFrame(Struct, frozen=True, array_like=True, tag=4):
+    """Cache entries to invalidate: each target up to a version, or entirely."""
 
     targets: list[tuple[str, int | None]]
 
 
-class Count(Struct, frozen=True, array_like=True, tag=5):
-    """The question how much of everything there was."""
+class MetricsRequest(Struct, frozen=True, array_like=True, tag=5):
+    """Request for the process metrics."""
 
     number: int
 
 
-class Beat(Struct, frozen=True, array_like=True, tag=6):
-    """A sign of life, with how much evidence was turned away so far of datasets of which that has changed."""
+class Heartbeat(Struct, frozen=True, array_like=True, tag=6):
+    """Heartbeat with the shed-evidence totals of datasets whose total changed."""
 
     shed: dict[str, int]
 
 
-Frame: TypeAlias = Ask | Answer | Failed | Forget | Count | Beat
+Frame: TypeAlias = CallFrame | ResultFrame | FailureFrame | InvalidateFrame | MetricsRequest | Heartbeat
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Frame)
 
 
-def packed(frame: Frame) -> bytes:
-    """Return a frame as it travels."""
+def encode_frame(frame: Frame) -> bytes:
+    """Return a frame with its length prefix."""
     body = _encoder.encode(frame)
     return _LENGTH.pack(len(body)) + body
 
 
-def forgetting(invalidations: Sequence[Invalidation]) -> Forget:
-    """Return the frame that passes on what a cache has heard."""
-    return Forget([(each.target, each.version) for each in invalidations])
+def invalidate_frame(invalidations: Sequence[Invalidation]) -> InvalidateFrame:
+    """Return the frame for cache invalidations."""
+    return InvalidateFrame([(each.target, each.version) for each in invalidations])
 
 
-def forgotten(frame: Forget) -> Iterator[Invalidation]:
-    """Go through what a frame says is to be forgotten."""
+def invalidations(frame: InvalidateFrame) -> Iterator[Invalidation]:
+    """Yield the invalidations in a frame."""
     for target, version in frame.targets:
         yield Invalidation(Group(target) if is_group(Key(target)) else Key(target), version)
 
 
-class Incoming:
-    """Puts frames together from the pieces in which they come."""
+class FrameDecoder:
+    """Reassembles frames from stream data."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def frames(self, data: bytes) -> Iterator[Frame]:
-        """Yield what is complete with this piece. Raises `msgspec.DecodeError` for what is no frame."""
-        held = self._held
-        held += data
+        """Yield the frames that are complete. Raises `msgspec.DecodeError` for malformed data."""
+        buffer = self._buffer
+        buffer += data
         at = 0
-        while len(held) - at >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(held, at)
+        while len(buffer) - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(buffer, at)
             end = at + _LENGTH.size + length
-            if len(held) < end:
+            if len(buffer) < end:
                 break
-            with memoryview(held) as view:
+            with memoryview(buffer) as view:
                 frame: Frame = _decoder.decode(view[at + _LENGTH.size : end])
             at = end
             yield frame
-        del held[:at]
+        del buffer[:at]

@@ -1,6 +1,6 @@
-"""The process of the intake: it answers what a server hands over, on the same store, until the server hangs up.
+"""Intake process: answers calls offloaded by the server, on the same store, until the server disconnects.
 
-It is started by `intake.Intake` alone, with one end of a pair of sockets, and gets the settings on standard input.
+`IntakeClient` starts it with one end of a socket pair and writes the settings to its standard input.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from headgate.clock import Clock, SystemClock
 from headgate.durable.sdk.app import App
 from headgate.health.metrics import HealthMeters
 from headgate.health.service import HealthService
-from headgate.serve import process as garbage
-from headgate.serve.intake.connection import Line
-from headgate.serve.intake.frames import Answer, Ask, Beat, Count, Failed, Frame
-from headgate.serve.process import give_way, loop_factory
+from headgate.serve.intake.connection import IntakeConnection
+from headgate.serve.intake.frames import CallFrame, FailureFrame, Frame, Heartbeat, MetricsRequest, ResultFrame
+from headgate.serve.process import freeze_heap, loop_factory, set_switch_interval
 from headgate.serve.rpc.codec import Binary, Codec
 from headgate.serve.rpc.connect_wire import Json
 from headgate.serve.rpc.dispatcher import Dispatcher
 from headgate.serve.rpc.errors import RpcFailure
 from headgate.serve.rpc.methods import RpcCall
-from headgate.serve.rpc.statestore.service import taken_in_methods
-from headgate.serve.runtime import merged_metrics as meters_elsewhere
+from headgate.serve.rpc.statestore.service import intake_methods
+from headgate.serve.runtime import merged_metrics
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.sweeper import Sweeper
 from headgate.settings import Settings
@@ -40,34 +39,33 @@ from headgate.store.cache.read_through import Cache
 from headgate.telemetry import Tracing, configure_logs, watch_store
 
 BEAT_SECONDS: Final = 1.0
-TENDED_EVERY_SECONDS: Final = 5.0
+ALERTS_EVERY_SECONDS: Final = 5.0
 NICER: Final = 10
-# Enough for one to compute while another waits for the disk. More would only take the interpreter from each other and
-# from the loop that has to send the answers. Batches have their own, so that an incident is not in line behind them.
+# One thread computes while another waits for the disk; more would contend for the interpreter lock with the event loop.
+# Batches have a pool of their own, so that an incident does not queue behind them.
 THREADS_MAX: Final = 2
-# Batches one after the other, where a row is written to this machine's disk: with two at once signals waited longer,
-# and the batches no less. Where there is a network between, most of it is waiting.
+# One batch at a time on a local disk: two in parallel delay signals and are no faster. Remote stores mostly wait.
 BATCHES_MAX: Final = 1
-BATCHES_ELSEWHERE_MAX: Final = 3
+BATCHES_REMOTE_MAX: Final = 3
 _API: Final = "intake"
 _CODECS: Final[dict[str, Codec]] = {each.name: each for each in (Binary(), Json())}
 
 
 def main(descriptor: int) -> None:
-    """Serve the other end of a socket, with the settings on standard input."""
-    # The server ends us: a signal to all of its group must not cut off what it still drains.
+    """Serve a socket, with the settings from standard input."""
+    # The server ends this process: a signal to the process group must not interrupt its drain.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    # Who reads from the server has less time than who writes here.
+    # Reads on the server have priority.
     os.nice(NICER)
-    # From the server that started us, over a pipe that nobody else holds.
+    # Trusted: written by the parent server over a private pipe.
     settings: Settings = pickle.load(sys.stdin.buffer)
     configure_logs(style=settings.log.format, level=settings.log.level)
     run(settings, socket.socket(fileno=descriptor), clock=SystemClock())
 
 
 def run(settings: Settings, end: socket.socket, *, clock: Clock) -> None:
-    """Answer calls until the other end hangs up, and return once what was begun is done."""
+    """Answer calls until the server disconnects, then finish the calls in progress."""
     opened = open_store(settings, clock)
     registry = CollectorRegistry()
     meters = HealthMeters(registry)
@@ -76,14 +74,14 @@ def run(settings: Settings, end: socket.socket, *, clock: Clock) -> None:
         meters.watch_cache(cache.stats)
         watch_store(registry, opened.store.stats.snapshot)
         health = open_health(opened, cache, clock, service, meters=meters)
-        batches_max = BATCHES_MAX if settings.store.backend == "sqlite" else BATCHES_ELSEWHERE_MAX
-        tending = Sweeper("alerts", lambda _limit: health.tend(), interval_seconds=TENDED_EVERY_SECONDS)
+        batches_max = BATCHES_MAX if settings.store.backend == "sqlite" else BATCHES_REMOTE_MAX
+        alerts = Sweeper("alerts", lambda _limit: health.tend(), interval_seconds=ALERTS_EVERY_SECONDS)
         with closing(health), asyncio.Runner(loop_factory=loop_factory()) as runner:
-            tending.start()
+            alerts.start()
             try:
                 runner.run(_serve(end, health, cache, registry, clock, batches_max=batches_max))
             finally:
-                tending.stop()
+                alerts.stop()
 
 
 async def _serve(
@@ -97,35 +95,35 @@ async def _serve(
 ) -> None:
     pool, bulk = WorkPool(threads_max=THREADS_MAX), WorkPool(threads_max=batches_max)
     dispatcher = Dispatcher(
-        taken_in_methods(health, pool),
+        intake_methods(health, pool),
         pool,
         clock=clock,
         tracing=Tracing(),
-        # The server counts the calls that it hands over.
+        # The server records metrics of offloaded calls.
         registry=CollectorRegistry(),
         identify=lambda call: call.principal,
         bulk=bulk,
     )
-    answering = _Answering(dispatcher, health, registry)
-    hung_up = asyncio.Event()
-    line = Line(cache, clock, take=answering.take, lost=hung_up.set)
-    answering.line = line
-    cache.told = line.told
-    await asyncio.get_running_loop().create_unix_connection(lambda: line, sock=end)
-    garbage.settle()
-    give_way()
-    beating = asyncio.create_task(answering.beat())
-    await hung_up.wait()
-    beating.cancel()
-    await answering.finished()
+    handler = _CallHandler(dispatcher, health, registry)
+    disconnected = asyncio.Event()
+    connection = IntakeConnection(cache, clock, on_frame=handler.on_frame, on_lost=disconnected.set)
+    handler.connection = connection
+    cache.told = connection.invalidate
+    await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=end)
+    freeze_heap()
+    set_switch_interval()
+    heartbeat = asyncio.create_task(handler.send_heartbeats())
+    await disconnected.wait()
+    heartbeat.cancel()
+    await handler.wait_idle()
     pool.close()
     bulk.close()
 
 
-class _Answering:
-    """Answers calls on a line, each in a task of its own."""
+class _CallHandler:
+    """Answers calls of a connection, each in its own task."""
 
-    line: Line
+    connection: IntakeConnection
 
     def __init__(self, dispatcher: Dispatcher, health: HealthService, registry: CollectorRegistry) -> None:
         self._dispatcher = dispatcher
@@ -134,17 +132,16 @@ class _Answering:
         self._tasks: set[asyncio.Task[None]] = set()
         self._shed: dict[str, int] = {}
 
-    def take(self, frame: Frame) -> None:
-        """Begin to answer a frame."""
-        if isinstance(frame, Ask):
+    def on_frame(self, frame: Frame) -> None:
+        if isinstance(frame, CallFrame):
             task = asyncio.create_task(self._answer(frame))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        elif isinstance(frame, Count):
-            self.line.send(Answer(frame.number, meters_elsewhere.packed(self._registry)))
+        elif isinstance(frame, MetricsRequest):
+            self.connection.send(ResultFrame(frame.number, merged_metrics.encode_metrics(self._registry)))
 
-    async def beat(self) -> None:
-        """Say every second that this process lives, and first of all that it is ready."""
+    async def send_heartbeats(self) -> None:
+        """Send a heartbeat every second. The first one reports that the process is ready."""
         stats = self._evidence.stats
         shed_before = 0
         while True:
@@ -153,25 +150,25 @@ class _Answering:
                 now = self._evidence.shed_by_dataset()
                 changed = {urn: count for urn, count in now.items() if self._shed.get(urn) != count}
                 self._shed, shed_before = now, shed
-            self.line.send(Beat(changed))
+            self.connection.send(Heartbeat(changed))
             await asyncio.sleep(BEAT_SECONDS)
 
-    async def finished(self) -> None:
-        """Return once every call that was begun is done."""
+    async def wait_idle(self) -> None:
+        """Return once all calls in progress are done."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _answer(self, ask: Ask) -> None:
+    async def _answer(self, frame: CallFrame) -> None:
         clock = self._dispatcher.clock
-        deadline_at = None if ask.remaining_seconds is None else clock.monotonic() + ask.remaining_seconds
-        call = RpcCall({}, ask.peer, clock, deadline_at, ask.principal)
-        method, codec = self._dispatcher.methods[ask.path], _CODECS[ask.codec]
+        deadline_at = None if frame.remaining_seconds is None else clock.monotonic() + frame.remaining_seconds
+        call = RpcCall({}, frame.peer, clock, deadline_at, frame.principal)
+        method, codec = self._dispatcher.methods[frame.path], _CODECS[frame.codec]
         try:
-            content = await self._dispatcher.unary(_API, method, ask.content, codec, call, ask.name)
+            content = await self._dispatcher.unary(_API, method, frame.content, codec, call, frame.name)
         except RpcFailure as exc:
-            self.line.send(Failed(ask.number, exc.code, exc.rich_status()))
+            self.connection.send(FailureFrame(frame.number, exc.code, exc.rich_status()))
         else:
-            self.line.send(Answer(ask.number, content))
+            self.connection.send(ResultFrame(frame.number, content))
 
 
 if __name__ == "__main__":

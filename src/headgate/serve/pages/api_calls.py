@@ -59,7 +59,7 @@ class PipelinesAsked(NamedTuple):
     bus: Bus
 
 
-class Questions:
+class ApiCatalog:
     """The operations that pages ask; those of pipelines, where there are any."""
 
     def __init__(self, health: HealthService, pipelines: PipelinesAsked | None = None) -> None:
@@ -80,10 +80,10 @@ class Questions:
         return self._operations[name]
 
 
-class Asking:
+class ApiCaller:
     """Asks for one caller, who may be nobody known."""
 
-    def __init__(self, questions: Questions, principal: Principal | None) -> None:
+    def __init__(self, questions: ApiCatalog, principal: Principal | None) -> None:
         self.health = questions.health
         # None: this server has no pipelines.
         self.pipelines = questions.pipelines

@@ -31,7 +31,7 @@ TOLD_MAX: Final = 200
 WAITING_MAX: Final = 1_000
 
 
-class Troubles(Struct, frozen=True, kw_only=True):
+class AttentionList(Struct, frozen=True, kw_only=True):
     """What may be wrong, by pipeline. Whether it still is, the periods themselves say."""
 
     # Periods that something was expected of and did not happen in time, the latest first.
@@ -52,7 +52,7 @@ class Troubles(Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys((*self.controlled, *self.missed, *self.stuck, *self.held)))
 
 
-def troubles(pipelines: PipelineService) -> Troubles:
+def troubles(pipelines: PipelineService) -> AttentionList:
     """Return what may be wrong with all pipelines: lists as long as that, and one look at the periods they name."""
     parts = pipelines.parts
     missed = _missed(pipelines)
@@ -63,7 +63,7 @@ def troubles(pipelines: PipelineService) -> Troubles:
     items = parts.store.get_many(PIPELINES, [run_log_key(slot) for slot in slots]) if slots else []
     logs = {slot: run_log_of(item) for slot, item in zip(slots, items, strict=True) if item is not None}
     now_ms = parts.now_ms()
-    return Troubles(
+    return AttentionList(
         missed=missed,
         stuck_runs=frozenset(stuck),
         stuck=list(stuck.values()),

@@ -11,7 +11,7 @@ from msgspec import Struct
 from headgate.auth.roles import Permission
 from headgate.errors import ForbiddenError, TransientError
 from headgate.health.model.enums import IncidentStatus, Severity, SignalState, Tier
-from headgate.serve.pages.api_calls import Asking, Listed
+from headgate.serve.pages.api_calls import ApiCaller, Listed
 from headgate.serve.pages.labels import command
 from headgate.serve.pages.pipelines import PipelineCounts, pipeline_counts
 
@@ -58,7 +58,7 @@ class Board(Struct, frozen=True, kw_only=True):
         return is_quiet and (self.pipelines is None or not self.pipelines.listed)
 
 
-def board(asking: Asking) -> Board:
+def board(asking: ApiCaller) -> Board:
     """Return the board of a caller. Raises `UnauthenticatedError`, and `ForbiddenError` if it may see no dataset."""
     has_datasets = bool(asking.listed("GET /datasets", most=1).items)
     missing: list[str] = []
@@ -80,7 +80,7 @@ def board(asking: Asking) -> Board:
     )
 
 
-def _listed(asking: Asking, missing: list[str], name: str, most: int, **query: Any) -> Listed:  # noqa: ANN401
+def _listed(asking: ApiCaller, missing: list[str], name: str, most: int, **query: Any) -> Listed:  # noqa: ANN401
     try:
         return asking.listed(name, most=most, query=query)
     except (ForbiddenError, TransientError) as exc:
@@ -88,7 +88,7 @@ def _listed(asking: Asking, missing: list[str], name: str, most: int, **query: A
         return Listed([], has_more=False)
 
 
-def _pipelines(asking: Asking, missing: list[str]) -> PipelineCounts | None:
+def _pipelines(asking: ApiCaller, missing: list[str]) -> PipelineCounts | None:
     # A board of datasets is whole without pipelines that its reader has nothing to do with.
     if not asking.may(Permission.PIPELINE_READ):
         return None

@@ -10,7 +10,7 @@ from msgspec import Struct
 from headgate.auth.roles import Permission
 from headgate.errors import TransientError
 from headgate.health.model.enums import IncidentStatus, SignalState, Tier
-from headgate.serve.pages.api_calls import Asking, Section
+from headgate.serve.pages.api_calls import ApiCaller, Section
 from headgate.serve.pages.board import REGISTER
 from headgate.serve.pages.labels import command, number, options, span
 from headgate.serve.pages.signal_strip import Strip, since, strip
@@ -82,7 +82,7 @@ class DatasetPage(Struct, frozen=True, kw_only=True):
     commands: tuple[tuple[str, str], ...]
 
 
-def dataset_list(asking: Asking, query: Mapping[str, Any]) -> DatasetList:
+def dataset_list(asking: ApiCaller, query: Mapping[str, Any]) -> DatasetList:
     """Return a page of the list. Raises as the operation does."""
     found = asking.ask("GET /datasets", query={**query, "page_size": LISTED})
     datasets = found["items"]
@@ -96,7 +96,7 @@ def dataset_list(asking: Asking, query: Mapping[str, Any]) -> DatasetList:
     )
 
 
-def _rows(asking: Asking, datasets: Sequence[Any]) -> list[Row]:
+def _rows(asking: ApiCaller, datasets: Sequence[Any]) -> list[Row]:
     urns = [each["dataset_urn"] for each in datasets if asking.may(Permission.SIGNAL_READ, each["dataset_urn"])]
     try:
         found = dict(zip(urns, asking.health.signals.of_datasets(urns) if urns else [], strict=True))
@@ -110,7 +110,7 @@ def _rows(asking: Asking, datasets: Sequence[Any]) -> list[Row]:
     return rows
 
 
-def dataset_page(asking: Asking, urn: str) -> DatasetPage:
+def dataset_page(asking: ApiCaller, urn: str) -> DatasetPage:
     """Return the page of a dataset. Raises `DatasetNotFoundError`, and as reading the dataset does."""
     dataset = asking.ask("GET /datasets/{dataset_urn}", path={"dataset_urn": urn})
     urn = dataset["dataset_urn"]
@@ -137,7 +137,7 @@ def dataset_page(asking: Asking, urn: str) -> DatasetPage:
     )
 
 
-def reached(asking: Asking, found: Mapping[str, Any]) -> Downstream:
+def reached(asking: ApiCaller, found: Mapping[str, Any]) -> Downstream:
     """Return what depends on a dataset, without the datasets that the caller may not see."""
     seen = [each for each in found["datasets"] if asking.may(Permission.DATASET_READ, each["dataset_urn"])]
     return Downstream(
@@ -169,7 +169,7 @@ def promises(slos: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _signal_rows(asking: Asking, urn: str, signals: Sequence[Any]) -> list[SignalRow]:
+def _signal_rows(asking: ApiCaller, urn: str, signals: Sequence[Any]) -> list[SignalRow]:
     # The latest trouble first, within each state.
     newest = sorted(signals, key=lambda each: str(each["state_changed_at"]), reverse=True)
     rows = []
@@ -179,7 +179,7 @@ def _signal_rows(asking: Asking, urn: str, signals: Sequence[Any]) -> list[Signa
     return rows
 
 
-def _strip(asking: Asking, urn: str, signal: Mapping[str, Any]) -> Strip | None:
+def _strip(asking: ApiCaller, urn: str, signal: Mapping[str, Any]) -> Strip | None:
     found = asking.section(
         "GET /datasets/{dataset_urn}/signals/{signal_type}/history",
         path={"dataset_urn": urn, "signal_type": signal["signal_type"]},

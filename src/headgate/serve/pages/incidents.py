@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headgate.health.model.enums import IncidentStatus, Severity
-from headgate.serve.pages.api_calls import Asking
+from headgate.serve.pages.api_calls import ApiCaller
 from headgate.serve.pages.datasets import Downstream, reached
 from headgate.serve.pages.labels import command, options
 
@@ -57,7 +57,7 @@ class IncidentPage(Struct, frozen=True, kw_only=True):
     commands: tuple[tuple[str, str], ...]
 
 
-def incident_list(asking: Asking, query: Mapping[str, Any]) -> IncidentList:
+def incident_list(asking: ApiCaller, query: Mapping[str, Any]) -> IncidentList:
     """Return a page of the list. Raises as the operation does."""
     found = asking.ask("GET /incidents", query={**query, "page_size": LISTED})
     filters = {name: query.get(name, [] if name in CHOICES else "") for name in FILTERS}
@@ -76,7 +76,7 @@ def incident_list(asking: Asking, query: Mapping[str, Any]) -> IncidentList:
     )
 
 
-def incident_page(asking: Asking, incident_id: str) -> IncidentPage:
+def incident_page(asking: ApiCaller, incident_id: str) -> IncidentPage:
     """Return the page of an incident. Raises `NotFoundError`, and as asking why does."""
     context = asking.ask("GET /incidents/{incident_id}/context", path={"incident_id": incident_id})
     incident, radius = context["incident"], context["blast_radius"]

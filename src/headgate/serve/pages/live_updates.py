@@ -16,9 +16,9 @@ from headgate.health.model import events as announcements
 from headgate.health.service import HealthService
 from headgate.pipelines.events import outbox as pipeline_events
 from headgate.serve.http import sse as streams
-from headgate.serve.runtime.log_tail import Followed
+from headgate.serve.runtime.log_tail import LogTail
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 
 _TYPES: Final = "headgate.*"
 # What someone must be allowed to see to be told that it has changed.
@@ -46,7 +46,7 @@ class Subject(Struct, frozen=True, kw_only=True):
 class PageChanges:
     """Tells pages that they are out of date."""
 
-    def __init__(self, health: HealthService, pool: WorkPool, watches: Watches) -> None:
+    def __init__(self, health: HealthService, pool: WorkPool, watches: WatchHub) -> None:
         self._health = health
         self._pool = pool
         self._watches = watches
@@ -57,13 +57,13 @@ class PageChanges:
         It ends after some hours, when the server stops, and when the store cannot be asked: the page comes back.
         """
         loop = asyncio.get_running_loop()
-        followed = Followed(self._health, _TYPES)
+        tail = LogTail(self._health, _TYPES)
         ends_at, spoke_at = loop.time() + streams.STREAM_SECONDS_MAX, loop.time()
         # From here on nothing is missed: a page that was drawn before fetches itself once more.
         yield streams.OPENING + streams.message("ready", {})
         try:
             while not self._watches.is_stopping and loop.time() < ends_at:
-                kinds = sorted(changed(await self._pool.run(followed.look), principal, subject))
+                kinds = sorted(changed(await self._pool.run(tail.poll), principal, subject))
                 if kinds:
                     yield streams.message("changed", {"kinds": kinds})
                     spoke_at = loop.time()

@@ -25,7 +25,7 @@ from headgate.pipelines.schedule.due_checks import Due, due_of
 from headgate.pipelines.schedule.sla import SlaMoments, completion_moments, judge
 from headgate.pipelines.schedule.timetables import DueSlot, Timetable, timetables
 from headgate.pipelines.service import PipelineService
-from headgate.serve.pages.attention import Troubles
+from headgate.serve.pages.attention import AttentionList
 from headgate.serve.pages.labels import span
 from headgate.serve.pages.period_grid import PeriodStrip, cells
 from headgate.store.catalogue.tables import EVALUATION, PIPELINES
@@ -108,10 +108,10 @@ class PipelineRow(Struct, frozen=True, kw_only=True):
         return _URGENCY[self.state], self.pipeline.tier, self.pipeline.id
 
 
-class Standings:
+class PipelineStatusReader:
     """Reads where pipelines stand."""
 
-    def __init__(self, pipelines: PipelineService, troubles: Troubles) -> None:
+    def __init__(self, pipelines: PipelineService, troubles: AttentionList) -> None:
         self._parts = pipelines.parts
         self._store = pipelines.parts.store
         self._calendars = pipelines.parts.calendars()
@@ -215,7 +215,7 @@ class _Look(Struct, frozen=True, kw_only=True):
     is_expected: bool
 
     def row(
-        self, now: datetime, evaluation: StoredEvaluation | None, lock: Lock | None, troubles: Troubles
+        self, now: datetime, evaluation: StoredEvaluation | None, lock: Lock | None, troubles: AttentionList
     ) -> PipelineRow:
         explanation = why(
             Circumstances(
@@ -257,7 +257,7 @@ class _Look(Struct, frozen=True, kw_only=True):
         if self.control.state_at(now_ms) is ControlState.PAUSED:
             yield State.PAUSED
 
-    def _state(self, standing: Standing, sla: SlaStanding | None, now_ms: int, troubles: Troubles) -> State:
+    def _state(self, standing: Standing, sla: SlaStanding | None, now_ms: int, troubles: AttentionList) -> State:
         log, control = self.log, self.control.state_at(now_ms)
         is_over = log is not None and (log.status.is_done or log.status.is_terminal)
         is_breached = sla is not None and sla.word == BREACHED and not is_over

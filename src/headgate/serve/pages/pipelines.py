@@ -18,10 +18,10 @@ from headgate.pipelines.enums import ControlState, ExpectationVerdict, RunStatus
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.schedule.dependencies import upstreams_of
 from headgate.pipelines.service import PipelineService
-from headgate.serve.pages.api_calls import Asking, Section
-from headgate.serve.pages.attention import Troubles, stored, troubles
+from headgate.serve.pages.api_calls import ApiCaller, Section
+from headgate.serve.pages.attention import AttentionList, stored, troubles
 from headgate.serve.pages.labels import command, options
-from headgate.serve.pages.pipeline_status import Defined, PipelineRow, Standings, State
+from headgate.serve.pages.pipeline_status import Defined, PipelineRow, PipelineStatusReader, State
 from headgate.serve.pages.pipeline_summary import Fact, definition_facts, sensor_keys
 
 LISTED: Final = 50
@@ -106,14 +106,14 @@ class PipelinePage(Struct, frozen=True, kw_only=True):
 # The list.
 
 
-def pipeline_list(asking: Asking, query: Mapping[str, Any]) -> PipelineList:
+def pipeline_list(asking: ApiCaller, query: Mapping[str, Any]) -> PipelineList:
     """Return a page of the list. Raises as listing pipelines does, and `NotFoundError` where there are none."""
     pipelines = served(asking)
     filters = {name: str(query.get(name, "")) for name in FILTERS}
     token = query.get("page_token")
     found, bad, following = _listed(asking, filters, token)
     seen = troubles(pipelines)
-    standings = Standings(pipelines, seen)
+    standings = PipelineStatusReader(pipelines, seen)
     # Each page begins where the last has ended; what is wrong stands on the first.
     read = [] if token else _suspects(pipelines, seen, filters)
     suspects = [each for each in read if _fits(each.pipeline, filters)]
@@ -132,13 +132,13 @@ def pipeline_list(asking: Asking, query: Mapping[str, Any]) -> PipelineList:
     )
 
 
-def pipeline_counts(asking: Asking) -> PipelineCounts | None:
+def pipeline_counts(asking: ApiCaller) -> PipelineCounts | None:
     """Return how many pipelines are in trouble, or None if there are none at all. Raises as listing them does."""
     if asking.pipelines is None or not asking.ask("GET /pipelines", query={"limit": 1})["pipelines"]:
         return None
     seen = troubles(asking.pipelines)
     suspects = _defined(asking.pipelines, seen.suspects[:TROUBLED_MAX])
-    rows = Standings(asking.pipelines, seen).rows(suspects)
+    rows = PipelineStatusReader(asking.pipelines, seen).rows(suspects)
     found = Counter(row.state for row in rows)
     return PipelineCounts(
         failed=found[State.FAILED] + found[State.STOPPED],
@@ -150,14 +150,14 @@ def pipeline_counts(asking: Asking) -> PipelineCounts | None:
     )
 
 
-def served(asking: Asking) -> PipelineService:
+def served(asking: ApiCaller) -> PipelineService:
     """Return the pipelines of this server. Raises `NotFoundError` if it has none."""
     if asking.pipelines is None:
         raise NotFoundError("this server has no pipelines; start it with 'headgate up --pipelines FOLDER'")
     return asking.pipelines
 
 
-def _suspects(pipelines: PipelineService, seen: Troubles, filters: Mapping[str, str]) -> list[Defined]:
+def _suspects(pipelines: PipelineService, seen: AttentionList, filters: Mapping[str, str]) -> list[Defined]:
     also = seen.waiting if filters["status"] == State.WAITING else ()
     return _defined(pipelines, list(dict.fromkeys((*seen.suspects, *also)))[:TROUBLED_MAX])
 
@@ -167,7 +167,7 @@ def _defined(pipelines: PipelineService, ids: Sequence[str]) -> list[Defined]:
 
 
 def _listed(
-    asking: Asking, filters: Mapping[str, str], token: str | None
+    asking: ApiCaller, filters: Mapping[str, str], token: str | None
 ) -> tuple[list[Defined], list[BadPipeline], str | None]:
     """Return pipelines that match, rows that are no definitions, and where the next page begins."""
     # Who may ask for one may see all: they are read as they are kept, which is quicker than as they are told.
@@ -198,12 +198,14 @@ def _fits(pipeline: Pipeline, filters: Mapping[str, str]) -> bool:
 # One of them.
 
 
-def pipeline_page(asking: Asking, pipeline_id: str, query: Mapping[str, Any]) -> PipelinePage:
+def pipeline_page(asking: ApiCaller, pipeline_id: str, query: Mapping[str, Any]) -> PipelinePage:
     """Return the page of a pipeline, about the period that was chosen or needs someone. Raises `NotFoundError`."""
     pipelines, path = served(asking), {"id": pipeline_id}
     shown = asking.ask("GET /pipelines/{id}", path=path)
     pipeline = _pipeline(shown)
-    (row,) = Standings(pipelines, troubles(pipelines)).rows([Defined(pipeline, shown["at"])], periods=PERIODS)
+    (row,) = PipelineStatusReader(pipelines, troubles(pipelines)).rows(
+        [Defined(pipeline, shown["at"])], periods=PERIODS
+    )
     chosen = Slot(pipeline.id, str(query.get("schedule", row.slot.schedule_id)), str(query.get("date", row.slot.date)))
     expected = asking.section("GET /expectations", query={"pipeline": pipeline.id, "limit": SHOWN_MAX})
     return PipelinePage(

@@ -28,11 +28,11 @@ from headgate.serve.pages import incidents as page_incidents
 from headgate.serve.pages import labels as page_words
 from headgate.serve.pages import pipelines as page_pipelines
 from headgate.serve.pages import run as page_runs
-from headgate.serve.pages.api_calls import Asking, PipelinesAsked, Questions, segment, twin
+from headgate.serve.pages.api_calls import ApiCaller, ApiCatalog, PipelinesAsked, segment, twin
 from headgate.serve.pages.board import board
 from headgate.serve.pages.live_updates import PageChanges, Subject
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -61,7 +61,7 @@ _ASSET_HEADERS: Final[Mapping[str, str]] = {
     "x-content-type-options": "nosniff",
 }
 
-Drawn = Callable[[Asking], "Page"]
+Drawn = Callable[[ApiCaller], "Page"]
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,10 +79,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page_routes(
-    health: HealthService, pool: WorkPool, watches: Watches, pipelines: PipelinesAsked | None = None
+    health: HealthService, pool: WorkPool, watches: WatchHub, pipelines: PipelinesAsked | None = None
 ) -> list[ControllerRouterHandler]:
     """Return the routes of the pages. Without `pipelines`, theirs say how to get some."""
-    drawing = _Drawing(Questions(health, pipelines), pool)
+    drawing = _Drawing(ApiCatalog(health, pipelines), pool)
     changes = PageChanges(health, pool, watches)
 
     def route(path: str, draw: Callable[[Request[Any, Any, Any]], Drawn]) -> ControllerRouterHandler:
@@ -122,7 +122,7 @@ def page_routes(
 # What each page shows.
 
 
-def _board(asking: Asking) -> Page:
+def _board(asking: ApiCaller) -> Page:
     return Page(
         template="board.html",
         title="Health",
@@ -137,7 +137,7 @@ def _board(asking: Asking) -> Page:
 def _dataset_list(request: Request[Any, Any, Any]) -> Drawn:
     query = _query(request, page_datasets.FILTERS, frozenset())
 
-    def draw(asking: Asking) -> Page:
+    def draw(asking: ApiCaller) -> Page:
         view = page_datasets.dataset_list(asking, query)
         return Page(
             template="datasets.html",
@@ -155,7 +155,7 @@ def _dataset_list(request: Request[Any, Any, Any]) -> Drawn:
 def _dataset(request: Request[Any, Any, Any]) -> Drawn:
     urn: str = request.path_params["dataset_urn"]
 
-    def draw(asking: Asking) -> Page:
+    def draw(asking: ApiCaller) -> Page:
         view = page_datasets.dataset_page(asking, urn)
         name = view.dataset["dataset_urn"]
         return Page(
@@ -174,7 +174,7 @@ def _dataset(request: Request[Any, Any, Any]) -> Drawn:
 def _incident_list(request: Request[Any, Any, Any]) -> Drawn:
     query = _query(request, page_incidents.FILTERS, page_incidents.CHOICES)
 
-    def draw(asking: Asking) -> Page:
+    def draw(asking: ApiCaller) -> Page:
         view = page_incidents.incident_list(asking, query)
         return Page(
             template="incidents.html",
@@ -192,7 +192,7 @@ def _incident_list(request: Request[Any, Any, Any]) -> Drawn:
 def _incident(request: Request[Any, Any, Any]) -> Drawn:
     incident_id: str = request.path_params["incident_id"]
 
-    def draw(asking: Asking) -> Page:
+    def draw(asking: ApiCaller) -> Page:
         view = page_incidents.incident_page(asking, incident_id)
         return Page(
             template="incident.html",
@@ -210,7 +210,7 @@ def _incident(request: Request[Any, Any, Any]) -> Drawn:
 def _pipeline_list(request: Request[Any, Any, Any]) -> Drawn:
     query = _query(request, page_pipelines.FILTERS, frozenset())
 
-    def draw(asking: Asking) -> Page:
+    def draw(asking: ApiCaller) -> Page:
         view = page_pipelines.pipeline_list(asking, query)
         return Page(
             template="pipelines.html",
@@ -229,7 +229,7 @@ def _pipeline(request: Request[Any, Any, Any]) -> Drawn:
     pipeline_id: str = request.path_params["pipeline_id"]
     query = _query(request, ("date", "schedule"), frozenset())
 
-    def draw(asking: Asking) -> Page:
+    def draw(asking: ApiCaller) -> Page:
         view = page_pipelines.pipeline_page(asking, pipeline_id, query)
         return Page(
             template="pipeline.html",
@@ -247,7 +247,7 @@ def _pipeline(request: Request[Any, Any, Any]) -> Drawn:
 def _run(request: Request[Any, Any, Any]) -> Drawn:
     run_id: str = request.path_params["run_id"]
 
-    def draw(asking: Asking) -> Page:
+    def draw(asking: ApiCaller) -> Page:
         view = page_runs.run_page(asking, run_id)
         return Page(
             template="run.html",
@@ -265,7 +265,7 @@ def _run(request: Request[Any, Any, Any]) -> Drawn:
 def _nothing(request: Request[Any, Any, Any]) -> Drawn:
     path = request.scope["path"]
 
-    def draw(_asking: Asking) -> Page:
+    def draw(_asking: ApiCaller) -> Page:
         raise NotFoundError(f"{path}: there is no such page")
 
     return draw
@@ -302,7 +302,7 @@ def _query(request: Request[Any, Any, Any], names: Sequence[str], choices: froze
 class _Drawing:
     """Draws pages in threads of the pool."""
 
-    def __init__(self, questions: Questions, pool: WorkPool) -> None:
+    def __init__(self, questions: ApiCatalog, pool: WorkPool) -> None:
         self._questions = questions
         self._pool = pool
         folder = files("headgate.serve.pages") / "templates"
@@ -318,7 +318,7 @@ class _Drawing:
     async def answer(self, request: Request[Any, Any, Any], draw: Drawn) -> Response[Any]:
         """Return the answer to a request: a page, also of what went wrong."""
         principal, is_fragment = principal_of(request.scope), FRAGMENT in request.headers
-        asking = Asking(self._questions, principal)
+        asking = ApiCaller(self._questions, principal)
 
         def work() -> Response[Any]:
             try:
@@ -331,7 +331,7 @@ class _Drawing:
 
         return await self._pool.run(work)
 
-    def _response(self, page: Page, asking: Asking, *, is_fragment: bool) -> Response[Any]:
+    def _response(self, page: Page, asking: ApiCaller, *, is_fragment: bool) -> Response[Any]:
         content = self._templates.get_template(page.template).render(
             layout="fragment.html" if is_fragment else "layout.html",
             page=page,

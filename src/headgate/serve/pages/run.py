@@ -12,7 +12,7 @@ from headgate.health.model.timestamps import instant, milliseconds
 from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.lifecycle.starter import MACHINE
 from headgate.pipelines.runs.rows import Slot
-from headgate.serve.pages.api_calls import Asking, Section, segment, twin
+from headgate.serve.pages.api_calls import ApiCaller, Section, segment, twin
 from headgate.serve.pages.labels import command, span
 from headgate.serve.pages.pipelines import schedule_option, served
 
@@ -56,7 +56,7 @@ class RunPage(Struct, frozen=True, kw_only=True):
     width: int = WIDTH
 
 
-def run_page(asking: Asking, run_id: str) -> RunPage:
+def run_page(asking: ApiCaller, run_id: str) -> RunPage:
     """Return the page of a run. Raises `NotFoundError`, and as reading the run does."""
     pipelines = served(asking)
     run = asking.ask("GET /runs/{run_id}", path={"run_id": run_id})
@@ -126,7 +126,7 @@ def _time_of(run: Mapping[str, Any]) -> dict[str, Any]:
     return {"since": run["created_at"], **until, "limit": EVENTS_MAX}
 
 
-def _evaluation(asking: Asking, run: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as the API shows it
+def _evaluation(asking: ApiCaller, run: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as the API shows it
     """Return the evaluation that let a run go, or the last that was made for it; None if none is kept."""
     found = asking.section(
         "GET /pipelines/{id}/evaluations",

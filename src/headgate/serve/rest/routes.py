@@ -21,7 +21,7 @@ from headgate.serve.rest.durable.workers import activity_routes, worker_routes
 from headgate.serve.rest.fanout.fanouts import fanout_routes
 from headgate.serve.rest.pipelines.pipelines import pipeline_routes
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 
 
 def api_routes(
@@ -41,7 +41,7 @@ def api_routes(
     this process could not load, and why. `calendars` are those that the pipelines go by, and `check_trait` is what
     the evaluators say of a trait.
     """
-    watches = Watches(service.store, stopping=stopping)
+    watches = WatchHub(service.store, stopping=stopping)
     return [
         *execution_routes(service, pool, watches=watches),
         *event_routes(service, pool, watches=watches),

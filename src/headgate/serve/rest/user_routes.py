@@ -49,7 +49,7 @@ _ANYTHING: Final = "{-:path}"
 _SET_BY_SERVER: Final = frozenset({CORRELATION_HEADER.decode(), "x-content-type-options"})
 # What a future cannot hold, or takes for the end of the server or of the request: nobody would get an answer.
 _ESCAPES: Final = (StopIteration, SystemExit, KeyboardInterrupt, concurrent.futures.CancelledError)
-_IN_THE_LOG: Final = "an error that is not your fault; its details are in the server's log under this correlation id"
+_IN_THE_LOG: Final = "internal error; the server log has the details under this correlation id"
 _log = structlog.get_logger(__name__)
 
 _ServerRequest = ServerRequest[Any, Any, Any]
@@ -194,7 +194,7 @@ class _Dispatcher:
             raise UnauthenticatedError(f"{raw_path}: who calls is not known; send 'Authorization: Bearer' with a key")
         if match.route is None:
             methods = ", ".join(match.methods)
-            detail = f"{raw_path}: {method} is not possible here; use {methods}"
+            detail = f"{raw_path}: {method} is not supported; use {methods}"
             raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, detail, headers={"allow": methods})
         given = Request(
             method=method,

@@ -1,1 +1,1 @@
-"""Rpc: say here what this part is for."""
+"""RPC over gRPC and Connect: methods, dispatcher, codecs and both protocols."""

@@ -1,4 +1,4 @@
-"""Encodings of RPC messages: what each protocol says of itself, and the encoding of protobuf."""
+"""Codecs of RPC messages: the port, and protobuf's binary encoding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.errors import InvalidPayloadError
 
 
 class Codec(Protocol):
-    """Reads and writes messages in one encoding, which other processes know by its name."""
+    """Encodes and decodes messages. `name` identifies the codec to other processes."""
 
     name: str
 
@@ -22,7 +22,7 @@ class Codec(Protocol):
 
 
 class Binary:
-    """The encoding of protobuf itself."""
+    """Protobuf's binary encoding."""
 
     name = "proto"
 

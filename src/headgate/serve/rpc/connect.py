@@ -1,7 +1,7 @@
-"""RPC methods over HTTP in the Connect protocol: a POST with a message in it, as curl or any HTTP client can send.
+"""Connect protocol: serves RPC methods over plain HTTP POST, so that curl or any HTTP client can call them.
 
-It stands before the web framework, because thousands of calls a second come in here, and does what surrounds every
-other request by itself: the guard's checks, and a correlation id, counts and log lines (`rpc_dispatch`).
+It runs in front of the web framework for speed, and does the middleware's work itself: the origin guard's checks here,
+correlation id, metrics and log line in the dispatcher.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 
 from headgate.errors import InvalidPayloadError
 from headgate.serve.http.access_log import CORRELATION_HEADER
-from headgate.serve.http.fast_path import LATER, Later, RawPairs, Whole, head_of
+from headgate.serve.http.fast_path import DEFERRED, Deferred, FullResponse, RawPairs, head_of
 from headgate.serve.http.problem import Problem, retry_after, send_problem
 from headgate.serve.rpc.codec import Binary, Codec
 from headgate.serve.rpc.connect_wire import (
@@ -26,16 +26,16 @@ from headgate.serve.rpc.connect_wire import (
     STATUSES,
     Json,
     RawHeaders,
+    decompressed,
     end_of_stream,
     enveloped,
     error_content,
     opened,
     queried,
-    unpacked,
 )
 from headgate.serve.rpc.dispatcher import Dispatcher
 from headgate.serve.rpc.errors import RpcFailure, failure
-from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, Method, RpcCall, combined
+from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, Method, RpcCall, merge_headers
 from headgate.telemetry import correlated
 
 API: Final = "connect"
@@ -43,31 +43,31 @@ _UNARY: Final[dict[bytes, Codec]] = {PROTO: Binary(), JSON: Json()}
 _STREAMS: Final[dict[bytes, Codec]] = {b"application/connect+proto": Binary(), b"application/connect+json": Json()}
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _TIMEOUT_DIGITS_MAX: Final = 10
-# Hosts that were let through and are known again; and what is certainly no length that the guard refuses.
+# Maximum number of cached hosts that passed the guard; content-length digits that are always below the guard's limit.
 _HOSTS_MAX: Final = 64
 _LENGTH_DIGITS_MAX: Final = 6
-# A question is short. One that is not takes long to read, and is not for the event loop.
+# Longer requests take long to decode and are not answered on the event loop.
 _SMALL_DIGITS: Final = 4
-_CUT_OFF: Final = "the server stopped before the call was finished; find out what was done before you repeat it"
+_CUT_OFF: Final = "the server stopped before the call completed; check its effect before you retry"
 
 
-class _Understood(NamedTuple):
-    """What the head of a call says."""
+class _ParsedHead(NamedTuple):
+    """The parsed head of a call."""
 
     method: Method
     codec: Codec
     media: bytes
     headers: dict[str, str]
-    # None: the caller has given none.
+    # The caller's correlation id, or None.
     name: str | None
     timeout_seconds: float | None
 
 
 class Connect:
-    """An ASGI application that answers calls of methods, and leaves everything else to the one behind it."""
+    """ASGI middleware that answers RPC calls and passes all other requests on."""
 
     def __init__(self, app: ASGIApp, dispatcher: Dispatcher, *, refusal: Callable[[HTTPScope], Problem | None]) -> None:
-        """Answer what `refusal`, which is the guard's, does not refuse."""
+        """Answer calls that `refusal`, the check of the origin guard, does not refuse."""
         self._app = app
         self._dispatcher = dispatcher
         self._methods = dispatcher.methods
@@ -79,27 +79,27 @@ class Connect:
         if method is None:
             await self._app(scope, receive, send)
             return
-        headers = combined(scope["headers"], b", ")
+        headers = merge_headers(scope["headers"], b", ")
         exchange = _Exchange(scope, headers, receive, send, self._name(headers))  # type: ignore[arg-type]  # its type is "http"
         try:
             await self._serve(method, exchange)
         except asyncio.CancelledError:
-            # Only a server that has drained for too long cancels requests, and nothing runs after this one's answer.
+            # Requests are cancelled only when the drain deadline passes; this response is the last action.
             if exchange.has_begun:
                 raise
             await exchange.fail(RpcFailure("UNAVAILABLE", "draining", _CUT_OFF, []))
 
     def length_digits_max(self, url: bytes) -> int:
-        """Return how long a POST to this address may be to be answered by `direct`, in digits; 0: it never is."""
-        method = self._dispatcher.direct.get(url)
+        """Return the maximum content-length digits for the fast path; 0 disables it."""
+        method = self._dispatcher.fast_methods.get(url)
         if method is None:
             return 0
-        # What is handed over is not looked at here, and may be as long as the guard lets it.
-        return _LENGTH_DIGITS_MAX if method.is_taken_in else _SMALL_DIGITS
+        # Offloaded calls are not decoded here; the guard's limit applies.
+        return _LENGTH_DIGITS_MAX if method.runs_in_intake else _SMALL_DIGITS
 
-    def understood(self, url: bytes, headers: RawPairs) -> _Understood | None:
-        """Return what the head of a call says that is like most, or None: then it comes as any other."""
-        found = combined(headers, b", ")
+    def parsed_head(self, url: bytes, headers: RawPairs) -> _ParsedHead | None:
+        """Parse the head of a common call, or return None if the call must go over ASGI."""
+        found = merge_headers(headers, b", ")
         codec = _UNARY.get(found.get(b"content-type", b""))
         if codec is None or b"content-encoding" in found or not self._is_plain(found, len(headers)):
             return None
@@ -110,35 +110,37 @@ class Connect:
         texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in found.items()}
         name = self._name(found) if CORRELATION_HEADER in found else None
         if name is not None and found[CORRELATION_HEADER] != name.encode("latin-1"):
-            # One that is not repeated: each call gets another.
+            # An invalid id is replaced, by a new one for each call: not cacheable.
             return None
-        return _Understood(self._dispatcher.direct[url], codec, found[b"content-type"], texts, name, timeout_seconds)
+        return _ParsedHead(
+            self._dispatcher.fast_methods[url], codec, found[b"content-type"], texts, name, timeout_seconds
+        )
 
-    def direct(
+    def answer_fast(
         self,
-        understood: _Understood,
+        parsed_head: _ParsedHead,
         peer: str,
         body: bytes,
-        later: Callable[[], Callable[[Whole], None]],
-    ) -> Whole | Later | None:
-        """Return the answer to a call that needs no waiting, or hand it over; None: it comes as any other."""
+        defer: Callable[[], Callable[[FullResponse], None]],
+    ) -> FullResponse | Deferred | None:
+        """Answer a call inline or offload it; None: it must go over ASGI."""
         dispatcher = self._dispatcher
-        method, codec, media, headers, name, timeout_seconds = understood
+        method, codec, media, headers, name, timeout_seconds = parsed_head
         clock = dispatcher.clock
         deadline_at = None if timeout_seconds is None else clock.monotonic() + timeout_seconds
         call = RpcCall(headers, peer, clock, deadline_at)
         if name is None:
             name = dispatcher.correlation(None)
-        if method.is_taken_in:
-            is_taken = dispatcher.hand_over(
-                API, method, body, codec, call, name, partial(_passed_on, later, media, name)
+        if method.runs_in_intake:
+            is_offloaded = dispatcher.offload(
+                API, method, body, codec, call, name, partial(_responder, defer, media, name)
             )
-            return LATER if is_taken else None
+            return DEFERRED if is_offloaded else None
         try:
-            content = dispatcher.at_once(API, method, body, codec, call, name)
+            content = dispatcher.answer_inline(API, method, body, codec, call, name)
         except RpcFailure as exc:
-            return _failed(name, exc).whole()
-        return None if content is None else _succeeded(name, media, content).whole()
+            return _failed(name, exc).full()
+        return None if content is None else _succeeded(name, media, content).full()
 
     def _name(self, headers: dict[bytes, bytes]) -> str:
         given = headers.get(CORRELATION_HEADER)
@@ -146,9 +148,9 @@ class Connect:
 
     async def _serve(self, method: Method, exchange: _Exchange) -> None:
         is_plain = self._is_plain(exchange.headers, len(list(exchange.scope["headers"])))
-        if not (is_plain and exchange.is_spoken(method)):
+        if not (is_plain and exchange.is_common_form(method)):
             with correlated(exchange.name):
-                problem = self._refusal(exchange.scope) or exchange.unspoken(method)
+                problem = self._refusal(exchange.scope) or exchange.form_problem(method)
             if problem is not None:
                 await exchange.refuse(problem)
                 return
@@ -187,18 +189,18 @@ class Connect:
         await exchange.end_stream(failed)
 
     def _is_plain(self, headers: dict[bytes, bytes], given: int) -> bool:
-        """Whether a request is like one that the guard let through, in everything that the guard looks at."""
+        """Whether the guard would accept the request, judged by cached hosts and absent headers."""
         return (
             headers.get(b"host") in self._hosts
             and b"origin" not in headers
             and b"sec-fetch-site" not in headers
             and len(headers.get(b"content-length", b"")) <= _LENGTH_DIGITS_MAX
-            # No header was given twice.
+            # No repeated header.
             and len(headers) == given
         )
 
     def _call(self, headers: dict[bytes, bytes], client: tuple[str, int] | None) -> RpcCall:
-        """Return what the headers say. Raises `InvalidPayloadError`."""
+        """Build the call from the headers. Raises `InvalidPayloadError`."""
         clock, timeout_seconds = self._dispatcher.clock, _timeout_seconds(headers)
         deadline_at = None if timeout_seconds is None else clock.monotonic() + timeout_seconds
         peer = "" if client is None else f"{client[0]}:{client[1]}"
@@ -206,9 +208,9 @@ class Connect:
 
 
 def _timeout_seconds(headers: dict[bytes, bytes]) -> float | None:
-    """Return how long the caller waits, if it says so. Raises `InvalidPayloadError`."""
+    """Return the caller's timeout, or None. Raises `InvalidPayloadError`."""
     if headers.get(b"connect-protocol-version", b"1") != b"1":
-        raise InvalidPayloadError("connect-protocol-version: 1 is the one that is spoken here")
+        raise InvalidPayloadError("connect-protocol-version: only version 1 is supported")
     timeout = headers.get(b"connect-timeout-ms")
     if timeout is None:
         return None
@@ -218,27 +220,27 @@ def _timeout_seconds(headers: dict[bytes, bytes]) -> float | None:
 
 
 class _Answer(NamedTuple):
-    """A whole answer, before it is known over which way it goes."""
+    """A complete response, independent of fast path or ASGI."""
 
     status: int
     headers: RawPairs
     content: bytes
 
-    def whole(self) -> Whole:
-        return Whole(self.status, head_of(self.headers), self.content)
+    def full(self) -> FullResponse:
+        return FullResponse(self.status, head_of(self.headers), self.content)
 
 
-def _passed_on(
-    later: Callable[[], Callable[[Whole], None]], media: bytes, name: str
+def _responder(
+    defer: Callable[[], Callable[[FullResponse], None]], media: bytes, name: str
 ) -> Callable[[bytes | RpcFailure], None]:
-    """Return what is to be called with the outcome of a call that was handed over."""
-    answered = later()
+    """Return the callback that sends the outcome of an offloaded call."""
+    respond = defer()
 
-    def told(outcome: bytes | RpcFailure) -> None:
+    def on_outcome(outcome: bytes | RpcFailure) -> None:
         answer = _failed(name, outcome) if isinstance(outcome, RpcFailure) else _succeeded(name, media, outcome)
-        answered(answer.whole())
+        respond(answer.full())
 
-    return told
+    return on_outcome
 
 
 def _headers(media: bytes, content: bytes, name: str) -> RawPairs:
@@ -255,7 +257,6 @@ def _succeeded(name: str, media: bytes, content: bytes) -> _Answer:
 
 
 def _failed(name: str, failed: RpcFailure) -> _Answer:
-    """Return the answer to a call that failed."""
     seconds = failed.retry_seconds
     more = {"headgate-code": failed.code, **({} if seconds is None else retry_after(seconds))}
     content = error_content(failed)
@@ -265,7 +266,7 @@ def _failed(name: str, failed: RpcFailure) -> _Answer:
 
 
 class _Exchange:
-    """One request and its answer."""
+    """One request and its response over ASGI."""
 
     __slots__ = ("_receive", "_send", "has_begun", "headers", "media", "name", "scope")
 
@@ -278,17 +279,17 @@ class _Exchange:
         self._receive = receive
         self._send = send
 
-    def is_spoken(self, method: Method) -> bool:
-        """Whether the method was asked for as most callers do."""
+    def is_common_form(self, method: Method) -> bool:
+        """Whether the request is a POST with a plain media type."""
         return self.media in (_STREAMS if method.is_stream else _UNARY) and self.scope["method"] == "POST"
 
-    def unspoken(self, method: Method) -> Problem | None:
-        """Return what is wrong with how the method was asked for, if anything is, and settle the media type."""
+    def form_problem(self, method: Method) -> Problem | None:
+        """Normalize the media type; return a problem if verb or media type does not fit the method."""
         verb = self.scope["method"]
         if verb == "GET" and not method.has_side_effects and not method.is_stream:
             return None
         if verb != "POST":
-            detail = f"{method.path}: {verb} is not possible here; use POST"
+            detail = f"{method.path}: {verb} is not supported; use POST"
             return Problem.of(405, "method_not_allowed", detail)
         accepted = _STREAMS if method.is_stream else _UNARY
         if self.media not in accepted:
@@ -299,13 +300,13 @@ class _Exchange:
         return None
 
     async def content(self) -> tuple[bytes, bytes]:
-        """Return the media type and the unpacked message. Raises `InvalidPayloadError` and `RpcFailure`."""
+        """Return the media type and the decompressed message. Raises `InvalidPayloadError` and `RpcFailure`."""
         if self.scope["method"] == "GET":
             return queried(self.scope["query_string"])
         body = await self._body()
         if self.media in _STREAMS:
             return self.media, opened(body, self.headers.get(b"connect-content-encoding", b""))
-        return self.media, unpacked(body, self.headers.get(b"content-encoding", b""))
+        return self.media, decompressed(body, self.headers.get(b"content-encoding", b""))
 
     async def _body(self) -> bytes:
         message: Any = await self._receive()
@@ -313,7 +314,7 @@ class _Exchange:
         if not message.get("more_body", False):
             return body
         parts, size = [body], len(body)
-        # What is beyond the limit is left unread: the answer is clear.
+        # The rest of an oversized body is not read.
         while message.get("more_body", False) and size <= MESSAGE_BYTES_MAX:
             message = await self._receive()
             parts.append(message.get("body", b""))
@@ -321,24 +322,22 @@ class _Exchange:
         return b"".join(parts)
 
     async def gone(self) -> None:
-        """Return once the caller has gone away."""
+        """Return once the caller has disconnected."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def answer(self, answer: _Answer) -> None:
-        """Send the whole answer."""
         self.has_begun = True
         await self._send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
         await self._send({"type": "http.response.body", "body": answer.content, "more_body": False})
 
     async def fail(self, failed: RpcFailure) -> None:
-        """Answer that the call failed."""
         await self.answer(_failed(self.name, failed))
 
     async def refuse(self, problem: Problem) -> None:
-        """Answer what is wrong with the request itself, in the shape that every such answer has."""
+        """Send a problem response for a malformed request."""
         self.has_begun = True
-        # The body of a refused request is not read, so the connection cannot serve another one.
+        # The body is not read, so the connection cannot serve another request.
         more = {CORRELATION_HEADER.decode(): self.name, "x-content-type-options": "nosniff", "connection": "close"}
         if problem.code == "method_not_allowed":
             more["allow"] = "POST"
@@ -347,7 +346,6 @@ class _Exchange:
         await send_problem(self._send, problem, more)
 
     async def begin_stream(self) -> None:
-        """Send what comes before the first part."""
         self.has_begun = True
         headers = [
             (b"content-type", self.media),
@@ -358,30 +356,29 @@ class _Exchange:
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def send_part(self, content: bytes) -> None:
-        """Send one part of a stream."""
         await self._send({"type": "http.response.body", "body": content, "more_body": True})
 
     async def end_stream(self, failed: RpcFailure | None) -> None:
-        """End the answer. In a stream even a call that failed is answered with status 200, and says so at its end."""
+        """Send the end-of-stream message. A failed stream has HTTP status 200 too; its last message holds the error."""
         if not self.has_begun:
             await self.begin_stream()
         await self._send({"type": "http.response.body", "body": end_of_stream(failed), "more_body": False})
 
 
 async def _until(gone: Any, answers: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:  # noqa: ANN401
-    """Yield the answers for as long as there is someone to read them."""
-    leaving = asyncio.ensure_future(gone)
-    coming: asyncio.Future[bytes | None] | None = None
+    """Yield answers until the caller disconnects."""
+    disconnected = asyncio.ensure_future(gone)
+    upcoming: asyncio.Future[bytes | None] | None = None
     try:
         while True:
-            coming = asyncio.ensure_future(anext(answers, None))
-            await asyncio.wait({coming, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not coming.done() or (each := coming.result()) is None:
+            upcoming = asyncio.ensure_future(anext(answers, None))
+            await asyncio.wait({upcoming, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+            if not upcoming.done() or (each := upcoming.result()) is None:
                 return
             yield each
     finally:
-        leaving.cancel()
-        if coming is not None and not coming.done():
-            coming.cancel()
-            await asyncio.wait({coming})
+        disconnected.cancel()
+        if upcoming is not None and not upcoming.done():
+            upcoming.cancel()
+            await asyncio.wait({upcoming})
         await answers.aclose()

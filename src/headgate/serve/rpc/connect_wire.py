@@ -1,4 +1,4 @@
-"""What goes over the wire in the Connect protocol: JSON, packed bodies, envelopes of streams, errors."""
+"""Connect wire format: JSON codec, compressed bodies, stream envelopes, errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX
 
 PROTO: Final = b"application/proto"
 JSON: Final = b"application/json"
-# The name of each gRPC status, and the HTTP status that goes with it.
+# gRPC status → Connect code and HTTP status.
 STATUSES: Final[Mapping[str, tuple[str, int]]] = {
     "CANCELLED": ("canceled", 499),
     "UNKNOWN": ("unknown", 500),
@@ -42,18 +42,18 @@ STATUSES: Final[Mapping[str, tuple[str, int]]] = {
 _ENCODINGS: Final = {"proto": PROTO, "json": JSON}
 _GZIP_WINDOW: Final = 31
 _HEAD: Final = struct.Struct(">BI")
-_PACKED: Final = 1
+_COMPRESSED: Final = 1
 _END: Final = 2
 
 
 class Json:
-    """Messages as JSON, in the mapping that protobuf defines. Fields nobody knows are ignored, as there."""
+    """Protobuf's JSON mapping. Unknown fields are ignored."""
 
     name = "json"
 
     def decode(self, kind: type[Message], content: bytes) -> Message:
         """Return the message. Raises `InvalidPayloadError`."""
-        # The library takes an empty list for a message without fields.
+        # The library accepts an empty list as a message without fields.
         if not content.lstrip().startswith(b"{"):
             raise InvalidPayloadError(f"the message is not a {kind.DESCRIPTOR.full_name} in JSON: send an object")
         try:
@@ -63,12 +63,11 @@ class Json:
             raise InvalidPayloadError(f"the message is not a {kind.DESCRIPTOR.full_name} in JSON: {fact}") from exc
 
     def encode(self, message: Message) -> bytes:
-        """Return the JSON."""
         return json_format.MessageToJson(message, indent=None, ensure_ascii=False).encode()
 
 
 class RawHeaders(Mapping[str, str]):
-    """Headers of HTTP as text, read when they are asked for: most calls never ask."""
+    """HTTP headers, decoded lazily: most calls read none."""
 
     __slots__ = ("_raw",)
 
@@ -88,30 +87,30 @@ class RawHeaders(Mapping[str, str]):
         return len(self._raw)
 
 
-def unpacked(content: bytes, encoding: bytes) -> bytes:
-    """Return a body as it was before it was packed. Raises `InvalidPayloadError` and `RpcFailure`."""
+def decompressed(content: bytes, encoding: bytes) -> bytes:
+    """Decompress a body. Raises `InvalidPayloadError` and `RpcFailure`."""
     if len(content) > MESSAGE_BYTES_MAX:
         raise _too_large()
     if encoding in (b"", b"identity"):
         return content
     if encoding != b"gzip":
         shown = encoding.decode("latin-1")[:40]
-        message = f"content-encoding {shown!r}: gzip and identity are what is read here"
+        message = f"content-encoding {shown!r}: supported are gzip and identity"
         raise RpcFailure("UNIMPLEMENTED", "unimplemented", message, [])
-    unpacker = zlib.decompressobj(_GZIP_WINDOW)
+    decompressor = zlib.decompressobj(_GZIP_WINDOW)
     try:
-        found = unpacker.decompress(content, MESSAGE_BYTES_MAX + 1)
+        plain = decompressor.decompress(content, MESSAGE_BYTES_MAX + 1)
     except zlib.error as exc:
         raise InvalidPayloadError(f"the body is not gzip, although content-encoding says so: {exc}") from exc
-    if len(found) > MESSAGE_BYTES_MAX:
+    if len(plain) > MESSAGE_BYTES_MAX:
         raise _too_large()
-    if not unpacker.eof and content:
-        raise InvalidPayloadError("the body is gzip that was cut off")
-    return found
+    if not decompressor.eof and content:
+        raise InvalidPayloadError("the gzip body is truncated")
+    return plain
 
 
 def queried(query: bytes) -> tuple[bytes, bytes]:
-    """Return media type and message of a GET. Raises `InvalidPayloadError` and `RpcFailure`."""
+    """Return media type and message of a GET request. Raises `InvalidPayloadError` and `RpcFailure`."""
     try:
         given = dict(parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=20))
         text = given["message"]
@@ -121,35 +120,35 @@ def queried(query: bytes) -> tuple[bytes, bytes]:
         raise InvalidPayloadError(
             "query: write encoding=json&message=… or encoding=proto&base64=1&message=…, escaped as in every URL"
         ) from exc
-    return media, unpacked(content, given.get("compression", "").encode())
+    return media, decompressed(content, given.get("compression", "").encode())
 
 
 def opened(body: bytes, encoding: bytes) -> bytes:
-    """Return the one message that begins a stream. Raises `InvalidPayloadError` and `RpcFailure`."""
+    """Return the single request message of a stream. Raises `InvalidPayloadError` and `RpcFailure`."""
     if len(body) > MESSAGE_BYTES_MAX + _HEAD.size:
         raise _too_large()
     if len(body) < _HEAD.size:
-        raise InvalidPayloadError("the body is shorter than the five bytes that begin an enveloped message")
+        raise InvalidPayloadError("the body is shorter than the five-byte envelope header")
     flags, length = _HEAD.unpack_from(body)
-    if flags & ~_PACKED or length != len(body) - _HEAD.size:
+    if flags & ~_COMPRESSED or length != len(body) - _HEAD.size:
         raise InvalidPayloadError("the body is not exactly one enveloped message")
     content = body[_HEAD.size :]
-    return unpacked(content, encoding if flags & _PACKED else b"")
+    return decompressed(content, encoding if flags & _COMPRESSED else b"")
 
 
 def enveloped(content: bytes) -> bytes:
-    """Return a message as a part of a stream."""
+    """Wrap a message in a stream envelope."""
     return _HEAD.pack(0, len(content)) + content
 
 
 def end_of_stream(failed: RpcFailure | None) -> bytes:
-    """Return the last part of a stream, which says how the call ended."""
+    """Return the end-of-stream envelope with the error, if any."""
     content = msgspec.json.encode({} if failed is None else {"error": _error(failed)})
     return _HEAD.pack(_END, len(content)) + content
 
 
 def error_content(failed: RpcFailure) -> bytes:
-    """Return the body of an answer that says how the call failed."""
+    """Return the body of an error response."""
     return msgspec.json.encode(_error(failed))
 
 

@@ -1,4 +1,4 @@
-"""What surrounds every RPC, whichever protocol it came over: deadline, admission, thread, span, count and log line."""
+"""RPC dispatcher: deadline, authorization, thread, span, metrics and log line of every call, on every protocol."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headgate.auth.principals import LOCAL, Principal
 from headgate.clock import Clock
 from headgate.errors import DeadlineExceededError, HeadgateError, TransientError
 from headgate.ids import IdMaker
-from headgate.serve.intake.client import Intake
 from headgate.serve.metrics import ApiMeters
 from headgate.serve.rpc.codec import Codec
-from headgate.serve.rpc.errors import RpcFailure, bug, failure
+from headgate.serve.rpc.errors import RpcFailure, failure, internal_error
 from headgate.serve.rpc.methods import Method, RpcCall
+from headgate.serve.rpc.offload import Offload
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.store.deadlines import due_within
 from headgate.telemetry import Tracing, correlated, is_correlation_id
@@ -32,7 +32,7 @@ OK: Final = "OK"
 _SERVER_FAULTS: Final = frozenset({"INTERNAL", "UNKNOWN", "DATA_LOSS"})
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
-# Asked before a line is made: a line for each of thousands of calls a second is for those who look for something.
+# Checked before a log event is built: successful calls are logged at debug level only.
 _levels = logging.getLogger(__name__)
 
 
@@ -49,19 +49,18 @@ class Dispatcher:
         registry: CollectorRegistry,
         identify: Callable[[RpcCall], Principal | None] = lambda _call: LOCAL,
         remember: Callable[[RpcCall], Principal | None] = lambda _call: None,
-        intake: Intake | None = None,
+        intake: Offload | None = None,
         bulk: WorkPool | None = None,
     ) -> None:
-        """Let `identify` say who calls, or None if it does not know; each method's rule says whether they may.
+        """Authenticate calls with `identify`, which returns None for an anonymous caller; the method's rule authorizes.
 
-        It may ask others about credentials, and is asked in a thread of the pool if there are some. `remember` comes
-        first and answers at once: None if it would have to ask. What `intake` takes is not answered here. With `bulk`,
-        methods that carry hundreds of values run there and not in `pool`.
+        With credentials `identify` may block, so it runs in the pool, after the cache lookup `remember` missed. Calls
+        that `intake` accepts are answered there. With `bulk`, batch methods run in that pool instead of `pool`.
         """
         self.methods = {method.path: method for method in methods}
-        # What may be answered without waiting or handed over, by address.
-        direct = [each for each in methods if each.is_direct or (intake is not None and each.is_taken_in)]
-        self.direct = {} if tracing.is_on else {each.path.encode(): each for each in direct}
+        # Methods for the fast path by URL: answered inline, or passed to the intake.
+        direct = [each for each in methods if each.is_direct or (intake is not None and each.runs_in_intake)]
+        self.fast_methods = {} if tracing.is_on else {each.path.encode(): each for each in direct}
         self.clock = clock
         self._pool = pool
         self._bulk = pool if bulk is None else bulk
@@ -69,13 +68,13 @@ class Dispatcher:
         self._identify = identify
         self._remember = remember
         self._intake = intake
-        # Of a call whose caller gives it no id: which process answers it, and how many before it.
+        # Correlation ids of calls that bring none: a prefix of this process, and a counter.
         self._stem = f"req_{IdMaker(clock).ulid()}"
         self._numbers = itertools.count(1)
         self.meters = ApiMeters(registry)
 
     def correlation(self, given: str | None) -> str:
-        """Return the caller's id for this call if it has a harmless one, else a new one."""
+        """Return the caller's correlation id if it is well-formed, else a new one."""
         return given if given is not None and is_correlation_id(given) else f"{self._stem}-{next(self._numbers):x}"
 
     async def unary(self, api: str, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str) -> bytes:
@@ -88,7 +87,7 @@ class Dispatcher:
         ):
             try:
                 call.check_deadline()
-                encoded = await self._answered(method, content, codec, call, name)
+                encoded = await self._answer(method, content, codec, call, name)
                 status = OK
             except Exception as exc:
                 failed = self._failure(method, exc)
@@ -99,10 +98,12 @@ class Dispatcher:
                 self.record(api, method, status, self.clock.monotonic() - started_at)
         return encoded
 
-    def at_once(self, api: str, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str) -> bytes | None:
-        """Return what `unary` does if that takes no waiting, or None for what is to be asked of `unary`.
+    def answer_inline(
+        self, api: str, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str
+    ) -> bytes | None:
+        """Answer a call without waiting, or return None if `unary` must answer it.
 
-        Raises `RpcFailure`, and nothing else. It makes no span: who traces asks `unary`.
+        Raises `RpcFailure`, and nothing else. Makes no span: with tracing on, `unary` answers.
         """
         started_at = self.clock.monotonic()
         with correlated(name):
@@ -113,7 +114,7 @@ class Dispatcher:
                 if principal is None and CREDENTIALS in call.headers:
                     return None
                 call.principal = method.rule.admit(principal, request)
-                answer = _at_hand(method, request, call)
+                answer = _inline_answer(method, request, call)
                 if answer is None:
                     return None
                 encoded = codec.encode(answer)
@@ -124,7 +125,7 @@ class Dispatcher:
             self.record(api, method, OK, self.clock.monotonic() - started_at)
         return encoded
 
-    def hand_over(
+    def offload(
         self,
         api: str,
         method: Method,
@@ -132,12 +133,11 @@ class Dispatcher:
         codec: Codec,
         call: RpcCall,
         name: str,
-        later: Callable[[], Callable[[bytes | RpcFailure], None]],
+        defer: Callable[[], Callable[[bytes | RpcFailure], None]],
     ) -> bool:
-        """Have the intake answer a call, if it takes calls now, and say whether it does.
+        """Pass a call to the intake, and return whether it is ready to take it.
 
-        If so, `later` is asked whom to tell what `unary` would return or raise. It makes no span: who traces asks
-        `unary`.
+        If so, `defer` provides the callback for the answer or failure. Makes no span: with tracing on, `unary` answers.
         """
         started_at = self.clock.monotonic()
         intake = self._intake
@@ -147,31 +147,31 @@ class Dispatcher:
             call.check_deadline()
             principal = self._known_caller(call)
         except HeadgateError:
-            # `unary` says the same, and why.
+            # `unary` raises the same error.
             return False
         if principal is None:
             return False
-        answered: Callable[[bytes | RpcFailure], None] | None = later()
+        on_answer: Callable[[bytes | RpcFailure], None] | None = defer()
         limit: asyncio.TimerHandle | None = None
 
-        def told(outcome: bytes | Exception) -> None:
-            nonlocal answered
+        def on_result(outcome: bytes | Exception) -> None:
+            nonlocal on_answer
             if limit is not None:
                 limit.cancel()
-            # None: it was told already that the time was up.
-            if answered is None:
+            # None: the deadline was reported already.
+            if on_answer is None:
                 return
-            tell, answered = answered, None
+            report, on_answer = on_answer, None
             with correlated(name):
-                known = outcome if isinstance(outcome, bytes) else self._failure(method, outcome)
-                status = OK if isinstance(known, bytes) else known.status
+                answer = outcome if isinstance(outcome, bytes) else self._failure(method, outcome)
+                status = OK if isinstance(answer, bytes) else answer.status
                 self.record(api, method, status, self.clock.monotonic() - started_at)
-            tell(known)
+            report(answer)
 
         if call.deadline_at is not None:
             seconds = call.deadline_at - started_at
-            limit = asyncio.get_running_loop().call_later(seconds, lambda: told(_late()))
-        intake.ask(method, content, codec, call, principal, name, told)
+            limit = asyncio.get_running_loop().call_later(seconds, lambda: on_result(_late()))
+        intake.submit(method, content, codec, call, principal, name, on_result)
         return True
 
     async def stream(
@@ -201,7 +201,7 @@ class Dispatcher:
                 self.record(api, method, status, self.clock.monotonic() - started_at)
 
     def _known_caller(self, call: RpcCall) -> Principal | None:
-        """Return who calls as far as that is known without asking anyone."""
+        """Return the caller if that needs no blocking lookup."""
         return self._remember(call) if CREDENTIALS in call.headers else self._identify(call)
 
     async def _caller(self, call: RpcCall) -> Principal | None:
@@ -210,39 +210,38 @@ class Dispatcher:
             return known
         return await self._pool.run(lambda: self._identify(call))
 
-    async def _answered(self, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str) -> bytes:
+    async def _answer(self, method: Method, content: bytes, codec: Codec, call: RpcCall, name: str) -> bytes:
         intake = self._intake
-        if intake is not None and method.is_taken_in and intake.takes(len(content)):
+        if intake is not None and method.runs_in_intake and intake.accepts(len(content)):
             principal = await self._caller(call)
-            # Asked again: it may have ended while who calls was found out.
+            # Checked again: the process may have ended during authentication.
             if principal is not None and intake.is_ready:
-                begun = intake.asked(method, content, codec, call, principal, name)
-                return await self._in_time(call, begun)
+                return await self._in_time(call, intake.call(method, content, codec, call, principal, name))
         request = codec.decode(method.request, content)
         call.principal = method.rule.admit(await self._caller(call), request)
-        answer = _at_hand(method, request, call)
+        answer = _inline_answer(method, request, call)
         if answer is None:
-            answer = await self._in_time(call, self._begun(method, request, call))
+            answer = await self._in_time(call, self._start(method, request, call))
         return codec.encode(answer)
 
-    async def _in_time(self, call: RpcCall, begun: Awaitable[T]) -> T:
+    async def _in_time(self, call: RpcCall, work: Awaitable[T]) -> T:
         if call.deadline_at is None:
-            return await begun
+            return await work
         try:
             async with asyncio.timeout(call.remaining_seconds()) as limit:
-                return await begun
+                return await work
         except TimeoutError as exc:
             if not limit.expired():
                 raise
             raise _late() from exc
 
-    def _begun(self, method: Method, request: Message, call: RpcCall) -> Awaitable[Message]:
-        if method.is_awaited:
-            begun: Awaitable[Message] = method.handler(request, call)
-            return begun
+    def _start(self, method: Method, request: Message, call: RpcCall) -> Awaitable[Message]:
+        if method.is_async:
+            answer_later: Awaitable[Message] = method.handler(request, call)
+            return answer_later
 
         def work() -> Message:
-            # It may have waited for its turn until nobody wanted the answer any more.
+            # The deadline may have passed in the pool's queue.
             call.check_deadline()
             remaining_seconds = call.remaining_seconds()
             bounded = nullcontext() if remaining_seconds is None else due_within(remaining_seconds, self.clock)
@@ -271,10 +270,10 @@ class Dispatcher:
                 _log.error("call failed", action="rpc.request", method=method.label, code=error.code, exc_info=error)
             return failed
         _log.error("call failed", action="rpc.request", method=method.label, exc_info=error)
-        return bug()
+        return internal_error()
 
     def record(self, api: str, method: Method, status: str, seconds: float) -> None:
-        """Count a call that was answered with `status`, and write its line in the log."""
+        """Record a call in metrics and log."""
         self.meters.record(api, method.label, status, seconds)
         if status != OK or _levels.isEnabledFor(logging.DEBUG):
             write = _log.debug if status == OK else _log.info
@@ -288,22 +287,22 @@ class Dispatcher:
             )
 
 
-def _at_hand(method: Method, request: Message, call: RpcCall) -> Message | None:
-    """Return the answer of what needs no waiting, or None."""
+def _inline_answer(method: Method, request: Message, call: RpcCall) -> Message | None:
+    """Return the answer of a method that needs no waiting, or None."""
     if method.inline:
         answer: Message = method.handler(request, call)
         return answer
-    return None if method.quick is None else method.quick(request, call)
+    return None if method.fast is None else method.fast(request, call)
 
 
 def _late() -> DeadlineExceededError:
     return DeadlineExceededError(
-        "the caller's deadline passed before there was an answer; what was begun may still be finished"
+        "the caller's deadline passed before the answer was ready; the operation may still complete"
     )
 
 
 async def _close(answers: AsyncIterator[Message] | None) -> None:
-    """End a generator now rather than when it is collected: what it holds may be scarce."""
+    """Close a generator now rather than at garbage collection: it may hold scarce resources."""
     close = getattr(answers, "aclose", None)
     if close is not None:
         await close()

@@ -1,4 +1,4 @@
-"""How a call fails, on every protocol alike: a status, a sentence, and details that programs can read."""
+"""RPC failures: gRPC status, message and machine-readable details, the same on every protocol."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from headgate.telemetry import correlation_id
 
 DOMAIN: Final = "headgate"
 MESSAGE_BYTES_MAX: Final = 1000
-INTERNAL: Final = "an error that is not your fault; its details are in the server's log under this correlation id"
+INTERNAL: Final = "internal error; the server log has the details under this correlation id"
 _DETAILS: Final = {each.DESCRIPTOR.full_name: each for each in (BadRequest, ErrorInfo, RequestInfo, RetryInfo)}
-# Messages of errors begin with what they are about; where that is a field, it is told to programs too.
+# Error messages start with their subject; if that is a request field, the details name it.
 _SUBJECT: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*)(?:[ :=]|\Z)")
 
 
 class RpcFailure(Exception):
-    """The answer to a call that failed. `status` is the name of a gRPC status, `code` our own stable one."""
+    """A failed call. `status` is a gRPC status name, `code` our stable error code."""
 
     def __init__(self, status: str, code: str, message: str, details: list[Message]) -> None:
         super().__init__(message)
@@ -39,23 +39,23 @@ class RpcFailure(Exception):
 
     @property
     def retry_seconds(self) -> float | None:
-        """After how long the call may be repeated, if it makes sense to."""
+        """Delay before a retry, or None if a retry is not advised."""
         found = [each.retry_delay.ToTimedelta().total_seconds() for each in self.details if isinstance(each, RetryInfo)]
         return found[0] if found else None
 
     @classmethod
     def from_rich_status(cls, code: str, content: bytes) -> RpcFailure:
-        """Return the failure that `rich_status` was asked of. `code` is our own."""
-        told = status_pb2.Status.FromString(content)
+        """Rebuild a failure from `rich_status`. `code` is our error code."""
+        status = status_pb2.Status.FromString(content)
         details: list[Message] = []
-        for each in told.details:
+        for each in status.details:
             detail = _DETAILS[each.TypeName()]()
             each.Unpack(detail)
             details.append(detail)
-        return cls(code_pb2.Code.Name(told.code), code, told.message, details)
+        return cls(code_pb2.Code.Name(status.code), code, status.message, details)
 
     def packed(self) -> list[AnyMessage]:
-        """Return the details as they travel."""
+        """Return the details as `Any` messages."""
         found = []
         for detail in self.details:
             each = AnyMessage()
@@ -64,20 +64,20 @@ class RpcFailure(Exception):
         return found
 
     def rich_status(self) -> bytes:
-        """Return the whole of it as a `google.rpc.Status`."""
+        """Return the failure as an encoded `google.rpc.Status`."""
         number = code_pb2.Code.Value(self.status)
         content: bytes = status_pb2.Status(code=number, message=self.message, details=self.packed()).SerializeToString()
         return content
 
 
 def shortened(message: str) -> str:
-    """Return as much of a message as fits, told twice and escaped, into the 8 KB that gRPC allows all headers."""
+    """Truncate a message so that it fits, twice and escaped, into gRPC's 8 KB limit for all headers."""
     encoded = message.encode(errors="replace")
     return message if len(encoded) <= MESSAGE_BYTES_MAX else f"{encoded[:MESSAGE_BYTES_MAX].decode(errors='ignore')}…"
 
 
 def failure(error: HeadgateError, request: type[Message]) -> RpcFailure:
-    """Return the answer that an error of ours makes."""
+    """Convert one of our errors."""
     details: list[Message] = [ErrorInfo(reason=error.code.upper(), domain=DOMAIN)]
     subject = _SUBJECT.match(error.message)
     if error.grpc_status == "INVALID_ARGUMENT" and subject and _is_field(subject.group(1), request.DESCRIPTOR):
@@ -90,8 +90,8 @@ def failure(error: HeadgateError, request: type[Message]) -> RpcFailure:
     return RpcFailure(error.grpc_status, error.code, error.message, [*details, *_request_info()])
 
 
-def bug() -> RpcFailure:
-    """Return the answer to a call that failed for a reason nobody foresaw, which is in the log and nowhere else."""
+def internal_error() -> RpcFailure:
+    """Return the failure for an unexpected error. The cause is in the log only."""
     details: list[Message] = [ErrorInfo(reason="INTERNAL", domain=DOMAIN), *_request_info()]
     return RpcFailure("INTERNAL", "internal", INTERNAL, details)
 

@@ -1,7 +1,4 @@
-"""RPC methods as gRPC serves them, and reflection: what there is, told to whoever asks.
-
-The gRPC port: a server with the standard health service, and an orderly end.
-"""
+"""gRPC port: serves the RPC methods with health checking, reflection and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from headgate.serve.http.tls import Tls
 from headgate.serve.rpc.codec import Binary
 from headgate.serve.rpc.dispatcher import CORRELATION, Dispatcher
 from headgate.serve.rpc.errors import RpcFailure
-from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, Method, RpcCall, combined, services
+from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, Method, RpcCall, merge_headers, services
 from headgate.settings import Address
 
 API: Final = "grpc"
@@ -39,11 +36,11 @@ _REFLECT: Final = "ServerReflection"
 
 
 def add_methods(dispatcher: Dispatcher, server: grpc.aio.Server) -> None:
-    """Let `server` answer the methods of `dispatcher`."""
+    """Register the methods of `dispatcher`."""
     by_service: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
     for method in dispatcher.methods.values():
         handlers = by_service.setdefault(method.service, {})
-        # Without a deserializer of gRPC's own, which would call a malformed message the server's fault.
+        # Raw bytes: gRPC's deserializer would report a malformed message as a server error.
         handlers[method.name] = (
             grpc.unary_stream_rpc_method_handler(_stream(dispatcher, method))
             if method.is_stream
@@ -54,7 +51,7 @@ def add_methods(dispatcher: Dispatcher, server: grpc.aio.Server) -> None:
 
 
 def add_reflection(methods: Iterable[Method], server: grpc.aio.Server) -> None:
-    """Let `server` tell which services and messages there are, under the present name of reflection and the old one."""
+    """Register server reflection, under its stable name and v1alpha."""
     methods = list(methods)
     pool = DescriptorPool()
     for file in [method.request.DESCRIPTOR.file for method in methods] + [health_pb2.DESCRIPTOR]:
@@ -68,7 +65,7 @@ def add_reflection(methods: Iterable[Method], server: grpc.aio.Server) -> None:
         f"{_ALPHA}.{_REFLECT}",
     ]
     servicer = reflection.aio.ReflectionServicer(names, pool=pool)
-    # The messages of both are the same; only the name of the service is not.
+    # Both versions have the same messages; only the service name differs.
     handler = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
@@ -80,7 +77,7 @@ def add_reflection(methods: Iterable[Method], server: grpc.aio.Server) -> None:
 
 
 def _unary(dispatcher: Dispatcher, method: Method) -> Callable[[bytes, Any], Any]:
-    async def answer(content: bytes, context: Any) -> bytes:  # noqa: ANN401 - whatever gRPC gives
+    async def answer(content: bytes, context: Any) -> bytes:  # noqa: ANN401 - untyped in gRPC
         call, name = _call(dispatcher, context)
         try:
             return await dispatcher.unary(API, method, content, _BINARY, call, name)
@@ -103,7 +100,7 @@ def _stream(dispatcher: Dispatcher, method: Method) -> Callable[[bytes, Any], An
 
 
 def _call(dispatcher: Dispatcher, context: Any) -> tuple[RpcCall, str]:  # noqa: ANN401
-    headers: dict[str, str] = combined(context.invocation_metadata(), ", ")
+    headers: dict[str, str] = merge_headers(context.invocation_metadata(), ", ")
     remaining = context.time_remaining()
     deadline_at = None if remaining is None else dispatcher.clock.monotonic() + remaining
     call = RpcCall(headers, context.peer(), dispatcher.clock, deadline_at)
@@ -127,18 +124,18 @@ def _add_file(pool: DescriptorPool, file: FileDescriptor) -> None:
 
 
 def _stable_reflection() -> FileDescriptorProto:
-    """Return the description of reflection under its present name, which the library does not have yet."""
+    """Return the v1 descriptor of reflection, which the library does not include yet."""
     alpha = FileDescriptorProto.FromString(reflection_pb2.DESCRIPTOR.serialized_pb)
     text = text_format.MessageToString(alpha).replace(_ALPHA, _STABLE).replace("v1alpha/", "v1/")
     return text_format.Parse(text, FileDescriptorProto())
 
 
 _OPTIONS: Final = [
-    # Without this a second server on the same port would start and silently take half of the calls.
+    # With SO_REUSEPORT a second server on the port would silently take half of the calls.
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
 ]
-# How long streams, which never end by themselves, get to see that the server stops.
+# Time for streams, which never end by themselves, to see the shutdown.
 _STREAM_SECONDS: Final = 0.2
 
 
@@ -153,10 +150,9 @@ class GrpcServer:
         names: Sequence[str] = (),
         tls: Tls | None = None,
     ) -> None:
-        """Bind to `address`, and let each of `services` add itself to the server besides health.
+        """Bind to `address` and register `services` and health. The health service reports for each name in `names`.
 
-        Health answers for each of the services in `names`. Raises `SettingsError` if the port is taken or the address
-        is not this machine's.
+        Raises `SettingsError` if the port is in use or the address is not local.
         """
         self._names = ("", *names)
         self._health = health.aio.HealthServicer()
@@ -173,7 +169,7 @@ class GrpcServer:
             )
         except RuntimeError as exc:
             raise SettingsError(
-                f"grpc = {address}: cannot listen there; stop what listens on port {address.port}, "
+                f"grpc = {address}: cannot listen; stop the process that listens on port {address.port}, "
                 "or choose another with --grpc HOST:PORT (port 0 picks a free one)"
             ) from exc
         self.address = Address(address.host, port)
@@ -186,7 +182,7 @@ class GrpcServer:
         await self._report(health_pb2.HealthCheckResponse.SERVING)
 
     async def drain(self, grace_seconds: float) -> None:
-        """Report not serving, refuse new calls, let those under way finish, then end the streams."""
+        """Report NOT_SERVING, refuse new calls, wait for unary calls in progress, then end the streams."""
         await self._health.enter_graceful_shutdown()
         stopping = asyncio.create_task(self._server.stop(grace_seconds))
         await self._calls.wait_idle(grace_seconds)
@@ -199,10 +195,10 @@ class GrpcServer:
 
 
 class _Calls(grpc.aio.ServerInterceptor):
-    """Counts the calls under way that will end by themselves, which are those with a single response."""
+    """Counts unary calls in progress: those that end by themselves."""
 
     def __init__(self) -> None:
-        self._under_way = 0
+        self._in_progress = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -226,15 +222,15 @@ class _Calls(grpc.aio.ServerInterceptor):
         except TimeoutError:
             return
 
-    def _counted(self, behaviour: Any) -> Callable[..., Awaitable[Any]]:  # noqa: ANN401 - whatever the service has
+    def _counted(self, behaviour: Any) -> Callable[..., Awaitable[Any]]:  # noqa: ANN401 - untyped in gRPC
         async def counted(request: Any, context: Any) -> Any:  # noqa: ANN401
-            self._under_way += 1
+            self._in_progress += 1
             self._idle.clear()
             try:
                 return await behaviour(request, context)
             finally:
-                self._under_way -= 1
-                if self._under_way == 0:
+                self._in_progress -= 1
+                if self._in_progress == 0:
                     self._idle.set()
 
         return counted

@@ -1,4 +1,4 @@
-"""RPC methods: each declared once, with its messages read from the compiled .proto, and served over every protocol."""
+"""RPC methods: declared once against the compiled .proto file, served over gRPC and Connect."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from headgate.auth.rules import Rule
 from headgate.clock import Clock
 from headgate.errors import DeadlineExceededError, DefinitionError
 
-# What one message may be at most, unpacked, whichever way it comes in.
+# Maximum size of one uncompressed message, on every protocol.
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 T = TypeVar("T", str, bytes)
 
 
 @dataclass(slots=True)
 class RpcCall:
-    """What there is to know of a call besides its message. `principal` is who calls, known before a handler is."""
+    """A call without its message. The dispatcher sets `principal` before it calls the handler."""
 
     headers: Mapping[str, str]
     peer: str
     clock: Clock
-    # On the monotonic clock; None: the caller waits for as long as it takes.
+    # On the monotonic clock; None: no deadline.
     deadline_at: float | None = None
     principal: Principal = LOCAL
 
     def remaining_seconds(self) -> float | None:
-        """Return how long the caller still waits, at least 0, or None if it did not say."""
+        """Return the time until the deadline, at least 0, or None without a deadline."""
         return None if self.deadline_at is None else max(0.0, self.deadline_at - self.clock.monotonic())
 
     def check_deadline(self) -> None:
-        """Raise `DeadlineExceededError` if nobody waits for the answer any more."""
+        """Raise `DeadlineExceededError` if the deadline has passed."""
         if self.deadline_at is not None and self.deadline_at <= self.clock.monotonic():
-            raise DeadlineExceededError("the caller's deadline has passed; allow more time, or ask for less")
+            raise DeadlineExceededError("the caller's deadline has passed; allow more time, or request less")
 
 
-def combined(pairs: Iterable[tuple[T, T]], separator: T) -> dict[T, T]:
-    """Return headers by name; the values of one that was given twice are one value, so that none is overlooked."""
+def merge_headers(pairs: Iterable[tuple[T, T]], separator: T) -> dict[T, T]:
+    """Return headers by name; repeated headers are joined with `separator`."""
     pairs = list(pairs)
     found = dict(pairs)
     if len(found) == len(pairs):
@@ -54,20 +54,19 @@ def combined(pairs: Iterable[tuple[T, T]], separator: T) -> dict[T, T]:
     return found
 
 
-Unary: TypeAlias = Callable[[Any, RpcCall], Message]
-Awaited: TypeAlias = Callable[[Any, RpcCall], Awaitable[Message]]
-Quick: TypeAlias = Callable[[Any, RpcCall], Message | None]
-Streaming: TypeAlias = Callable[[Any, RpcCall], AsyncIterator[Message]]
+UnaryHandler: TypeAlias = Callable[[Any, RpcCall], Message]
+AsyncHandler: TypeAlias = Callable[[Any, RpcCall], Awaitable[Message]]
+FastHandler: TypeAlias = Callable[[Any, RpcCall], Message | None]
+StreamHandler: TypeAlias = Callable[[Any, RpcCall], AsyncIterator[Message]]
 
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """One method. `inline` handlers are quick enough for the event loop; others run in a thread of the pool.
+    """One method. `inline` handlers run on the event loop, `is_async` handlers are coroutines, others run in the pool.
 
-    One that `is_awaited` is a coroutine function: it needs no thread while it waits. `quick` may answer on the event
-    loop what is at hand, and returns None for what is not: then the handler is asked. `rule` is what the caller must
-    be allowed. One that `is_taken_in` may be answered by another process on the same store. One that `is_bulk` carries
-    hundreds of values, and must not be in the way of those that carry one.
+    `fast` answers on the event loop if it can, and returns None to fall back to `handler`. `rule` authorizes callers.
+    A method that `runs_in_intake` may be offloaded to the intake process. An `is_bulk` method carries hundreds of
+    values and runs in a pool of its own where there is one.
     """
 
     service: str
@@ -79,26 +78,26 @@ class Method:
     is_stream: bool = False
     has_side_effects: bool = True
     inline: bool = False
-    is_awaited: bool = False
-    quick: Quick | None = None
-    is_taken_in: bool = False
+    is_async: bool = False
+    fast: FastHandler | None = None
+    runs_in_intake: bool = False
     is_bulk: bool = False
-    # What metrics and spans call it.
+    # The name in metrics and spans.
     label: str = field(init=False)
     path: str = field(init=False)
 
     @property
     def is_direct(self) -> bool:
-        """Whether it may be answered on the event loop, always or now and then."""
-        return not self.is_stream and (self.inline or self.quick is not None)
+        """Whether it may be answered on the event loop."""
+        return not self.is_stream and (self.inline or self.fast is not None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", f"{self.service.rpartition('.')[2]}/{self.name}")
         object.__setattr__(self, "path", f"/{self.service}/{self.name}")
 
 
-class Declarations:
-    """Collects methods of the services in one .proto file. What is not declared is not served."""
+class MethodRegistry:
+    """Methods of the services in one .proto file. Methods that are not declared are not served."""
 
     def __init__(self, file: FileDescriptor) -> None:
         self._file = file
@@ -108,36 +107,35 @@ class Declarations:
         self,
         service: str,
         name: str,
-        handler: Unary,
+        handler: UnaryHandler,
         *,
         rule: Rule,
         inline: bool = False,
-        quick: Quick | None = None,
-        taken_in: bool = False,
+        fast: FastHandler | None = None,
+        intake: bool = False,
         bulk: bool = False,
     ) -> None:
-        """Declare a method with one answer. Raises `DefinitionError` if the file has none of that name and kind."""
-        begun = self._begun(service, name, is_stream=False)
-        self._add(begun(handler=handler, rule=rule, inline=inline, quick=quick, is_taken_in=taken_in, is_bulk=bulk))
+        """Declare a unary method. Raises `DefinitionError` if the file has none of that name and kind."""
+        method = self._partial(service, name, is_stream=False)
+        self._add(method(handler=handler, rule=rule, inline=inline, fast=fast, runs_in_intake=intake, is_bulk=bulk))
 
-    def awaited(self, service: str, name: str, handler: Awaited, *, rule: Rule, taken_in: bool = False) -> None:
-        """Declare a method whose one answer the coroutine function `handler` returns. Raises `DefinitionError`."""
-        begun = self._begun(service, name, is_stream=False)
-        self._add(begun(handler=handler, rule=rule, is_awaited=True, is_taken_in=taken_in))
+    def unary_async(self, service: str, name: str, handler: AsyncHandler, *, rule: Rule, intake: bool = False) -> None:
+        """Declare a unary method with a coroutine function as handler. Raises `DefinitionError`."""
+        method = self._partial(service, name, is_stream=False)
+        self._add(method(handler=handler, rule=rule, is_async=True, runs_in_intake=intake))
 
-    def stream(self, service: str, name: str, handler: Streaming, *, rule: Rule) -> None:
-        """Declare a method whose answers the async generator `handler` yields. Raises `DefinitionError`."""
-        self._add(self._begun(service, name, is_stream=True)(handler=handler, rule=rule, inline=True))
+    def stream(self, service: str, name: str, handler: StreamHandler, *, rule: Rule) -> None:
+        """Declare a server-streaming method with an async generator as handler. Raises `DefinitionError`."""
+        self._add(self._partial(service, name, is_stream=True)(handler=handler, rule=rule, inline=True))
 
     def methods(self) -> list[Method]:
-        """Return what was declared."""
         return list(self._methods.values())
 
-    def _begun(self, service: str, name: str, *, is_stream: bool) -> partial[Method]:
-        """Return a method as far as the file says it. Raises `DefinitionError`."""
+    def _partial(self, service: str, name: str, *, is_stream: bool) -> partial[Method]:
+        """Return a constructor with the fields from the file filled in. Raises `DefinitionError`."""
         found = self._find(service, name)
         if found.server_streaming is not is_stream or found.client_streaming:
-            raise DefinitionError(f"rpc {service}/{name}: it is of another kind in {self._file.name}")
+            raise DefinitionError(f"rpc {service}/{name}: {self._file.name} declares another kind of method")
         return partial(
             Method,
             service=found.containing_service.full_name,
@@ -150,15 +148,15 @@ class Declarations:
 
     def _add(self, method: Method) -> None:
         if self._methods.setdefault(method.path, method) is not method:
-            raise DefinitionError(f"rpc {method.label}: it is declared twice")
+            raise DefinitionError(f"rpc {method.label}: declared twice")
 
     def _find(self, service: str, name: str) -> MethodDescriptor:
         try:
             return self._file.services_by_name[service].methods_by_name[name]
         except KeyError as exc:
-            raise DefinitionError(f"rpc {service}/{name}: there is none in {self._file.name}") from exc
+            raise DefinitionError(f"rpc {service}/{name}: not found in {self._file.name}") from exc
 
 
 def services(methods: Iterable[Method]) -> list[str]:
-    """Return the full names of the services that have a method, once each."""
+    """Return the full names of the services, without duplicates."""
     return list(dict.fromkeys(method.service for method in methods))

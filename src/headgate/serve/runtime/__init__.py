@@ -1,1 +1,1 @@
-"""Runtime: say here what this part is for."""
+"""Runtime building blocks of the server: thread pool, concurrency gate, watch hub, log tail, merged metrics."""

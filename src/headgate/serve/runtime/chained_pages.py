@@ -1,4 +1,4 @@
-"""Staged pages: several lists shown as one, each after the other, under one cursor."""
+"""Chained pages: several lists paged as one, in sequence, under one cursor."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Final, TypeVar
 
 from headgate.errors import CursorError
 
-# A page that is filtered may take many reads to fill; after so many it is answered as it is.
+# Maximum reads to fill a filtered page; then a short page is returned.
 READS_MAX: Final = 20
 
 T = TypeVar("T")
-# Given how many to read and where to go on, returns what is left after filtering and where the next begin.
+# Takes limit and cursor; returns the filtered rows and the next cursor.
 Fetch = Callable[[int, str | None], tuple[list[T], str | None]]
 Stage = tuple[str, Fetch[T]]
 
 
-def staged(stages: Sequence[Stage[T]], limit: int, cursor: str | None) -> tuple[list[T], str | None]:
-    """Return up to `limit` from the stages, and the cursor to what follows if there may be more.
+def chained_page(stages: Sequence[Stage[T]], limit: int, cursor: str | None) -> tuple[list[T], str | None]:
+    """Return up to `limit` rows from the stages, and the cursor of the next page if there may be more.
 
-    A page may be short, or empty, and have a cursor all the same. Raises `CursorError` for one that is not ours.
+    A short or empty page may still have a cursor. Raises `CursorError` for a malformed cursor.
     """
     current, inner = _position(stages, cursor)
-    found: list[T] = []
+    rows: list[T] = []
     for _ in range(READS_MAX):
-        more, inner = stages[current][1](limit - len(found), inner)
-        found += more
+        more, inner = stages[current][1](limit - len(rows), inner)
+        rows += more
         if inner is None:
             current += 1
         if current == len(stages):
-            return found, None
-        if len(found) >= limit:
+            return rows, None
+        if len(rows) >= limit:
             break
-    return found, f"{stages[current][0]}|{inner or ''}"
+    return rows, f"{stages[current][0]}|{inner or ''}"
 
 
 def _position(stages: Sequence[Stage[T]], cursor: str | None) -> tuple[int, str | None]:
@@ -41,5 +41,5 @@ def _position(stages: Sequence[Stage[T]], cursor: str | None) -> tuple[int, str 
     name, separator, inner = cursor.partition("|")
     names = [stage[0] for stage in stages]
     if not separator or name not in names:
-        raise CursorError("cursor: it is not one of this list; begin again without")
+        raise CursorError("cursor: not valid for this list; start again without it")
     return names.index(name), inner or None

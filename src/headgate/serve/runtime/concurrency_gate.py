@@ -1,4 +1,4 @@
-"""A gate before the pool: lets a few calls of one kind in at a time, and has others wait shortly, without a thread."""
+"""Concurrency gate: limits the parallel calls of one kind; others wait briefly without holding a thread."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headgate.serve.runtime.thread_pool import WorkPool
 T = TypeVar("T")
 
 
-class Gate:
-    """Keeps calls that may take long from using up the threads that all others need."""
+class ConcurrencyGate:
+    """Keeps slow calls from occupying all threads of the pool."""
 
     def __init__(self, pool: WorkPool, what: str, *, calls_max: int, wait_seconds: float) -> None:
         self._pool = pool
@@ -27,26 +27,23 @@ class Gate:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns in a thread of the pool, or raise what it raises.
-
-        Raises `ServerBusyError` if too many are inside for too long, or the pool is busy.
-        """
+        """Run `work` in the pool. Raises `ServerBusyError` if no slot is free in time, or the pool is busy."""
         await self._enter()
-        begun = False
+        started = False
 
         def counted() -> T:
-            nonlocal begun
-            begun = True
+            nonlocal started
+            started = True
             try:
                 return work()
             finally:
-                # Not before: a caller that went away does not free the thread.
+                # Only now: a disconnected caller does not free the thread.
                 self._leave()
 
         try:
             return await self._pool.run(counted)
         except ServerBusyError:
-            if not begun:
+            if not started:
                 self._leave()
             raise
 
@@ -55,29 +52,29 @@ class Gate:
             if self._inside < self._calls_max:
                 self._inside += 1
                 return
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
+            slot = asyncio.get_running_loop().create_future()
+            self._waiting.append(slot)
         try:
-            await asyncio.wait_for(turn, self._wait_seconds)
+            await asyncio.wait_for(slot, self._wait_seconds)
         except TimeoutError:
             raise ServerBusyError(
-                f"{self._what}: {self._calls_max} are being answered and none has ended in {self._wait_seconds:g} s; "
-                "try again in a moment"
+                f"{self._what}: {self._calls_max} calls in progress and none ended within {self._wait_seconds:g} s; "
+                "retry in a moment"
             ) from None
 
     def _leave(self) -> None:
-        """Give the place to whoever has waited longest, from any thread."""
+        """Pass the slot to the longest waiter. From any thread."""
         with self._lock:
             while self._waiting:
-                turn = self._waiting.popleft()
-                if not turn.done():
-                    turn.get_loop().call_soon_threadsafe(self._let_in, turn)
+                slot = self._waiting.popleft()
+                if not slot.done():
+                    slot.get_loop().call_soon_threadsafe(self._grant, slot)
                     return
             self._inside -= 1
 
-    def _let_in(self, turn: asyncio.Future[None]) -> None:
-        if turn.done():
-            # Gone in the meantime: the place is the next one's.
+    def _grant(self, slot: asyncio.Future[None]) -> None:
+        if slot.done():
+            # Cancelled meanwhile: pass the slot on.
             self._leave()
         else:
-            turn.set_result(None)
+            slot.set_result(None)

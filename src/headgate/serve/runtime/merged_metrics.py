@@ -1,7 +1,7 @@
-"""What another process of this server has counted, added to what is counted here when someone asks.
+"""Merged metrics: a Prometheus registry that adds the metrics of child processes to its own on collection.
 
-Counters and histograms add up. Of gauges only the state of breakers is taken over, the worse of both: other gauges
-speak of the process they are in.
+Counters and histograms are summed. Of gauges only circuit breaker states are merged, to the worse of both; all other
+gauges describe one process.
 """
 
 from __future__ import annotations
@@ -15,84 +15,84 @@ from prometheus_client import CollectorRegistry, Metric
 
 from headgate import typed_decode
 
-_ADDED: Final = frozenset({"counter", "histogram"})
-_WORSE: Final = "circuit_breaker_state"
-# When a child of a metric was made. It is a time, and two of them do not add up.
-_TIMES: Final = "_created"
+_SUMMED: Final = frozenset({"counter", "histogram"})
+_MAXIMUM: Final = "circuit_breaker_state"
+# Creation timestamps, which cannot be summed.
+_CREATED: Final = "_created"
 
 
-class Counted(Struct, frozen=True, array_like=True):
-    """One metric: each sample with its name, its labels and its value."""
+class ProcessMetric(Struct, frozen=True, array_like=True):
+    """One metric: samples of name, labels and value."""
 
     name: str
-    said: str
+    documentation: str
     kind: str
     samples: list[tuple[str, tuple[tuple[str, str], ...], float]]
 
 
-def packed(registry: CollectorRegistry) -> bytes:
-    """Return what was counted here, for another process."""
-    return msgspec.msgpack.encode(list(_counted(registry.collect())))
+def encode_metrics(registry: CollectorRegistry) -> bytes:
+    """Encode the metrics of a registry for another process."""
+    return msgspec.msgpack.encode(list(_process_metrics(registry.collect())))
 
 
-def unpacked(content: bytes) -> list[Counted]:
-    """Return what another process has counted. Raises `msgspec.DecodeError`."""
-    return typed_decode.from_msgpack(content, list[Counted])
+def decode_metrics(content: bytes) -> list[ProcessMetric]:
+    """Decode the metrics of another process. Raises `msgspec.DecodeError`."""
+    return typed_decode.from_msgpack(content, list[ProcessMetric])
 
 
-class Summed(CollectorRegistry):
-    """A registry whose metrics have those of other processes added to them."""
+class MergedRegistry(CollectorRegistry):
+    """A registry that merges in the metrics of other processes."""
 
     def __init__(self) -> None:
         super().__init__()
-        # By process, also of those that have ended: a counter does not fall.
-        self._elsewhere: dict[int, Sequence[Counted]] = {}
+        # By process id. Exited processes stay: a counter must not decrease.
+        self._by_process: dict[int, Sequence[ProcessMetric]] = {}
 
-    def heard(self, process: int, counted: Sequence[Counted]) -> None:
-        """Take what a process has counted since its start."""
-        self._elsewhere[process] = counted
+    def update_process(self, process: int, metrics: Sequence[ProcessMetric]) -> None:
+        """Replace the metrics of a process."""
+        self._by_process[process] = metrics
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        found: dict[str, list[Counted]] = {}
-        for each in self._elsewhere.values():
-            for counted in each:
-                found.setdefault(counted.name, []).append(counted)
+        by_name: dict[str, list[ProcessMetric]] = {}
+        for each in self._by_process.values():
+            for each_metric in each:
+                by_name.setdefault(each_metric.name, []).append(each_metric)
         for metric in super().collect():
-            yield _sum(metric, found.pop(metric.name, ()))
-        for others in found.values():
+            yield _sum(metric, by_name.pop(metric.name, ()))
+        for others in by_name.values():
             first = others[0]
-            yield _sum(Metric(first.name, first.said, first.kind), others)
+            yield _sum(Metric(first.name, first.documentation, first.kind), others)
 
 
-def _counted(metrics: Iterable[Metric]) -> Iterator[Counted]:
+def _process_metrics(metrics: Iterable[Metric]) -> Iterator[ProcessMetric]:
     for metric in metrics:
-        if metric.type in _ADDED or metric.name == _WORSE:
+        if metric.type in _SUMMED or metric.name == _MAXIMUM:
             samples = [
                 (each.name, tuple(sorted(each.labels.items())), float(each.value))
                 for each in metric.samples
-                if not each.name.endswith(_TIMES)
+                if not each.name.endswith(_CREATED)
             ]
-            yield Counted(metric.name, metric.documentation, metric.type, samples)
+            yield ProcessMetric(metric.name, metric.documentation, metric.type, samples)
 
 
-def _sum(metric: Metric, others: Sequence[Counted]) -> Metric:
+def _sum(metric: Metric, others: Sequence[ProcessMetric]) -> Metric:
     if not others:
         return metric
     total = Metric(metric.name, metric.documentation, metric.type, metric.unit)
     values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {
         (each.name, tuple(sorted(each.labels.items()))): each.value for each in metric.samples
     }
-    for counted in others:
-        for name, labels, value in counted.samples:
-            here = values.get((name, labels))
-            values[name, labels] = _both(metric.type, here, value)
+    for each_metric in others:
+        for name, labels, value in each_metric.samples:
+            own = values.get((name, labels))
+            values[name, labels] = _merged(metric.type, own, value)
     for (name, labels), value in values.items():
         total.add_sample(name, dict(labels), value)
     return total
 
 
-def _both(kind: str, here: float | None, value: float) -> float:
-    if here is None:
+def _merged(kind: str, own: float | None, value: float) -> float:
+    if own is None:
         return value
-    return here + value if kind in _ADDED else max(here, value)
+    return own + value if kind in _SUMMED else max(own, value)

@@ -1,7 +1,4 @@
-"""A bounded pool of threads with a bounded queue before it, for calls that block.
-
-Results that other threads hand to an event loop: one wake-up settles all that have come by then.
-"""
+"""Thread pool: bounded threads and a bounded queue for blocking calls, and a bridge from threads to futures."""
 
 from __future__ import annotations
 
@@ -20,34 +17,34 @@ THREADS_MAX: Final = 16
 WAITING_MAX: Final = 128
 
 T = TypeVar("T")
-# Told once, from any thread, how something went: what came of it, or what it raised.
-Told: TypeAlias = Callable[[T | None, BaseException | None], None]
+# Completion callback: called once, from any thread, with the result or the error.
+Completion: TypeAlias = Callable[[T | None, BaseException | None], None]
 
 
-class Returns(Generic[T]):
-    """Settles futures on the loop that they were made in."""
+class FutureBridge(Generic[T]):
+    """Settles asyncio futures from other threads. One loop wake-up settles all that are queued by then."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._settled: deque[tuple[asyncio.Future[Any], T | None, BaseException | None]] = deque()
-        self._wake_is_due = False
+        self._queue: deque[tuple[asyncio.Future[Any], T | None, BaseException | None]] = deque()
+        self._wake_is_scheduled = False
 
     def settle(self, future: asyncio.Future[Any], result: T | None, error: BaseException | None) -> None:
-        """Let a future be done, with the error if there is one. From any thread; a future that was cancelled stays so.
+        """Set the result, or the error if there is one, unless the future is done. From any thread.
 
-        The first of several schedules the wake-up, the others only add to what it will find. The flag is cleared
-        before the queue is emptied, so whoever comes too late for one wake-up schedules the next.
+        The first call schedules the wake-up, later ones only append. The flag is cleared before the queue is drained,
+        so a call that misses one wake-up schedules the next.
         """
-        self._settled.append((future, result, error))
-        if not self._wake_is_due:
-            self._wake_is_due = True
-            with suppress(RuntimeError):  # The loop is closed: nobody waits for the answer any more.
+        self._queue.append((future, result, error))
+        if not self._wake_is_scheduled:
+            self._wake_is_scheduled = True
+            with suppress(RuntimeError):  # The loop is closed; there is no waiter left.
                 self.loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
-        self._wake_is_due = False
-        while self._settled:
-            future, result, error = self._settled.popleft()
+        self._wake_is_scheduled = False
+        while self._queue:
+            future, result, error = self._queue.popleft()
             if future.done():
                 continue
             if error is None:
@@ -57,45 +54,42 @@ class Returns(Generic[T]):
 
 
 class WorkPool:
-    """Runs blocking work away from the event loop, and refuses more than it could soon get to."""
+    """Runs blocking work off the event loop, and refuses work beyond its queue limit."""
 
     def __init__(self, *, threads_max: int = THREADS_MAX, waiting_max: int = WAITING_MAX) -> None:
         self._accepted_max = threads_max + waiting_max
         self._executor = ThreadPoolExecutor(threads_max, thread_name_prefix="headgate-work")
         self._lock = threading.Lock()
         self._accepted = 0
-        self._returns: Returns[Any] | None = None
+        self._bridge: FutureBridge[Any] | None = None
 
     @property
     def accepted(self) -> int:
-        """How many pieces of work run or wait."""
+        """Calls running or queued."""
         return self._accepted
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns, or raise what it raises, in the caller's context.
-
-        Raises `ServerBusyError` at once if too much waits already.
-        """
+        """Run `work` in a thread with the caller's context variables. Raises `ServerBusyError` if the queue is full."""
         self._accept()
         future = self._executor.submit(contextvars.copy_context().run, work)
-        # Counted until the work itself ends: a caller that went away does not free the thread.
+        # Counted until the work ends: a disconnected caller does not free the thread.
         future.add_done_callback(self._done)
         return await asyncio.wrap_future(future)
 
-    async def told(self, begin: Callable[[Told[T]], None]) -> T:
-        """Return or raise what `begin` is told in the end. It starts what needs no thread of the pool, and returns.
+    async def from_callback(self, begin: Callable[[Completion[T]], None]) -> T:
+        """Call `begin` with a completion callback and wait for it. Needs no thread, but counts as queued work.
 
-        It counts as work as long as it lasts. Raises `ServerBusyError` as `run` does, and what `begin` raises.
+        Raises `ServerBusyError` as `run` does, and any error of `begin`.
         """
         loop = asyncio.get_running_loop()
-        returns = self._returns
-        if returns is None or returns.loop is not loop:
-            returns = self._returns = Returns(loop)
+        bridge = self._bridge
+        if bridge is None or bridge.loop is not loop:
+            bridge = self._bridge = FutureBridge(loop)
         future: asyncio.Future[T] = loop.create_future()
 
         def settle(result: T | None, error: BaseException | None) -> None:
             self._release()
-            returns.settle(future, result, error)
+            bridge.settle(future, result, error)
 
         self._accept()
         try:
@@ -106,13 +100,13 @@ class WorkPool:
         return await future
 
     def close(self) -> None:
-        """Drop what waits, and return once what runs has ended."""
+        """Cancel queued work, and wait for running work."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _accept(self) -> None:
         with self._lock:
             if self._accepted >= self._accepted_max:
-                raise ServerBusyError(f"the server is busy: {self._accepted} requests are ahead; try again in a moment")
+                raise ServerBusyError(f"the server is busy: {self._accepted} requests queued; retry in a moment")
             self._accepted += 1
 
     def _release(self) -> None:

@@ -1,4 +1,4 @@
-"""Watching: many requests wait for changes, and one thread looks for all of them."""
+"""Watch hub: one thread polls the store for all requests that wait for changes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 WATCHES_MAX: Final = 2_000
-# How soon after a look the next one may be, so that a busy store is not asked after every commit.
+# Minimum time between two polls, so that a busy store is not read after every commit.
 _PAUSE_SECONDS: Final = 0.02
-# How long to trust that nothing was committed, and how soon a server that stops is noticed.
-_LOOK_SECONDS: Final = 0.5
+# Maximum wait for a commit notification; also bounds how late a shutdown is noticed.
+_POLL_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +41,14 @@ class _Watch:
             if not self.future.done():
                 settle()
 
-        with suppress(RuntimeError):  # The loop is closed: nobody waits for the answer any more.
+        with suppress(RuntimeError):  # The loop is closed; there is no waiter left.
             self.loop.call_soon_threadsafe(settle_once)
 
 
-class Watches:
-    """Wakes those who wait for a change of an execution, or for any commit. Its thread runs while someone waits.
+class WatchHub:
+    """Wakes requests that wait for a change of an execution, or for any commit. Its thread runs while requests wait.
 
-    Once `stopping` says so, nobody waits any longer: a server that drains is not held up by those who only look.
+    Once `stopping` returns True all waits end, so that watchers do not delay a drain.
     """
 
     def __init__(self, store: Store, *, stopping: Callable[[], bool] = lambda: False) -> None:
@@ -61,18 +61,18 @@ class Watches:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether those who wait should come to an end."""
+        """Whether waiting requests should end."""
         return self._stopping()
 
     async def changed(self, execution_id: str, version: int, timeout_seconds: float) -> Execution | None:
-        """Return the execution once it is at another version, or None at the time-out or when the server stops.
+        """Return the execution once its version differs, or None on timeout or shutdown.
 
-        Raises `NotFoundError` if it is no longer kept, `ServerBusyError` if too many wait, and what the store raises.
+        Raises `NotFoundError` if it was deleted, `ServerBusyError` at the limit of watches, and errors of the store.
         """
         return await self._wait(execution_id, version, timeout_seconds)
 
     async def committed(self, timeout_seconds: float) -> None:
-        """Return soon after anything was committed, at the time-out, or when the server stops. Raises as `changed`."""
+        """Return soon after any commit, on timeout, or on shutdown. Raises as `changed`."""
         await self._wait(None, 0, timeout_seconds)
 
     async def _wait(self, execution_id: str | None, version: int, timeout_seconds: float) -> Execution | None:
@@ -90,7 +90,7 @@ class Watches:
     def _add(self, watch: _Watch) -> None:
         with self._lock:
             if len(self._watches) >= WATCHES_MAX:
-                raise ServerBusyError(f"{WATCHES_MAX} requests wait for changes already; try again in a moment")
+                raise ServerBusyError(f"{WATCHES_MAX} requests already wait for changes; retry in a moment")
             self._watches.add(watch)
             if not self._is_running:
                 self._is_running = True
@@ -100,7 +100,7 @@ class Watches:
         generation: int | None = None
         while watches := self._current():
             try:
-                generation = self._round(watches, generation)
+                generation = self._poll(watches, generation)
             except HeadgateError as exc:
                 for watch in watches:
                     watch.fail(exc)
@@ -111,14 +111,14 @@ class Watches:
             self._is_running = bool(self._watches)
             return list(self._watches)
 
-    def _round(self, watches: list[_Watch], generation: int | None) -> int:
-        """Wake whoever has something to see since `generation`, wait for the next commit, and return what was seen."""
+    def _poll(self, watches: list[_Watch], generation: int | None) -> int:
+        """Settle the watches with a change since `generation`, wait for a commit, and return the generation read."""
         seen = self._store.generation()
         if self._stopping():
             for watch in watches:
                 watch.settle(None)
             return seen
-        rows = self._rows({watch.execution_id for watch in watches if watch.execution_id is not None})
+        rows = self._read({watch.execution_id for watch in watches if watch.execution_id is not None})
         for watch in watches:
             if watch.execution_id is None:
                 if generation not in (None, seen):
@@ -126,13 +126,13 @@ class Watches:
                 continue
             row = rows[watch.execution_id]
             if row is None:
-                watch.fail(NotFoundError(f"execution {watch.execution_id}: it is no longer kept"))
+                watch.fail(NotFoundError(f"execution {watch.execution_id}: no longer retained"))
             elif row.version != watch.version:
                 watch.settle(row)
-        self._store.wait(seen, _LOOK_SECONDS)
+        self._store.wait(seen, _POLL_SECONDS)
         return seen
 
-    def _rows(self, execution_ids: set[str]) -> dict[str, Execution | None]:
-        wanted = sorted(execution_ids)
-        items = self._store.get_many(EXECUTIONS, [Key(each) for each in wanted], consistent=True)
-        return {each: None if item is None else execution_of(item) for each, item in zip(wanted, items, strict=True)}
+    def _read(self, execution_ids: set[str]) -> dict[str, Execution | None]:
+        ids = sorted(execution_ids)
+        items = self._store.get_many(EXECUTIONS, [Key(each) for each in ids], consistent=True)
+        return {each: None if item is None else execution_of(item) for each, item in zip(ids, items, strict=True)}

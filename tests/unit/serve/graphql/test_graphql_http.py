@@ -21,7 +21,7 @@ from headgate.durable.bus.events import Event
 from headgate.errors import StoreBusyError
 from headgate.health.model.enums import SignalState, Tier
 from headgate.serve.graphql.limits import Limits
-from headgate.serve.runtime.log_tail import Followed
+from headgate.serve.runtime.log_tail import LogTail
 from headgate.store.port import Store
 from tests.unit.serve.graphql_board import ORDERS, STOCK, Board, open_board
 
@@ -480,8 +480,8 @@ def test_body__encoded_answer__is_what_msgspec_reads(board: Board) -> None:
     assert answer.headers["cache-control"] == "no-store"
 
 
-def test_followed__an_event_that_was_made_earlier_and_committed_later__is_not_missed(board: Board) -> None:
-    followed = Followed(board.health, "test.*")
+def test_log_tail__an_event_that_was_made_earlier_and_committed_later__is_not_missed(board: Board) -> None:
+    tail = LogTail(board.health, "test.*")
     now_ms = int(board.clock.seconds() * 1000)
 
     def commit(id: str, at_ms: int) -> None:
@@ -489,10 +489,10 @@ def test_followed__an_event_that_was_made_earlier_and_committed_later__is_not_mi
         cast("Store", board.store).transact(board.bus.event_writes(event, at_ms))
 
     commit("later", now_ms + 500)
-    first = followed.look()
+    first = tail.poll()
     commit("earlier", now_ms + 400)
-    second = followed.look()
+    second = tail.poll()
 
     assert [each.event.id for each in first] == ["later"]
     assert [each.event.id for each in second] == ["earlier"]
-    assert followed.look() == []
+    assert tail.poll() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from headgate.auth.roles import Permission
-from headgate.serve.http.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.operations import AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
 from tests.unit.serve.conftest import Application
 from tests.unit.serve.durable_api import problem
 
@@ -38,7 +38,7 @@ def _serve(application: Application) -> None:
         Operation("GET", "/things/special", "The special one", _special, {200: Seen}),
     ]
     application.routes = operation_routes(
-        operations, application.pool, Part(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
+        operations, application.pool, AccessPolicy(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
     )
 
 

@@ -12,9 +12,9 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from headgate.serve.http import protocol as http_protocol
-from headgate.serve.http.fast_path import LATER, Later, RawPairs, Whole
+from headgate.serve.http.fast_path import DEFERRED, Deferred, FullResponse, RawPairs
 from headgate.serve.http.listener import HttpServer
-from headgate.serve.http.protocol import HEADS_MAX, Heads, protocol_of
+from headgate.serve.http.protocol import HEADS_MAX, HeadCache, protocol_of
 from headgate.settings import Address
 
 URL = b"/direct"
@@ -25,7 +25,7 @@ class App:
 
     def __init__(self) -> None:
         self.understands = 0
-        self.waiting: list[tuple[bytes, Callable[[Whole], None]]] = []
+        self.waiting: list[tuple[bytes, Callable[[FullResponse], None]]] = []
         self.seen: list[tuple[str, bytes]] = []
         self.came = asyncio.Event()
 
@@ -47,21 +47,21 @@ class App:
     def length_digits_max(self, url: bytes) -> int:
         return 6 if url == URL else 0
 
-    def understood(self, url: bytes, headers: RawPairs) -> object | None:
+    def parsed_head(self, url: bytes, headers: RawPairs) -> object | None:
         assert url == URL
         self.understands += 1
         return dict(headers).get(b"x-kind", b"now")
 
-    def direct(
-        self, understood: bytes, _peer: str, body: bytes, later: Callable[[], Callable[[Whole], None]]
-    ) -> Whole | Later | None:
-        self.seen.append((understood.decode(), body))
-        if understood == b"usual":
+    def answer_fast(
+        self, parsed_head: bytes, _peer: str, body: bytes, defer: Callable[[], Callable[[FullResponse], None]]
+    ) -> FullResponse | Deferred | None:
+        self.seen.append((parsed_head.decode(), body))
+        if parsed_head == b"usual":
             return None
-        if understood == b"later":
-            self.waiting.append((body, later()))
+        if parsed_head == b"later":
+            self.waiting.append((body, defer()))
             self.came.set()
-            return LATER
+            return DEFERRED
         return _whole(body)
 
     def answer_next(self) -> None:
@@ -76,8 +76,8 @@ async def _lifespan(receive: Any, send: Any) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-def _whole(body: bytes) -> Whole:
-    return Whole(200, b"content-length: %d\r\n" % len(body), body)
+def _whole(body: bytes) -> FullResponse:
+    return FullResponse(200, b"content-length: %d\r\n" % len(body), body)
 
 
 def request(body: bytes, kind: str = "now") -> bytes:
@@ -121,15 +121,15 @@ def talk(with_app: Callable[[App, Talk], Awaitable[None]]) -> None:
 def finds() -> Iterator[list[bool]]:
     """Note of each look whether the head was known."""
     noted: list[bool] = []
-    find = Heads.find
+    find = HeadCache.find
 
-    def noting(heads: Heads, data: bytes) -> tuple[Any, bytes] | None:
+    def noting(heads: HeadCache, data: bytes) -> tuple[Any, bytes] | None:
         found = find(heads, data)
         noted.append(found is not None)
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(http_protocol.Heads, "find", noting)
+        patch.setattr(http_protocol.HeadCache, "find", noting)
         yield noted
 
 
@@ -191,9 +191,9 @@ def test_head__known_and_not_answered_directly__is_offered_once_each_time() -> N
 
 
 def test_head__of_another_length_or_method__is_not_taken_for_a_known_one() -> None:
-    heads = Heads()
-    heads.learn(request(b"one"), "understood", b"one")
-    assert heads.find(request(b"two")) == ("understood", b"two")
+    heads = HeadCache()
+    heads.learn(request(b"one"), "parsed_head", b"one")
+    assert heads.find(request(b"two")) == ("parsed_head", b"two")
     assert heads.find(request(b"two") + b"x") is None
     assert heads.find(request(b"two")[:-1]) is None
     assert heads.find(request(b"two").replace(b"POST", b"PUTS")) is None
@@ -201,10 +201,10 @@ def test_head__of_another_length_or_method__is_not_taken_for_a_known_one() -> No
 
 
 def test_heads__each_another__are_not_kept_for_ever() -> None:
-    heads = Heads()
+    heads = HeadCache()
     for number in range(3 * HEADS_MAX):
         heads.learn(request(b"one", f"kind{number}"), number, b"one")
-    assert len(heads._known) <= HEADS_MAX
+    assert len(heads._entries) <= HEADS_MAX
     assert heads.find(request(b"one", f"kind{number}")) == (number, b"one")
 
 
@@ -315,7 +315,7 @@ def connection(app: App) -> tuple[http_protocol.HttpProtocol, Wire, Hours]:
     # What uvicorn wraps around an application for its logs would hide what this one can do.
     config.app = app
     hours, wire = Hours(), Wire()
-    protocol = protocol_of(Heads())(config, ServerState(), {}, _loop=hours)
+    protocol = protocol_of(HeadCache())(config, ServerState(), {}, _loop=hours)
     protocol.connection_made(wire)
     return protocol, wire, hours
 

@@ -19,12 +19,23 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from headgate.auth.principals import LOCAL
 from headgate.batch_pacer import ENOUGH, Pace
 from headgate.clock import VirtualClock
-from headgate.serve.intake.client import BYTES_MANY, CALLS_MANY, Pressure
-from headgate.serve.intake.connection import Line
-from headgate.serve.intake.frames import Answer, Ask, Beat, Count, Failed, Forget, Frame, Incoming, forgotten, packed
+from headgate.serve.intake.client import BYTES_MANY, CALLS_MANY, LoadMeter
+from headgate.serve.intake.connection import IntakeConnection
+from headgate.serve.intake.frames import (
+    CallFrame,
+    FailureFrame,
+    Frame,
+    FrameDecoder,
+    Heartbeat,
+    InvalidateFrame,
+    MetricsRequest,
+    ResultFrame,
+    encode_frame,
+    invalidations,
+)
 from headgate.serve.rpc.errors import RpcFailure
 from headgate.serve.runtime import merged_metrics as meters_elsewhere
-from headgate.serve.runtime.merged_metrics import Summed, unpacked
+from headgate.serve.runtime.merged_metrics import MergedRegistry, decode_metrics
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache
 from headgate.store.cache.shared import Invalidation
@@ -32,20 +43,20 @@ from headgate.store.cache.shared import Invalidation
 KEY = cache_keys.signal_state("urn:dp:a", "FRESHNESS")
 GROUP = cache_keys.signal_states_of("urn:dp:a")
 FRAMES: list[Frame] = [
-    Ask(1, "/a.B/C", "proto", b"\x00" * 300_000, "req_1", "127.0.0.1:1", LOCAL, 1.5),
-    Forget([(KEY, 7), (GROUP, None)]),
-    Answer(1, b""),
-    Failed(2, "forbidden", b"\x01"),
-    Count(3),
-    Beat({"urn:dp:a": 2}),
+    CallFrame(1, "/a.B/C", "proto", b"\x00" * 300_000, "req_1", "127.0.0.1:1", LOCAL, 1.5),
+    InvalidateFrame([(KEY, 7), (GROUP, None)]),
+    ResultFrame(1, b""),
+    FailureFrame(2, "forbidden", b"\x01"),
+    MetricsRequest(3),
+    Heartbeat({"urn:dp:a": 2}),
 ]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_incoming__frames_in_pieces_of_any_size__come_out_whole_and_in_order(seed: int) -> None:
     draw = random.Random(seed)
-    stream = b"".join(map(packed, FRAMES)) * 3
-    incoming, found = Incoming(), list[Frame]()
+    stream = b"".join(map(encode_frame, FRAMES)) * 3
+    incoming, found = FrameDecoder(), list[Frame]()
     while stream:
         size = draw.choice([1, 3, 100, 65_536, 250_000])
         found += incoming.frames(stream[:size])
@@ -54,22 +65,25 @@ def test_incoming__frames_in_pieces_of_any_size__come_out_whole_and_in_order(see
 
 
 def test_forgotten__key_and_group__stay_what_they_are() -> None:
-    assert list(forgotten(Forget([(KEY, 7), (GROUP, None)]))) == [Invalidation(KEY, 7), Invalidation(GROUP, None)]
+    assert list(invalidations(InvalidateFrame([(KEY, 7), (GROUP, None)]))) == [
+        Invalidation(KEY, 7),
+        Invalidation(GROUP, None),
+    ]
 
 
 def test_pressure__many_calls_in_one_second__is_high() -> None:
-    pressure = Pressure()
+    pressure = LoadMeter()
     assert not any(pressure.is_high(10.0 + place / 1000, 100) for place in range(CALLS_MANY - 1))
     assert pressure.is_high(10.9, 100)
 
 
 def test_pressure__as_many_over_several_seconds__is_not() -> None:
-    pressure = Pressure()
+    pressure = LoadMeter()
     assert not any(pressure.is_high(10.0 + place / 10, 100) for place in range(10 * CALLS_MANY))
 
 
 def test_pressure__few_large_calls__is_high() -> None:
-    pressure = Pressure()
+    pressure = LoadMeter()
     assert not pressure.is_high(10.0, BYTES_MANY - 1)
     assert pressure.is_high(10.5, 1)
 
@@ -114,13 +128,13 @@ def _counted(made: int) -> CollectorRegistry:
 
 
 def test_summed__counted_in_several_processes__counters_add_up_and_the_worst_breaker_shows() -> None:
-    summed = Summed()
+    summed = MergedRegistry()
     for each in _counted(1)._collector_to_names:
         summed.register(each)
     Counter("own", "Only here.", registry=summed).inc(5)
-    summed.heard(11, unpacked(meters_elsewhere.packed(_counted(2))))
-    summed.heard(11, unpacked(meters_elsewhere.packed(_counted(4))))
-    summed.heard(12, unpacked(meters_elsewhere.packed(_counted(2))))
+    summed.update_process(11, decode_metrics(meters_elsewhere.encode_metrics(_counted(2))))
+    summed.update_process(11, decode_metrics(meters_elsewhere.encode_metrics(_counted(4))))
+    summed.update_process(12, decode_metrics(meters_elsewhere.encode_metrics(_counted(2))))
     assert summed.get_sample_value("updates_total", {"state": "OK"}) == 1 + 4 + 2
     assert summed.get_sample_value("latency_count") == 3
     assert summed.get_sample_value("latency_bucket", {"le": "5.0"}) == 3
@@ -132,8 +146,8 @@ def test_summed__counted_in_several_processes__counters_add_up_and_the_worst_bre
 
 
 def test_summed__counted_elsewhere_alone__is_shown() -> None:
-    summed = Summed()
-    summed.heard(11, unpacked(meters_elsewhere.packed(_counted(2))))
+    summed = MergedRegistry()
+    summed.update_process(11, decode_metrics(meters_elsewhere.encode_metrics(_counted(2))))
     assert summed.get_sample_value("updates_total", {"state": "OK"}) == 2
 
 
@@ -147,7 +161,7 @@ class Wire(asyncio.Transport):
         self.came = asyncio.Event()
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
-        self.written.append(list(Incoming().frames(b"".join(list_of_data))))
+        self.written.append(list(FrameDecoder().frames(b"".join(list_of_data))))
         self.came.set()
 
     def close(self) -> None:
@@ -165,11 +179,11 @@ class Waits(Pace):
         return self._seconds if self._began_at and waiting < ENOUGH else 0.0
 
 
-def on_a_line(pace: Pace | None, work: Callable[[Line, Wire], Awaitable[None]]) -> None:
+def on_a_line(pace: Pace | None, work: Callable[[IntakeConnection, Wire], Awaitable[None]]) -> None:
     async def run() -> None:
         wire, clock = Wire(), VirtualClock()
         clock.advance(100)
-        line = Line(Cache(clock=clock), clock, take=lambda _frame: None, pace=pace)
+        line = IntakeConnection(Cache(clock=clock), clock, on_frame=lambda _frame: None, pace=pace)
         line.connection_made(wire)
         await work(line, wire)
 
@@ -177,58 +191,58 @@ def on_a_line(pace: Pace | None, work: Callable[[Line, Wire], Awaitable[None]]) 
 
 
 def test_line__without_a_pace__every_frame_leaves_at_once() -> None:
-    async def send(line: Line, wire: Wire) -> None:
-        line.send(Count(1))
-        line.send(Count(2))
-        assert wire.written == [[Count(1)], [Count(2)]]
+    async def send(line: IntakeConnection, wire: Wire) -> None:
+        line.send(MetricsRequest(1))
+        line.send(MetricsRequest(2))
+        assert wire.written == [[MetricsRequest(1)], [MetricsRequest(2)]]
 
     on_a_line(None, send)
 
 
 def test_line__many_frames__leave_together_a_moment_after_those_before_them() -> None:
-    async def send(line: Line, wire: Wire) -> None:
-        line.send(Count(1))
-        assert wire.written == [[Count(1)]]
+    async def send(line: IntakeConnection, wire: Wire) -> None:
+        line.send(MetricsRequest(1))
+        assert wire.written == [[MetricsRequest(1)]]
         wire.came.clear()
-        line.send(Count(2))
-        line.send(Count(3))
+        line.send(MetricsRequest(2))
+        line.send(MetricsRequest(3))
         assert len(wire.written) == 1
         await asyncio.wait_for(wire.came.wait(), 10)
-        assert wire.written[1:] == [[Count(2), Count(3)]]
+        assert wire.written[1:] == [[MetricsRequest(2), MetricsRequest(3)]]
 
     on_a_line(Waits(0.005), send)
 
 
 def test_line__enough_frames__leave_at_once() -> None:
-    async def send(line: Line, wire: Wire) -> None:
-        line.send(Count(0))
+    async def send(line: IntakeConnection, wire: Wire) -> None:
+        line.send(MetricsRequest(0))
         for number in range(1, ENOUGH + 2):
-            line.send(Count(number))
+            line.send(MetricsRequest(number))
         assert [len(frames) for frames in wire.written] == [1, ENOUGH]
 
     on_a_line(Waits(3600), send)
 
 
 def test_line__something_to_forget_while_frames_wait__all_leaves_in_its_order() -> None:
-    async def send(line: Line, wire: Wire) -> None:
-        line.send(Count(1))
-        line.send(Count(2))
+    async def send(line: IntakeConnection, wire: Wire) -> None:
+        line.send(MetricsRequest(1))
+        line.send(MetricsRequest(2))
         wire.came.clear()
-        line.told([Invalidation(KEY, 7)])
+        line.invalidate([Invalidation(KEY, 7)])
         await asyncio.wait_for(wire.came.wait(), 10)
         [waited, forget] = wire.written[1]
-        assert waited == Count(2)
-        assert isinstance(forget, Forget)
+        assert waited == MetricsRequest(2)
+        assert isinstance(forget, InvalidateFrame)
 
     on_a_line(Waits(3600), send)
 
 
 def test_line__closed_while_frames_wait__they_leave_first() -> None:
-    async def send(line: Line, wire: Wire) -> None:
-        line.send(Count(1))
-        line.send(Count(2))
+    async def send(line: IntakeConnection, wire: Wire) -> None:
+        line.send(MetricsRequest(1))
+        line.send(MetricsRequest(2))
         line.close()
-        assert wire.written == [[Count(1)], [Count(2)]]
+        assert wire.written == [[MetricsRequest(1)], [MetricsRequest(2)]]
         assert wire.is_closed
 
     on_a_line(Waits(3600), send)

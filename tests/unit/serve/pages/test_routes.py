@@ -25,7 +25,7 @@ from headgate.serve.pages.api_calls import PipelinesAsked
 from headgate.serve.pages.routes import page_routes
 from headgate.serve.pages.signal_strip import DAYS, HEIGHT, WIDTH, strip
 from headgate.serve.rest.health.models import SignalUpdateIn
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 from headgate.telemetry import Metrics, Tracing
 from tests.unit.serve.graphql_board import Stream
 from tests.unit.serve.health_rig import ORDERS, PAYMENTS, SIGNATURE, HealthApi, done, evidence_id, of
@@ -47,7 +47,7 @@ class Site(HealthApi):
         api = self.app
         pages = build_http(
             version="1.2.3",
-            health=self.server_health,
+            probes=self.server_health,
             pool=self.pool,
             metrics=Metrics(version="1.2.3"),
             tracing=Tracing(),
@@ -55,7 +55,7 @@ class Site(HealthApi):
             routes=page_routes(
                 self.health,
                 self.pool,
-                Watches(self.opened.store, stopping=lambda: self.is_stopping),
+                WatchHub(self.opened.store, stopping=lambda: self.is_stopping),
                 PipelinesAsked(self.pipelines.service, self.service.bus) if has_pipelines else None,
             ),
             authenticator=Authenticator(self.keys, is_required=is_required),

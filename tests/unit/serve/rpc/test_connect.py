@@ -318,7 +318,7 @@ def test_direct__whatever_is_asked__is_answered_as_over_asgi_and_asked_once(requ
         for _ in range(2):
             handler.calls = 0
             told.append((await _answers(ports, [request_bytes], 1), handler.calls))
-            ports.dispatcher.direct.clear()
+            ports.dispatcher.fast_methods.clear()
         return told
 
     directly, usually = talk(

@@ -43,7 +43,7 @@ from headgate.errors import (
 )
 from headgate.serve.rpc.codec import Binary
 from headgate.serve.rpc.dispatcher import Dispatcher
-from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, Declarations, Method, RpcCall
+from headgate.serve.rpc.methods import MESSAGE_BYTES_MAX, Method, MethodRegistry, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.store import deadlines
@@ -312,10 +312,10 @@ def test_method__not_declared__is_not_served() -> None:
 
 
 def test_declaration__of_what_the_file_does_not_have__is_refused() -> None:
-    rpcs = Declarations(pb.DESCRIPTOR)
+    rpcs = MethodRegistry(pb.DESCRIPTOR)
     rule = named(Permission.SIGNAL_READ)
 
-    with pytest.raises(DefinitionError, match="there is none"):
+    with pytest.raises(DefinitionError, match="not found in"):
         rpcs.unary("SignalStateService", "Nope", answering, rule=rule)
     with pytest.raises(DefinitionError, match="another kind"):
         rpcs.unary("SignalStateService", "Watch", answering, rule=rule)
@@ -484,7 +484,7 @@ def test_bulk__takes_long__what_carries_one_value_is_not_in_line_behind_it() -> 
         assert enough.wait(30)
         return pb.BatchUpdateSignalStateResponse(success_count=1)
 
-    rpcs = Declarations(pb.DESCRIPTOR)
+    rpcs = MethodRegistry(pb.DESCRIPTOR)
     rpcs.unary("SignalStateService", "BatchUpdateSignalState", slow, rule=ANYONE, bulk=True)
     rpcs.unary("SignalStateService", "GetSignalState", answering, rule=ANYONE)
     many, one = rpcs.methods()

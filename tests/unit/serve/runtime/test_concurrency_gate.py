@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from headgate.errors import ServerBusyError
-from headgate.serve.runtime.concurrency_gate import Gate
+from headgate.serve.runtime.concurrency_gate import ConcurrencyGate
 from headgate.serve.runtime.thread_pool import WorkPool
 
 
@@ -21,7 +21,7 @@ def pool() -> Iterator[WorkPool]:
 
 
 def test_run__more_than_may_be_inside__wait_for_those_who_are(pool: WorkPool) -> None:
-    gate = Gate(pool, "queries", calls_max=2, wait_seconds=20)
+    gate = ConcurrencyGate(pool, "queries", calls_max=2, wait_seconds=20)
     lock = threading.Lock()
     inside = most = 0
 
@@ -43,7 +43,7 @@ def test_run__more_than_may_be_inside__wait_for_those_who_are(pool: WorkPool) ->
 
 
 def test_run__nobody_leaves_in_time__is_busy_and_the_place_is_kept_for_the_next(pool: WorkPool) -> None:
-    gate = Gate(pool, "queries", calls_max=1, wait_seconds=0.05)
+    gate = ConcurrencyGate(pool, "queries", calls_max=1, wait_seconds=0.05)
     release = threading.Event()
 
     async def talk() -> list[str]:
@@ -62,14 +62,14 @@ def test_run__nobody_leaves_in_time__is_busy_and_the_place_is_kept_for_the_next(
 
     said = asyncio.run(talk())
     assert len(said) == 3
-    assert said[0].startswith("queries: 1 are being answered and none has ended in 0.05 s")
+    assert said[0].startswith("queries: 1 calls in progress and none ended within 0.05 s")
     # In another loop, too.
     assert asyncio.run(gate.run(lambda: "open")) == "open"
 
 
 def test_run__work_that_raises_or_a_pool_that_is_busy__leaves_no_place_taken() -> None:
     pool = WorkPool(threads_max=1, waiting_max=0)
-    gate = Gate(pool, "queries", calls_max=2, wait_seconds=0.05)
+    gate = ConcurrencyGate(pool, "queries", calls_max=2, wait_seconds=0.05)
     release = threading.Event()
 
     async def talk() -> None:
@@ -78,7 +78,7 @@ def test_run__work_that_raises_or_a_pool_that_is_busy__leaves_no_place_taken() -
         blocking = asyncio.create_task(pool.run(lambda: release.wait(20)))
         await asyncio.sleep(0)
         for _ in range(5):
-            with pytest.raises(ServerBusyError, match="requests are ahead"):
+            with pytest.raises(ServerBusyError, match="requests queued"):
                 await gate.run(lambda: None)
         release.set()
         await blocking

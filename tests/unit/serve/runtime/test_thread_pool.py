@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from headgate.errors import NotFoundError, TransientError
-from headgate.serve.runtime.thread_pool import Told, WorkPool
+from headgate.serve.runtime.thread_pool import Completion, WorkPool
 from headgate.telemetry import correlated, correlation_id
 
 
@@ -91,12 +91,12 @@ def test_told__something_that_needs_no_thread__gives_what_it_is_told_and_counts_
     pool = WorkPool(threads_max=1, waiting_max=1)
 
     async def everyone() -> tuple[list[object], int]:
-        begun: list[Told[str]] = []
-        waiting = [asyncio.create_task(pool.told(begun.append)) for _ in range(2)]
+        begun: list[Completion[str]] = []
+        waiting = [asyncio.create_task(pool.from_callback(begun.append)) for _ in range(2)]
         while len(begun) < 2:
             await asyncio.sleep(0.001)
         with pytest.raises(TransientError):
-            await pool.told(begun.append)
+            await pool.from_callback(begun.append)
         waiting[0].cancel()
         await asyncio.wait({waiting[0]})
         accepted = pool.accepted
@@ -116,15 +116,15 @@ def test_told__something_that_needs_no_thread__gives_what_it_is_told_and_counts_
 def test_told__cannot_be_begun__raises_that_and_counts_no_longer() -> None:
     pool = WorkPool(threads_max=1, waiting_max=0)
 
-    def begin(_done: Told[str]) -> None:
+    def begin(_done: Completion[str]) -> None:
         raise NotFoundError("run 7: there is none")
 
     with pytest.raises(NotFoundError, match="run 7"):
-        asyncio.run(pool.told(begin))
+        asyncio.run(pool.from_callback(begin))
 
-    def end(done: Told[str]) -> None:
+    def end(done: Completion[str]) -> None:
         done("fine", None)
 
-    assert asyncio.run(pool.told(end)) == "fine"
+    assert asyncio.run(pool.from_callback(end)) == "fine"
     pool.close()
     assert pool.accepted == 0

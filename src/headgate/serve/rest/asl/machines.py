@@ -20,11 +20,11 @@ from headgate.errors import DefinitionError
 from headgate.serve.http.operations import (
     JSON,
     PREFIX,
+    AccessPolicy,
     Answer,
     Call,
     NoQuery,
     Operation,
-    Part,
     Result,
     operation_routes,
 )
@@ -163,7 +163,7 @@ def _accepted(accept: str) -> Form:
     return Form.SVG
 
 
-_PART: Final = Part(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
+_PART: Final = AccessPolicy(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
 
 
 def machine_routes(service: AppService, pool: WorkPool) -> list[ControllerRouterHandler]:

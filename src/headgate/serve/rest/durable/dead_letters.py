@@ -20,14 +20,14 @@ from headgate.durable.model.duration import optional_seconds
 from headgate.durable.model.records import instant
 from headgate.durable.service import Service
 from headgate.errors import ConflictError, NotFoundError, UserError
-from headgate.serve.http.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.operations import AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import ErrorView, error_view
 from headgate.serve.rest.durable.models import Duration, Limit, Name
 from headgate.serve.rest.durable.stuck import StuckLetters, StuckPage, StuckView
 from headgate.serve.runtime.thread_pool import WorkPool
 
 # Among the events are those of every dataset.
-_PART: Final = Part(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
+_PART: Final = AccessPolicy(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
 
 
 class Kind(enum.StrEnum):

@@ -23,15 +23,15 @@ from headgate.durable.bus.events import BATCH_TYPE, JSON_TYPE, STRUCTURED_TYPE, 
 from headgate.durable.model.records import instant
 from headgate.durable.service import Service
 from headgate.errors import HeadgateError, InvalidPayloadError
-from headgate.serve.http.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.operations import AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import checked, idempotency_key, missing
 from headgate.serve.http.sse import ALIVE, ALIVE_SECONDS, MEDIA_TYPE, OPENING, message, stream, stream_seconds
 from headgate.serve.rest.durable.models import Limit
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 
 # Among the events are those of every dataset.
-_PART: Final = Part(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
+_PART: Final = AccessPolicy(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
 
 # A page of events ends early when it is this large.
 PAGE_BYTES_MAX: Final = 8_000_000
@@ -125,9 +125,9 @@ class TailQuery(Struct, forbid_unknown_fields=True):
     seconds: str = msgspec.field(default="1h", name="for")
 
 
-def event_routes(service: Service, pool: WorkPool, *, watches: Watches | None = None) -> list[ControllerRouterHandler]:
+def event_routes(service: Service, pool: WorkPool, *, watches: WatchHub | None = None) -> list[ControllerRouterHandler]:
     """Return the routes of events."""
-    watches = watches if watches is not None else Watches(service.store)
+    watches = watches if watches is not None else WatchHub(service.store)
     return operation_routes([*_Events(service).operations(), *_Tail(service, pool, watches).operations()], pool, _PART)
 
 
@@ -170,7 +170,7 @@ class _Events:
 class _Tail:
     """Follows the log of events."""
 
-    def __init__(self, service: Service, pool: WorkPool, watches: Watches) -> None:
+    def __init__(self, service: Service, pool: WorkPool, watches: WatchHub) -> None:
         self._bus = service.bus
         self._clock = service.clock
         self._pool = pool

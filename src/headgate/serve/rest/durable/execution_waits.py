@@ -39,9 +39,9 @@ from headgate.serve.rest.durable.models import (
     result_view,
     summary,
 )
-from headgate.serve.runtime.concurrency_gate import Gate
+from headgate.serve.runtime.concurrency_gate import ConcurrencyGate
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 
 WAIT_SECONDS_MAX: Final = 60.0
 QUERIES_MAX: Final = 8
@@ -52,7 +52,7 @@ _LOOK_SECONDS: Final = 0.5
 _NAMED_MAX: Final = 3
 
 
-def wait_operations(service: Service, pool: WorkPool, watches: Watches) -> list[Operation]:
+def wait_operations(service: Service, pool: WorkPool, watches: WatchHub) -> list[Operation]:
     """Return the operations that may take as long as their caller wishes."""
     waits = _Waits(service, pool, watches)
     one = "/executions/{id}"
@@ -94,12 +94,12 @@ def wait_operations(service: Service, pool: WorkPool, watches: Watches) -> list[
 
 
 class _Waits:
-    def __init__(self, service: Service, pool: WorkPool, watches: Watches) -> None:
+    def __init__(self, service: Service, pool: WorkPool, watches: WatchHub) -> None:
         self._service = service
         self._client = service.client
         self._pool = pool
         self._watches = watches
-        self._queries = Gate(pool, "queries", calls_max=QUERIES_MAX, wait_seconds=QUERY_WAIT_SECONDS)
+        self._queries = ConcurrencyGate(pool, "queries", calls_max=QUERIES_MAX, wait_seconds=QUERY_WAIT_SECONDS)
 
     async def query(self, call: Call[Ask, NoQuery]) -> Answer | Response[Any]:
         body, execution_id = call.body, call.path["id"]

@@ -18,7 +18,7 @@ from headgate.durable.model.history import Status
 from headgate.durable.model.records import Execution, instant
 from headgate.durable.service import Service
 from headgate.errors import NotFoundError, UnknownWorkflowError, UserError
-from headgate.serve.http.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.operations import AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import checked, idempotency_key
 from headgate.serve.rest.durable.execution_bulk import bulk_operations
 from headgate.serve.rest.durable.execution_waits import wait_operations
@@ -44,9 +44,9 @@ from headgate.serve.rest.durable.models import (
     view,
 )
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 
-_PART: Final = Part(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
+_PART: Final = AccessPolicy(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
 
 # A page of history ends early when it is this large.
 HISTORY_BYTES_MAX: Final = 8_000_000
@@ -70,10 +70,10 @@ class WorkflowPage(Struct, frozen=True):
 
 
 def execution_routes(
-    service: Service, pool: WorkPool, *, watches: Watches | None = None
+    service: Service, pool: WorkPool, *, watches: WatchHub | None = None
 ) -> list[ControllerRouterHandler]:
     """Return the routes of workflows and executions."""
-    watches = watches if watches is not None else Watches(service.store)
+    watches = watches if watches is not None else WatchHub(service.store)
     executions = Executions(service)
     operations = [
         *executions.operations(),

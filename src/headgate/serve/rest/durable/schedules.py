@@ -20,7 +20,7 @@ from headgate.durable.schedules.cron import Recurrence
 from headgate.durable.schedules.schedules import PREVIEW_MAX
 from headgate.durable.schedules.slots import Backfill, CatchUp, Fire, Overlap, Schedule, Spec, moment
 from headgate.durable.service import Service
-from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.operations import PREFIX, AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.preconditions import etag, matching
 from headgate.serve.http.problem import Problem
 from headgate.serve.http.raw_json import checked, idempotency_key, missing
@@ -28,7 +28,7 @@ from headgate.serve.rest.durable.executions import require_workflow
 from headgate.serve.rest.durable.models import Duration, Limit, Reason
 from headgate.serve.runtime.thread_pool import WorkPool
 
-_PART: Final = Part(Permission.SCHEDULE_READ, Permission.SCHEDULE_WRITE)
+_PART: Final = AccessPolicy(Permission.SCHEDULE_READ, Permission.SCHEDULE_WRITE)
 
 Moment = Annotated[datetime, Meta(tz=True)]
 

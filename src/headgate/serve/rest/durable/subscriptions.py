@@ -14,12 +14,12 @@ from headgate.durable.bus.replays import DROPPED_MAX, ReplayState, ReplayStatus
 from headgate.durable.bus.subscriptions import Filter, Registered
 from headgate.durable.model.records import instant
 from headgate.durable.service import Service
-from headgate.serve.http.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.operations import AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import idempotency_key
 from headgate.serve.runtime.thread_pool import WorkPool
 
 # Among the events are those of every dataset.
-_PART: Final = Part(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
+_PART: Final = AccessPolicy(Permission.EVENT_READ, Permission.EVENT_WRITE, Reach.ALL)
 
 
 class SubscriptionView(Struct, frozen=True, omit_defaults=True):

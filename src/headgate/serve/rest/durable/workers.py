@@ -17,7 +17,7 @@ from headgate.durable.model.failures import DATA_BYTES_MAX, MESSAGE_BYTES_MAX, N
 from headgate.durable.model.records import instant
 from headgate.durable.service import Service
 from headgate.errors import NotFoundError, PayloadTooLargeError, StaleClaimError
-from headgate.serve.http.operations import Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.operations import AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import checked, missing
 from headgate.serve.runtime.thread_pool import WorkPool
 
@@ -69,11 +69,11 @@ def worker_routes(service: Service, pool: WorkPool) -> list[ControllerRouterHand
             )
         )
 
-    part = Part(Permission.SERVER_READ, Permission.SERVER_READ)
+    part = AccessPolicy(Permission.SERVER_READ, Permission.SERVER_READ)
     return operation_routes([Operation("GET", "/workers", "List workers", ls, {200: WorkerPage})], pool, part)
 
 
-_PART: Final = Part(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
+_PART: Final = AccessPolicy(Permission.EXECUTION_READ, Permission.EXECUTION_WRITE)
 
 Token = Annotated[str, Meta(min_length=1, max_length=4000)]
 

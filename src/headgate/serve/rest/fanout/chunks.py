@@ -31,7 +31,7 @@ from headgate.serve.rest.fanout.models import (
     chunk_view,
     stuck_view,
 )
-from headgate.serve.runtime.chained_pages import Fetch, staged
+from headgate.serve.runtime.chained_pages import Fetch, chained_page
 
 _DONE: Final = (Disposition.DONE, Disposition.DEFERRED)
 _GIVEN_UP: Final = (Disposition.RETRYING, Disposition.DEAD, Disposition.QUARANTINED)
@@ -207,7 +207,7 @@ class FanoutChunks:
         run_id, asked = call.path["id"], call.query
         self._queries.fanout(run_id)
         lane = (asked.lane, self._lane(run_id, asked.lane, lambda chunk: asked.status in (None, chunk.status)))
-        found, cursor = staged([lane], asked.limit, asked.cursor)
+        found, cursor = chained_page([lane], asked.limit, asked.cursor)
         return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor))
 
     def show(self, call: Call[None, NoQuery]) -> Answer:
@@ -229,7 +229,7 @@ class FanoutChunks:
         else:
             # Written by another program: none of its rows is in an index of ours.
             stages = [(MAIN_LANE, self._lane(run_id, MAIN_LANE, lambda chunk: chunk.status is ChunkStatus.FAILED))]
-        found, cursor = staged(stages, asked.limit, asked.cursor)
+        found, cursor = chained_page(stages, asked.limit, asked.cursor)
         return Answer(ChunkPage([chunk_view(chunk) for chunk in found], cursor))
 
     def dead_letters(self, call: Call[None, LetterQuery]) -> Answer:

@@ -25,7 +25,7 @@ from headgate.fanout.model.results import Summary, summarised
 from headgate.fanout.model.rows import Fanout, fanout_of, moment
 from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.service import FanoutService
-from headgate.serve.http.operations import JSON, Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.operations import JSON, AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
 from headgate.serve.http.raw_json import idempotency_key
 from headgate.serve.rest.durable.models import Limit
 from headgate.serve.rest.fanout.chunks import FanoutChunks
@@ -44,13 +44,13 @@ from headgate.serve.rest.fanout.operations import FanoutOperations
 from headgate.serve.rest.fanout.plots import draw
 from headgate.serve.rest.fanout.submissions import Asked, NewFanout, read_order
 from headgate.serve.rest.fanout.watch import FanoutWatching
-from headgate.serve.runtime.chained_pages import Fetch, staged
+from headgate.serve.runtime.chained_pages import Fetch, chained_page
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Query, Range, Sort
 
-_PART: Final = Part(Permission.FANOUT_READ, Permission.FANOUT_WRITE)
+_PART: Final = AccessPolicy(Permission.FANOUT_READ, Permission.FANOUT_WRITE)
 
 # A split that takes longer goes on after the answer, which then says SPLITTING.
 SPLIT_SECONDS: Final = 20.0
@@ -109,7 +109,7 @@ def fanout_routes(
     fanouts: FanoutService,
     pool: WorkPool,
     *,
-    watches: Watches,
+    watches: WatchHub,
     unusable: Callable[[], Mapping[str, str]] = dict,
 ) -> list[ControllerRouterHandler]:
     """Return the routes of fan-outs, their chunks and their campaigns.
@@ -183,7 +183,7 @@ class _Fanouts:
         if asked.group is not None and asked.campaign is not None:
             raise UserError("group and campaign: give one of them")
         stages = self._stages(asked)
-        found, cursor = staged(stages, 1 if asked.latest else asked.limit, asked.cursor)
+        found, cursor = chained_page(stages, 1 if asked.latest else asked.limit, asked.cursor)
         return Answer(FanoutPage([summary(fanout) for fanout in found], None if asked.latest else cursor))
 
     def _stages(self, asked: FanoutQuery) -> list[tuple[str, Fetch[Fanout]]]:

@@ -18,7 +18,7 @@ from headgate.serve.http.sse import ALIVE, ALIVE_SECONDS, MEDIA_TYPE, OPENING, m
 from headgate.serve.rest.durable.models import StreamQuery
 from headgate.serve.rest.fanout.models import ProgressView, progress_view
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 
 # A fan-out changes with every chunk, and nobody reads faster than this.
 PAUSE_SECONDS: Final = 0.5
@@ -28,7 +28,7 @@ class FanoutWatching:
     """Streams of how far fan-outs are."""
 
     def __init__(
-        self, fanouts: FanoutService, pool: WorkPool, watches: Watches, unusable: Callable[[], Mapping[str, str]]
+        self, fanouts: FanoutService, pool: WorkPool, watches: WatchHub, unusable: Callable[[], Mapping[str, str]]
     ) -> None:
         self._fanouts = fanouts
         self._unusable = unusable

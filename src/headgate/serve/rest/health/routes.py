@@ -21,8 +21,8 @@ from headgate.health.lineage.specs import LineageSpec
 from headgate.health.model.datasets import Dataset
 from headgate.health.model.incidents import Incident
 from headgate.health.service import HealthService
-from headgate.serve.http.idempotency import AnsweredBefore
-from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.idempotency import IdempotencyStore
+from headgate.serve.http.operations import PREFIX, AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
 from headgate.serve.rest.health.audit import audit_operations
 from headgate.serve.rest.health.baselines import baseline_operations
 from headgate.serve.rest.health.datasets import dataset_operations
@@ -82,7 +82,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 # Every operation here says by itself who may ask it; what did not would be for those who may do everything.
-_PART: Final = Part(Permission.KEY_MANAGE, Permission.KEY_MANAGE)
+_PART: Final = AccessPolicy(Permission.KEY_MANAGE, Permission.KEY_MANAGE)
 
 
 def health_routes(health: HealthService, keys: ApiKeys, pool: WorkPool) -> list[ControllerRouterHandler]:
@@ -106,6 +106,6 @@ def health_routes(health: HealthService, keys: ApiKeys, pool: WorkPool) -> list[
         pool,
         _PART,
         namespace="health.",
-        answered=AnsweredBefore(health.store, health.clock),
+        answered=IdempotencyStore(health.store, health.clock),
         registered=health.registered,
     )

@@ -20,12 +20,12 @@ from headgate.notify.alerts import Alerts
 from headgate.notify.deliverer import Deliverer
 from headgate.notify.enums import AlertStatus, DeliveryState, Severity
 from headgate.notify.mutes import Mute, Mutes
-from headgate.serve.http.operations import PREFIX, Answer, Call, NoQuery, Operation, Part, operation_routes
+from headgate.serve.http.operations import PREFIX, AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
 from headgate.serve.rest.durable.models import Duration, Limit, Name, Reason
 from headgate.serve.runtime.thread_pool import WorkPool
 
 # An alert is the news of an event to people: who may read and change those may do so with these.
-_PART: Final = Part(Permission.EVENT_READ, Permission.EVENT_WRITE)
+_PART: Final = AccessPolicy(Permission.EVENT_READ, Permission.EVENT_WRITE)
 Pattern = Annotated[str, Meta(min_length=1, max_length=200)]
 Moment = Annotated[datetime, Meta(tz=True)]
 

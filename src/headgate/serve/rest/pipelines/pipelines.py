@@ -24,15 +24,15 @@ from headgate.pipelines.events.names import EventName
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.schedule.timetables import schedule_id_of
 from headgate.pipelines.service import PipelineService
-from headgate.serve.http.idempotency import AnsweredBefore
+from headgate.serve.http.idempotency import IdempotencyStore
 from headgate.serve.http.operations import (
     JSON,
     PREFIX,
+    AccessPolicy,
     Answer,
     Call,
     NoQuery,
     Operation,
-    Part,
     Result,
     operation_routes,
 )
@@ -52,7 +52,7 @@ from headgate.store.model.requests import Write
 from headgate.triggers.registry import TriggerKinds
 
 YAML: Final = "application/yaml"
-_PART: Final = Part(READ.permission, DEFINE.permission)
+_PART: Final = AccessPolicy(READ.permission, DEFINE.permission)
 _SOURCE: Final = "body"
 _TOLD_MAX: Final = 3
 _EXAMPLE: Final = {
@@ -170,7 +170,7 @@ def pipeline_routes(
         *pipeline_operations(pipelines, bus, check_trait),
         *calendar_operations(kept, pipelines.definitions),
     ]
-    answered = AnsweredBefore(parts.store, parts.clock)
+    answered = IdempotencyStore(parts.store, parts.clock)
     return operation_routes(operations, pool, _PART, namespace="pipelines.", answered=answered)
 
 

@@ -12,7 +12,7 @@ from headgate.health.gate.decisions import AGE_SECONDS_LONGEST, AGE_SECONDS_MAX,
 from headgate.health.gate.gate import DATASETS_MAX, GateAnswer
 from headgate.health.service import HealthService
 from headgate.serve.rest.health.dataset_names import NamedDatasets
-from headgate.serve.rpc.methods import Declarations, RpcCall
+from headgate.serve.rpc.methods import MethodRegistry, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.rpc.statestore.messages import set_moment
 
@@ -28,9 +28,9 @@ class GateMethods:
         self._gatekeeper = health.gatekeeper
         self._asked = NamedDatasets(health, Permission.GATE_CHECK)
 
-    def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
+    def declare(self, rpcs: MethodRegistry, *, local_reads: bool) -> None:
         """Declare the methods."""
-        rpcs.unary(self.SERVICE, "Check", self.check, rule=found(Permission.GATE_CHECK), inline=quick_reads)
+        rpcs.unary(self.SERVICE, "Check", self.check, rule=found(Permission.GATE_CHECK), inline=local_reads)
 
     def check(self, request: pb.CheckRequest, call: RpcCall) -> pb.CheckResponse:
         """Say whether some datasets may be used. Raises `InvalidPayloadError` or `InvalidIdError`."""

@@ -17,7 +17,7 @@ from headgate.health.model.timestamps import instant
 from headgate.health.service import HealthService
 from headgate.serve.rest.health.dataset_names import NamedDatasets
 from headgate.serve.rest.health.lineage_specs import registered_spec
-from headgate.serve.rpc.methods import Declarations, RpcCall
+from headgate.serve.rpc.methods import MethodRegistry, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.rpc.statestore.messages import moment_of, set_moment
 
@@ -36,7 +36,7 @@ class LineageMethods:
         self._registered = health.registered
         self._read = NamedDatasets(health, _P.LINEAGE_READ)
 
-    def declare(self, rpcs: Declarations) -> None:
+    def declare(self, rpcs: MethodRegistry) -> None:
         """Declare the methods."""
         rpcs.unary(self.SERVICE, "UpdateLineage", self.update, rule=found(_P.LINEAGE_WRITE))
         reading = found(_P.LINEAGE_READ)

@@ -22,12 +22,12 @@ from headgate.health.registry.listing import DatasetFilter
 from headgate.health.resolution.resolver import RuleKey
 from headgate.health.service import HealthService
 from headgate.serve.rest.health.dataset_names import NamedDatasets
-from headgate.serve.rpc.methods import Declarations, RpcCall
+from headgate.serve.rpc.methods import MethodRegistry, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.rpc.statestore.messages import set_moment
 from headgate.serve.rpc.statestore.watch import ALIVE_SECONDS, LOOK_SECONDS, PAGE, Wanted
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 
 CACHE_SECONDS: Final = 300
 PAGE_DEFAULT: Final = 50
@@ -41,7 +41,7 @@ class RegistryMethods:
 
     SERVICE: Final = "RegistryService"
 
-    def __init__(self, health: HealthService, watches: Watches, pool: WorkPool) -> None:
+    def __init__(self, health: HealthService, watches: WatchHub, pool: WorkPool) -> None:
         self._registry = health.registry
         self._resolver = health.resolver
         self._read = NamedDatasets(health, _P.DATASET_READ)
@@ -51,9 +51,9 @@ class RegistryMethods:
         # The answer for each dataset as it was last read. While memory holds the same one, so is its answer.
         self._configs: dict[str, tuple[Lookup, pb.GetConfigResponse]] = {}
 
-    def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
+    def declare(self, rpcs: MethodRegistry, *, local_reads: bool) -> None:
         """Declare the methods."""
-        rpcs.unary(self.SERVICE, "GetConfig", self.get, rule=found(_P.DATASET_READ), inline=quick_reads)
+        rpcs.unary(self.SERVICE, "GetConfig", self.get, rule=found(_P.DATASET_READ), inline=local_reads)
         # Which dataset a message is of is asked before anyone knows: whoever may read rules may ask. The rules are in
         # memory, but what conditions look at may be large.
         rpcs.unary(self.SERVICE, "ResolveDataset", self.resolve, rule=Rule(_P.RULE_READ, Reach.FOUND))

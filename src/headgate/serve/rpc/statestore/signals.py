@@ -19,7 +19,7 @@ from headgate.health.model.signals import ANY_VERSION, Signal, SignalUpdate, Upd
 from headgate.health.service import HealthService
 from headgate.health.signals.writer import BATCH_MAX
 from headgate.serve.rest.health.dataset_names import NamedDatasets
-from headgate.serve.rpc.methods import Declarations, RpcCall
+from headgate.serve.rpc.methods import MethodRegistry, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.rpc.statestore.evidence import EvidencePort, evidence_message, put_message
 from headgate.serve.rpc.statestore.messages import (
@@ -54,13 +54,13 @@ class SignalMethods:
         # The message of each signal as it was last read. While it stays as it is, so does its message.
         self._messages: dict[tuple[str, str], tuple[Signal, pb.SignalState]] = {}
 
-    def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
-        """Declare the methods. With `quick_reads` one row is read in less time than a thread would take to start."""
+    def declare(self, rpcs: MethodRegistry, *, local_reads: bool) -> None:
+        """Declare the methods. With `local_reads` one row is read in less time than a thread would take to start."""
         writing, reading = found(_P.SIGNAL_WRITE), found(_P.SIGNAL_READ)
-        rpcs.awaited(self.SERVICE, "UpdateSignalState", self.update, rule=writing, taken_in=True)
-        rpcs.unary(self.SERVICE, "BatchUpdateSignalState", self.update_many, rule=writing, taken_in=True, bulk=True)
-        rpcs.unary(self.SERVICE, "GetSignalState", self.get, rule=reading, inline=quick_reads)
-        rpcs.unary(self.SERVICE, "GetDatasetSignals", self.of_dataset, rule=reading, inline=quick_reads)
+        rpcs.unary_async(self.SERVICE, "UpdateSignalState", self.update, rule=writing, intake=True)
+        rpcs.unary(self.SERVICE, "BatchUpdateSignalState", self.update_many, rule=writing, intake=True, bulk=True)
+        rpcs.unary(self.SERVICE, "GetSignalState", self.get, rule=reading, inline=local_reads)
+        rpcs.unary(self.SERVICE, "GetDatasetSignals", self.of_dataset, rule=reading, inline=local_reads)
 
     async def update(self, request: pb.UpdateSignalStateRequest, call: RpcCall) -> pb.UpdateSignalStateResponse:
         if not call.principal.is_unlimited:
@@ -69,7 +69,7 @@ class SignalMethods:
         update = update_of(request)
         with self._health.updating_signal(update) as noted:
             # Many wait for one commit, and none of them needs a thread for that.
-            result = noted(await self._pool.told(partial(self._health.coalescer.submit, update)))
+            result = noted(await self._pool.from_callback(partial(self._health.coalescer.submit, update)))
         if result.verdict is UpdateVerdict.UNAVAILABLE:
             # As a status, which clients know to repeat by themselves.
             raise StoreBusyError(result.message)
@@ -129,13 +129,13 @@ class EvidenceMethods:
         self._port = EvidencePort(health.evidence, health.registry.names)
         self._written = NamedDatasets(health, _P.EVIDENCE_WRITE)
 
-    def declare(self, rpcs: Declarations, *, quick_reads: bool) -> None:
-        """Declare the methods. With `quick_reads` one row is read in less time than a thread would take to start."""
+    def declare(self, rpcs: MethodRegistry, *, local_reads: bool) -> None:
+        """Declare the methods. With `local_reads` one row is read in less time than a thread would take to start."""
         writing = found(_P.EVIDENCE_WRITE)
-        rpcs.unary(self.SERVICE, "PutEvidence", self.put, rule=writing, taken_in=True)
-        rpcs.unary(self.SERVICE, "BatchPutEvidence", self.put_many, rule=writing, taken_in=True, bulk=True)
-        quick = self.get_row if quick_reads else None
-        rpcs.unary(self.SERVICE, "GetEvidence", self.get, rule=found(_P.EVIDENCE_READ), quick=quick)
+        rpcs.unary(self.SERVICE, "PutEvidence", self.put, rule=writing, intake=True)
+        rpcs.unary(self.SERVICE, "BatchPutEvidence", self.put_many, rule=writing, intake=True, bulk=True)
+        fast = self.get_row if local_reads else None
+        rpcs.unary(self.SERVICE, "GetEvidence", self.get, rule=found(_P.EVIDENCE_READ), fast=fast)
 
     def put(self, request: pb.PutEvidenceRequest, call: RpcCall) -> pb.PutEvidenceResponse:
         if not request.HasField("evidence"):
@@ -172,13 +172,13 @@ class IncidentMethods:
         self._read = NamedDatasets(health, _P.INCIDENT_READ)
         self._written = NamedDatasets(health, _P.INCIDENT_WRITE)
 
-    def declare(self, rpcs: Declarations) -> None:
+    def declare(self, rpcs: MethodRegistry) -> None:
         """Declare the methods."""
-        rpcs.unary(self.SERVICE, "CreateIncident", self.create, rule=found(_P.INCIDENT_WRITE), taken_in=True)
+        rpcs.unary(self.SERVICE, "CreateIncident", self.create, rule=found(_P.INCIDENT_WRITE), intake=True)
         # A copilot may say what caused an incident; what it sends beyond that is refused here.
-        rpcs.unary(self.SERVICE, "UpdateIncident", self.update, rule=found(_P.INCIDENT_ANNOTATE), taken_in=True)
+        rpcs.unary(self.SERVICE, "UpdateIncident", self.update, rule=found(_P.INCIDENT_ANNOTATE), intake=True)
         rpcs.unary(self.SERVICE, "GetIncident", self.get, rule=found(_P.INCIDENT_READ))
-        rpcs.unary(self.SERVICE, "ResolveIncident", self.resolve, rule=found(_P.INCIDENT_WRITE), taken_in=True)
+        rpcs.unary(self.SERVICE, "ResolveIncident", self.resolve, rule=found(_P.INCIDENT_WRITE), intake=True)
         rpcs.unary(self.SERVICE, "ListIncidents", self.ls, rule=Rule(_P.INCIDENT_READ, Reach.FILTERED))
 
     def create(self, request: pb.CreateIncidentRequest, call: RpcCall) -> pb.Incident:

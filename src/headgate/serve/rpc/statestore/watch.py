@@ -17,12 +17,12 @@ from headgate.health.model import urns
 from headgate.health.model.events import SOURCE
 from headgate.health.service import HealthService
 from headgate.serve.rest.health.dataset_names import NamedDatasets
-from headgate.serve.rpc.methods import Declarations, RpcCall
+from headgate.serve.rpc.methods import MethodRegistry, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.rpc.statestore.messages import signal_message
 from headgate.serve.rpc.statestore.signals import shown
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 
 PAGE: Final = 100
 # How often a stream without news says that it is there; what is between closes connections that are silent.
@@ -65,7 +65,7 @@ class Wanted(NamedTuple):
 class StateWatching:
     """The Watch methods of signals and incidents."""
 
-    def __init__(self, health: HealthService, bus: Bus, watches: Watches, pool: WorkPool) -> None:
+    def __init__(self, health: HealthService, bus: Bus, watches: WatchHub, pool: WorkPool) -> None:
         self._bus = bus
         self._watches = watches
         self._pool = pool
@@ -75,7 +75,7 @@ class StateWatching:
         self._of_signals = NamedDatasets(health, Permission.SIGNAL_READ)
         self._of_incidents = NamedDatasets(health, Permission.INCIDENT_READ)
 
-    def declare(self, rpcs: Declarations) -> None:
+    def declare(self, rpcs: MethodRegistry) -> None:
         """Declare the methods."""
         signals = Rule(Permission.SIGNAL_READ, Reach.FILTERED)
         rpcs.stream("SignalStateService", "Watch", self.watch_signals, rule=signals)

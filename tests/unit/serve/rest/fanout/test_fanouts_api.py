@@ -18,14 +18,14 @@ from headgate.fanout.model.rows import counter_key
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
 from headgate.serve.application import build_http
-from headgate.serve.probes import Health, Phase
+from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.rest.fanout import fanouts
 from headgate.serve.rest.fanout import submissions as fanout_orders
 from headgate.serve.rest.fanout import watch as fanout_watching
 from headgate.serve.rest.fanout.fanouts import fanout_routes
 from headgate.serve.runtime import chained_pages as staged_pages
 from headgate.serve.runtime.thread_pool import WorkPool
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.sqlite.store import Synchronous
 from headgate.telemetry import Metrics, Tracing
@@ -53,12 +53,12 @@ class Api:
         self.fanouts = FanoutService(self.store, self.clock, IdMaker(self.clock), observer=self.wakeups)
         self.pool = WorkPool(threads_max=4, waiting_max=50)
         self.unusable: dict[str, str] = {}
-        health = Health(version="1.2.3", store=self.store, sweepers=[], clock=self.clock, disk=None)
+        health = ServerProbes(version="1.2.3", store=self.store, sweepers=[], clock=self.clock, disk=None)
         health.phase = Phase.SERVING
-        watches = Watches(self.store)
+        watches = WatchHub(self.store)
         self._app: ASGIApp = build_http(
             version="1.2.3",
-            health=health,
+            probes=health,
             pool=self.pool,
             metrics=Metrics(version="1.2.3"),
             tracing=Tracing(),

@@ -18,7 +18,7 @@ from headgate.serve.graphql.engine import Asked, Engine
 from headgate.serve.graphql.limits import Limits
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.rpc.statestore.service import statestore_methods
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 from tests.unit.serve.durable_api import problem
 from tests.unit.serve.health_rig import HealthApi, done, evidence_id, health_api, of
 from tests.unit.serve.rpc_ports import PACKAGE, Ports, talk
@@ -36,8 +36,8 @@ class Names:
         self.api = api
         self.principal = LOCAL
         self.engine = Engine(api.health, Limits())
-        watches = Watches(api.service.store)
-        self.methods = statestore_methods(api.health, api.service.bus, watches=watches, pool=api.pool, quick_reads=True)
+        watches = WatchHub(api.service.store)
+        self.methods = statestore_methods(api.health, api.service.bus, watches=watches, pool=api.pool, local_reads=True)
 
     def rpcs(self, *asked: tuple[str, dict[str, Any]]) -> list[httpx.Response]:
         """Return the answers to calls over Connect with JSON, one after the other."""

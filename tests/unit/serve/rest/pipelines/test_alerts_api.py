@@ -17,7 +17,7 @@ from headgate.auth.roles import Role
 from headgate.health.audit.log import Audit
 from headgate.notify.enums import Severity
 from headgate.serve.application import build_http
-from headgate.serve.probes import Health, Phase
+from headgate.serve.probes import Phase, ServerProbes
 from headgate.serve.rest.pipelines.alerts import alert_routes
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.store.keyring import Keyring
@@ -33,14 +33,14 @@ class AlertApi:
         self.pool = WorkPool(threads_max=4, waiting_max=50)
         audit = Audit(world.store, world.clock, world.ids, Keyring.generate(world.clock))
         self._keys = ApiKeys(world.store, world.clock, world.ids, audit)
-        health = Health(version="1.2.3", store=world.store, sweepers=[], clock=world.clock, disk=folder)
+        health = ServerProbes(version="1.2.3", store=world.store, sweepers=[], clock=world.clock, disk=folder)
         health.phase = Phase.SERVING
         routes = alert_routes(
             world.alerts, world.mutes, world.deliverer, world.clock, self.pool, channels=list(world.channels)
         )
         self.app = build_http(
             version="1.2.3",
-            health=health,
+            probes=health,
             pool=self.pool,
             metrics=Metrics(version="1.2.3"),
             tracing=Tracing(),

@@ -724,7 +724,7 @@ def test_message__of_any_content__is_never_the_servers_fault(rpcs: HealthRpcs, d
 
     async def handled() -> Message:
         answer = method.handler(message, RpcCall({}, "", SystemClock()))
-        found: Message = await answer if method.is_awaited else answer
+        found: Message = await answer if method.is_async else answer
         return found
 
     try:

@@ -20,7 +20,7 @@ from headgate.serve.http.operations import OperationHandler
 from headgate.serve.rpc.methods import Method, RpcCall
 from headgate.serve.rpc.statestore import proto as pb
 from headgate.serve.rpc.statestore.service import statestore_methods
-from headgate.serve.runtime.watch_hub import Watches
+from headgate.serve.runtime.watch_hub import WatchHub
 from tests.unit.serve.durable_api import problem
 from tests.unit.serve.health_rig import (
     ORDERS,
@@ -370,7 +370,7 @@ def test_table__a_key_without_roles_that_count__may_do_nothing(guarded: HealthAp
 
 def _methods(api: HealthApi) -> list[Method]:
     return statestore_methods(
-        api.health, api.service.bus, watches=Watches(api.service.store), pool=api.pool, quick_reads=True
+        api.health, api.service.bus, watches=WatchHub(api.service.store), pool=api.pool, local_reads=True
     )
 
 
@@ -409,7 +409,7 @@ def test_methods__a_request_that_names_a_foreign_dataset__is_refused_before_anyt
     async def ask(method: Method, request: Any) -> None:
         method.rule.admit(one, request)
         answer = method.handler(request, call)
-        if method.is_awaited:
+        if method.is_async:
             await answer
 
     for name, request in asked:

@@ -1,0 +1,146 @@
+"""Background work of the server: durable worker, pipeline loops, fan-out workers, watchdog process and sweepers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from headgate.bootstrap.health import OpenRegion
+from headgate.bootstrap.pipelines import OpenPipelines
+from headgate.bootstrap.store import AppService, OpenedStore
+from headgate.clock import Clock
+from headgate.fanout.background_threads import Background
+from headgate.fanout.service import FanoutService
+from headgate.health.regions.agent import KEEP_SECONDS
+from headgate.health.service import HealthService
+from headgate.pipelines.background_threads import PipelineLoops
+from headgate.pipelines.watchdog.heartbeats import Who
+from headgate.serve.sweeper import Sweeper
+from headgate.serve.watchdog_process import WatchdogChild
+from headgate.settings import Settings
+
+ROWS_SWEPT_EVERY_SECONDS: Final = 60.0
+# A sweep for unreferenced blobs lists every old blob; once an hour is enough.
+BLOBS_SWEPT_EVERY_SECONDS: Final = 3600.0
+INCIDENTS_EVERY_SECONDS: Final = 5.0
+EVENTS_EVERY_SECONDS: Final = 1.0
+ARCHIVED_EVERY_SECONDS: Final = 60.0
+TIDIED_EVERY_SECONDS: Final = 6 * 3600.0
+# Interval of the heartbeats that server and watchdog exchange.
+_HEARTBEAT_SECONDS: Final = 60.0
+
+
+class Workers:
+    """Runs the app's workflows and activities, pipelines and fan-outs, in threads and child processes."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        service: AppService,
+        fanouts: FanoutService,
+        pipelines: OpenPipelines,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._service = service
+        self._fanouts = fanouts
+        self._pipelines = pipelines
+        self._clock = clock
+        self._watchdog = WatchdogChild(settings)
+        self._heartbeat_at = 0.0
+        # With a state machine on AWS, Lambda functions start and watch the pipelines.
+        runs_pipelines = settings.pipelines.state_machine_arn is None
+        self._loops = PipelineLoops(pipelines.service, also=self._on_pipeline_tick) if runs_pipelines else None
+        self._chunks: Background | None = None
+
+    def start(self, on_fatal: Callable[[], None]) -> None:
+        """Start all workers. `on_fatal` is called from a worker thread that cannot continue."""
+        worker, fanout = self._settings.worker, self._settings.fanout
+        if self._service.app.workflows or self._service.app.activity_names():
+            self._service.start(
+                threads_max=worker.threads_max,
+                lease_seconds=worker.lease_seconds,
+                turn_seconds=worker.turn_seconds,
+                on_fatal=lambda _error: on_fatal(),
+            )
+        if self._loops is not None:
+            self._loops.start()
+        self._chunks = Background(
+            self._fanouts,
+            processes=fanout.processes,
+            trusted=fanout.handlers,
+            on_fatal=lambda _error: on_fatal(),
+        )
+        self._chunks.start()
+
+    def stop_service(self, grace_seconds: float) -> None:
+        """Stop the durable worker."""
+        self._service.stop(grace_seconds)
+
+    def stop_chunks(self, grace_seconds: float = 0.0) -> None:
+        """Stop the chunk workers."""
+        if self._chunks is not None:
+            self._chunks.stop(grace_seconds)
+
+    def stop_pipelines(self, grace_seconds: float) -> None:
+        """Stop the watchdog process and the pipeline loops."""
+        self._watchdog.stop()
+        if self._loops is not None:
+            self._loops.stop(grace_seconds)
+
+    def unusable_handlers(self) -> dict[str, str]:
+        """Return the chunk handlers that could not be loaded, with the reason."""
+        return {} if self._chunks is None else self._chunks.unusable
+
+    def _on_pipeline_tick(self) -> None:
+        """Deliver alerts, advance backfills, keep the watchdog running and exchange heartbeats with it."""
+        self._pipelines.notifier.tick()
+        self._pipelines.backfilling.tick()
+        if not self._settings.pipelines.watchdog or not self._pipelines.service.clockwork.has_pipelines:
+            return
+        self._watchdog.start()
+        now = self._clock.monotonic()
+        if now >= self._heartbeat_at:
+            self._heartbeat_at = now + _HEARTBEAT_SECONDS
+            own = self._pipelines.heartbeats.beat(Who.SERVER)
+            self._pipelines.heartbeats.watch(own, Who.WATCHDOG)
+
+
+def sweepers(opened: OpenedStore, health: HealthService, region: OpenRegion | None) -> list[Sweeper]:
+    """Return the sweepers of the store, of health and of the region lease."""
+    return [*store_sweepers(opened), *_health_sweepers(health), *_region_sweepers(region)]
+
+
+def store_sweepers(opened: OpenedStore) -> list[Sweeper]:
+    """Return the sweepers that delete expired rows and unreferenced blobs."""
+    store, spill = opened.store, opened.spill
+    rows = Sweeper("expired rows", lambda limit: store.sweep(limit=limit), interval_seconds=ROWS_SWEPT_EVERY_SECONDS)
+    blobs: Sweeper = Sweeper(
+        "unreferenced blobs",
+        # There may be very many; a stopping server must not finish the listing first.
+        lambda limit: spill.sweep(store, limit=limit, stop=lambda: blobs.is_stopping),
+        interval_seconds=BLOBS_SWEPT_EVERY_SECONDS,
+    )
+    return [rows, blobs]
+
+
+def _health_sweepers(health: HealthService) -> list[Sweeper]:
+    return [
+        Sweeper("incidents", lambda limit: health.sweep(limit=limit), interval_seconds=INCIDENTS_EVERY_SECONDS),
+        Sweeper("openlineage events", lambda limit: health.drain(limit=limit), interval_seconds=EVENTS_EVERY_SECONDS),
+        Sweeper("old evidence and secrets", lambda _limit: health.tidy(), interval_seconds=TIDIED_EVERY_SECONDS),
+        Sweeper("evidence to archive", lambda _limit: health.archive(), interval_seconds=ARCHIVED_EVERY_SECONDS),
+    ]
+
+
+def _region_sweepers(region: OpenRegion | None) -> list[Sweeper]:
+    if region is None:
+        return []
+    duty = region.duty
+
+    def tend(_limit: int) -> int:
+        decision = duty.tend()
+        return int(decision is not None and decision.move_to is not None)
+
+    return [Sweeper("regions", tend, interval_seconds=KEEP_SECONDS)]

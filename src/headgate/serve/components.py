@@ -1,0 +1,109 @@
+"""Components: everything the server serves, opened from the settings in dependency order and closed in reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+
+from headgate.auth.api_keys import ApiKeys
+from headgate.auth.authenticator import Authenticator
+from headgate.bootstrap.health import OpenRegion, open_authenticator, open_health, open_keys, open_region
+from headgate.bootstrap.pipelines import OpenPipelines, apply_folder, audited, open_engine, open_pipelines
+from headgate.bootstrap.store import (
+    AppService,
+    OpenedStore,
+    join_fanouts,
+    open_cache,
+    open_service,
+    open_store,
+)
+from headgate.clock import Clock
+from headgate.durable.sdk.app import App
+from headgate.fanout.service import FanoutService
+from headgate.health.metrics import HealthMeters
+from headgate.health.service import HealthService
+from headgate.serve.intake.client import IntakeClient
+from headgate.serve.runtime.merged_metrics import MergedRegistry
+from headgate.settings import Settings
+from headgate.store.cache.read_through import Cache
+from headgate.telemetry import Metrics, Tracing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Components:
+    """The open services of one server process."""
+
+    store: OpenedStore
+    cache: Cache
+    metrics: Metrics
+    service: AppService
+    fanouts: FanoutService
+    health: HealthService
+    pipelines: OpenPipelines
+    keys: ApiKeys
+    authenticator: Authenticator
+    intake: IntakeClient
+    # None where only one region is configured.
+    region: OpenRegion | None
+
+
+@contextmanager
+def open_components(
+    settings: Settings,
+    *,
+    version: str,
+    clock: Clock,
+    tracing: Tracing,
+    app: App,
+    environ: Mapping[str, str],
+) -> Iterator[Components]:
+    """Open the components, check the store, and apply the pipelines folder. Raises errors of the store and settings."""
+    with ExitStack() as stack:
+        opened = open_store(settings, clock)
+        stack.enter_context(closing(opened.store))
+        registry = MergedRegistry()
+        metrics = Metrics(version=version, registry=registry)
+        meters = HealthMeters(registry)
+        cache = stack.enter_context(closing(open_cache(settings, clock, answered=meters.cache_answered)))
+        meters.watch_cache(cache.stats)
+        # Some backends open without a request; an unreachable store must fail the start.
+        opened.store.check_health()
+        service = open_service(app, opened, clock)
+        fanouts = join_fanouts(service, opened, clock)
+        region = open_region(opened, clock, service, meters)
+        if region is not None:
+            stack.enter_context(closing(region))
+        fence = None if region is None else region.fence
+        health = open_health(opened, cache, clock, service, meters=meters, tracing=tracing, fence=fence)
+        stack.enter_context(closing(health))
+        keys = open_keys(opened, clock, health)
+        pipelines = open_pipelines(
+            service,
+            opened,
+            fanouts,
+            clock,
+            environ=environ,
+            health=health,
+            commit=lambda writes, change: health.audit.commit(writes, audited(change)),
+            engine=open_engine(settings, clock, service.ids),
+        )
+        # Before the first event is emitted, so that no subscriber misses it.
+        service.bus.register(list(service.app.subscriptions.values()), service.app.name)
+        if settings.pipelines.folder is not None:
+            apply_folder(pipelines, settings.pipelines.folder)
+        intake = IntakeClient(settings, clock, cache, registry)
+        health.evidence.intake_shed_count = intake.shed_count
+        yield Components(
+            store=opened,
+            cache=cache,
+            metrics=metrics,
+            service=service,
+            fanouts=fanouts,
+            health=health,
+            pipelines=pipelines,
+            keys=keys,
+            authenticator=open_authenticator(settings, clock, keys),
+            intake=intake,
+            region=region,
+        )
