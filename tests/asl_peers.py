@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from headgate.asl.machines import checked_definition
-from headgate.asl.runtime.history import Event
+from headgate.asl.machines.registry import checked_definition
+from headgate.asl.runtime.history import HistoryEvent
 from headgate.durable.model.failures import ExecutionFailure
 from headgate.durable.sdk.activity_context import activity, complete_later
 from headgate.durable.sdk.app import App
@@ -273,7 +273,7 @@ class HeadgatePeer:
         self._environment.run()
 
 
-def _entered(events: Sequence[Event]) -> Iterator[str]:
+def _entered(events: Sequence[HistoryEvent]) -> Iterator[str]:
     for event in events:
         if event.type.endswith("StateEntered"):
             yield event.details["name"]

@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import Any, Self
 
 import headgate as hg
-from headgate.asl.executions import Description, MachineExecutions
-from headgate.asl.machines import checked_definition
-from headgate.asl.runtime.history import Event
+from headgate.asl.machines.executions import ExecutionDescription, MachineExecutions
+from headgate.asl.machines.registry import checked_definition
+from headgate.asl.runtime.history import HistoryEvent
 from headgate.asl.runtime.interpreter import Limits
-from headgate.asl.runtime.task_tokens import Callback, Told
+from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback
 from headgate.durable.model.failures import ExecutionFailure
 from headgate.store.catalogue.tables import ACTIVITIES, TIMERS
 from headgate.store.sqlite.scan import items
@@ -133,18 +133,18 @@ class Rig:
         self.env.run()
         return execution_id
 
-    def end(self, execution_id: str) -> Description:
+    def end(self, execution_id: str) -> ExecutionDescription:
         """Let time pass until an execution has ended, and return how."""
         with suppress(ExecutionFailure):
             self.env.result(self.env.service.client.handle(execution_id))
         return self.executions.describe(execution_id)
 
-    def run(self, definition: Definition, input: Any = None, **options: Any) -> Description:
+    def run(self, definition: Definition, input: Any = None, **options: Any) -> ExecutionDescription:
         return self.end(self.start(definition, input, **options))
 
-    def answer(self, token: str, callback: Callback, output: Any = None, error: str = "", cause: str = "") -> None:
+    def answer(self, token: str, callback: CallbackKind, output: Any = None, error: str = "", cause: str = "") -> None:
         """Answer a token, and do what follows from it."""
-        self.executions.answer(token, Told(callback, output, error, cause))
+        self.executions.send_callback(token, TaskCallback(callback, output, error, cause))
         self.env.run()
 
     def stand_in(self, function: str) -> StandIn:
@@ -152,7 +152,7 @@ class Rig:
 
     # Looking.
 
-    def history(self, execution_id: str) -> list[Event]:
+    def history(self, execution_id: str) -> list[HistoryEvent]:
         return self.executions.history(execution_id)
 
     def types(self, execution_id: str) -> list[str]:
@@ -170,12 +170,12 @@ class Rig:
         return [*found, *(row["timer_id"] for row in items(store.read_sql, TIMERS, TableNames(), now))]
 
 
-def entered(events: Sequence[Event]) -> list[str]:
+def entered(events: Sequence[HistoryEvent]) -> list[str]:
     """Return the names of the states that were entered, in order."""
     return [event.details["name"] for event in events if event.type.endswith("StateEntered")]
 
 
-def check_events(events: Sequence[Event]) -> None:
+def check_events(events: Sequence[HistoryEvent]) -> None:
     """Numbers go on without gaps, and every event follows from an earlier one."""
     assert [event.id for event in events] == list(range(1, len(events) + 1))
     assert all(event.previous_id < event.id for event in events)

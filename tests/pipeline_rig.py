@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Self
 
-from headgate.asl.executions import ExecutionStatus
+from headgate.asl.machines.executions import ExecutionStatus
 from headgate.asl.runtime.durable_host import WORKFLOW
 from headgate.durable.model.duration import Duration, Seconds, seconds
 from headgate.durable.sdk.app import App

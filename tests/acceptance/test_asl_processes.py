@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.executions import ExecutionStatus, MachineExecutions
-from headgate.asl.runtime.task_tokens import Callback, Told
+from headgate.asl.machines.executions import ExecutionStatus, MachineExecutions
+from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback
 from headgate.bootstrap.store import AppService, connect
 from headgate.errors import StaleClaimError
 from tests.acceptance.asl_app import app
@@ -129,7 +129,7 @@ class Client:
     def _answer(self, token: str, output: Any) -> None:
         # Nobody waits for a second answer, nor for that to a token whose wait has ended with an earlier one.
         with suppress(StaleClaimError):
-            self.executions.answer(token, Told(Callback.SUCCESS, output))
+            self.executions.send_callback(token, TaskCallback(CallbackKind.SUCCESS, output))
 
     def have_ended(self, ids: list[str]) -> bool:
         self.answer_all()

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 from msgspec import Struct
 
-from headgate.asl.runtime.task_tokens import Callback, Told
+from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback
 from headgate.durable.model.failures import ExecutionFailure
 from headgate.durable.sdk.app import App
 from headgate.pipelines.lifecycle.starter import FUNCTIONS, lifecycle_definition
@@ -343,7 +343,7 @@ class Ours:
     def _tell(self, token: str, answer: str) -> None:
         # Time passes by itself here.
         if answer == WAKE:
-            self._environment.service.asl.executions.answer(token, Told(Callback.SUCCESS, output={}))
+            self._environment.service.asl.executions.send_callback(token, TaskCallback(CallbackKind.SUCCESS, output={}))
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from headgate.asl.runtime.history import Event
-from headgate.asl.runtime.task_tokens import Callback
+from headgate.asl.runtime.history import HistoryEvent
+from headgate.asl.runtime.task_tokens import CallbackKind
 from headgate.durable.model.history import Status
 from headgate.durable.model.records import Execution
 from tests.asl_rig import Rig, beside, each, machine, task
@@ -37,10 +37,10 @@ class Telling(msgspec.Struct):
     error: str | None
     count: int
     # The first and the last, if there are more than a person reads.
-    events: list[Event]
+    events: list[HistoryEvent]
 
     @classmethod
-    def of(cls, row: Execution, events: list[Event]) -> Telling:
+    def of(cls, row: Execution, events: list[HistoryEvent]) -> Telling:
         some = events if len(events) <= 2 * EVENTS_TOLD else events[:EVENTS_TOLD] + events[-EVENTS_TOLD:]
         return cls(row.status, row.error, len(events), some)
 
@@ -107,11 +107,11 @@ def asked(rig: Rig) -> str:
     states = machine(("Ask", {**ASK, "HeartbeatSeconds": 60, "TimeoutSeconds": 600, "Retry": retry}), ("Last", PASS))
     execution_id = rig.start(states)
     rig.env.advance(50.0)
-    rig.answer(rig.functions.tokens[0], Callback.HEARTBEAT)
+    rig.answer(rig.functions.tokens[0], CallbackKind.HEARTBEAT)
     rig.env.advance(62.0)
-    rig.answer(rig.functions.tokens[1], Callback.FAILURE, error="Again", cause="no idea")
+    rig.answer(rig.functions.tokens[1], CallbackKind.FAILURE, error="Again", cause="no idea")
     rig.env.advance(3.0)
-    rig.answer(rig.functions.tokens[2], Callback.SUCCESS, {"yes": [1, None]})
+    rig.answer(rig.functions.tokens[2], CallbackKind.SUCCESS, {"yes": [1, None]})
     return rig.end(execution_id).execution_id
 
 

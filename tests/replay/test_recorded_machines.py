@@ -13,11 +13,11 @@ import pytest
 
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.definition import MapSpec
-from headgate.asl.requests import Request
-from headgate.asl.runtime.durable_host import WORKFLOW, DurableHost, Surroundings, machine_workflow
-from headgate.asl.runtime.history import Event
-from headgate.asl.runtime.replay import Inspector
-from headgate.asl.runtime.state_visit import Visit
+from headgate.asl.runtime.durable_host import WORKFLOW, DurableHost, HostDependencies, machine_workflow
+from headgate.asl.runtime.execution_request import ExecutionRequest
+from headgate.asl.runtime.history import HistoryEvent
+from headgate.asl.runtime.replay import HistoryReplayer
+from headgate.asl.runtime.state_visit import StateVisit
 from headgate.durable.model.history import Command, RecordValue, Started
 from headgate.durable.model.payload import Signature
 from headgate.durable.model.records import Execution
@@ -41,7 +41,7 @@ def _no_token(execution_id: str, signal: str) -> str:
     raise AssertionError(f"{execution_id}: a token that was recorded is not signed again ({signal})")
 
 
-def _distribute(host: DurableHost, visit: Visit, spec: MapSpec, input: Json) -> Awaitable[Json]:
+def _distribute(host: DurableHost, visit: StateVisit, spec: MapSpec, input: Json) -> Awaitable[Json]:
     raise AssertionError(f"{visit.state.name}: no machine here has a distributed Map")
 
 
@@ -49,10 +49,10 @@ def _no_definition(machine: str, version: int) -> str:
     raise AssertionError(f"{machine}: a recording has its definition, and not the one that is kept as {version}")
 
 
-SURROUNDINGS = Surroundings(
+DEPENDENCIES = HostDependencies(
     sign=_no_token, options_of=lambda *_: None, distribute=_distribute, definition_of=_no_definition
 )
-FUNCTION = machine_workflow(SURROUNDINGS)
+FUNCTION = machine_workflow(DEPENDENCIES)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def guarded() -> None:
     guard.install()
 
 
-def workflow() -> Workflow[[Request], Json]:
+def workflow() -> Workflow[[ExecutionRequest], Json]:
     return Workflow(FUNCTION, name=WORKFLOW, timeout_seconds=None, retention_seconds=None, client=lambda: None)
 
 
@@ -86,7 +86,7 @@ def asked_for(commands: Sequence[Command]) -> list[Any]:
     return [{name: part for name, part in each.items() if name != "options"} for each in plain(commands)]
 
 
-def without_traces(events: list[Event]) -> list[Event]:
+def without_traces(events: list[HistoryEvent]) -> list[HistoryEvent]:
     """Return events whose causes name no lines: lines move."""
     return [
         msgspec.structs.replace(
@@ -138,7 +138,7 @@ def test_recording__inspected__is_told_in_the_same_words(path: Path) -> None:
     recording, telling = read(path), told(path)
     row = row_of(recording, telling)
 
-    events = Inspector(SURROUNDINGS).inspect(row, recording.turns).events
+    events = HistoryReplayer(DEPENDENCIES).replay(row, recording.turns).events
 
     check_events(events)
     again = Telling.of(row, without_traces(events))

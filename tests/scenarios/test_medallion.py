@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from headgate.asl.executions import ExecutionStatus
+from headgate.asl.machines.executions import ExecutionStatus
 from headgate.durable.sdk.app import App
 from headgate.notify.enums import Severity
 from headgate.pipelines.enums import Cause, ExpectationKind, ExpectationVerdict, RerunReason, RunStatus

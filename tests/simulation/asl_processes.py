@@ -11,17 +11,17 @@ from typing import Any
 
 from msgspec import Raw
 
-from headgate.asl.executions import ExecutionStatus, MachineExecutions
 from headgate.asl.expressions.scope import Json
-from headgate.asl.machines import Machines, checked_definition
+from headgate.asl.machines import task_activities as services
+from headgate.asl.machines.executions import ExecutionStatus, MachineExecutions
+from headgate.asl.machines.registry import MachineRegistry, checked_definition
 from headgate.asl.model.definition import MapSpec
-from headgate.asl.runtime.durable_host import WORKFLOW, DurableHost, Surroundings, machine_workflow
-from headgate.asl.runtime.history import Event
+from headgate.asl.runtime.durable_host import WORKFLOW, DurableHost, HostDependencies, machine_workflow
+from headgate.asl.runtime.history import HistoryEvent
 from headgate.asl.runtime.interpreter import Limits
-from headgate.asl.runtime.replay import Inspector
-from headgate.asl.runtime.state_visit import Visit
-from headgate.asl.runtime.task_tokens import Callback, Told, sign_token
-from headgate.asl.tasks import service_tasks as services
+from headgate.asl.runtime.replay import HistoryReplayer
+from headgate.asl.runtime.state_visit import StateVisit
+from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback, sign_token
 from headgate.durable.bus.bus import Bus
 from headgate.durable.client.client import Client
 from headgate.durable.engine.activity_store import Ended
@@ -92,16 +92,16 @@ class AslProcess(Process):
         self.client = Client(store, clock, ids, keyring, archive, workflows=app.workflows)
         app.bind(self.client, self.bus)
         machine.functions.declare(app)
-        machines = Machines(store, clock)
-        surroundings = Surroundings(
+        machines = MachineRegistry(store, clock)
+        dependencies = HostDependencies(
             sign=lambda execution_id, signal: sign_token(keyring, execution_id, signal),
             options_of=self._options_of,
             distribute=_distribute,
             definition_of=machines.definition,
-            look=self._look,
+            read_inline=self._read_inline,
         )
         app.workflows[WORKFLOW] = Workflow(
-            machine_workflow(surroundings),
+            machine_workflow(dependencies),
             name=WORKFLOW,
             timeout_seconds=None,
             retention_seconds=None,
@@ -110,7 +110,7 @@ class AslProcess(Process):
         self.executions = MachineExecutions(
             self.client,
             machines,
-            Inspector(surroundings),
+            HistoryReplayer(dependencies),
             keyring,
             clock,
             ids,
@@ -140,7 +140,7 @@ class AslProcess(Process):
         del input
         return self.app.activities[name].activity_options
 
-    def _look(self, name: str, input: Json) -> Json:
+    def _read_inline(self, name: str, input: Json) -> Json:
         look = self.app.activities[name].look
         return None if look is None else look(input)
 
@@ -149,10 +149,10 @@ class AslProcess(Process):
         execution_id, _ = self.executions.start_definition(MACHINE, text, input, name=name, limits=LIMITS)
         return execution_id
 
-    def answer(self, token: str, told: Told | None = None) -> bool:
+    def answer(self, token: str, told: TaskCallback | None = None) -> bool:
         """Answer a token, and return whether anyone waited for it."""
         try:
-            self.executions.answer(token, told or Told(Callback.SUCCESS, "answered"))
+            self.executions.send_callback(token, told or TaskCallback(CallbackKind.SUCCESS, "answered"))
         except StaleClaimError:
             return False
         return True
@@ -171,15 +171,15 @@ class AslProcess(Process):
         )
 
 
-def _distribute(host: DurableHost, visit: Visit, spec: MapSpec, input: Json) -> Awaitable[Json]:
+def _distribute(host: DurableHost, visit: StateVisit, spec: MapSpec, input: Json) -> Awaitable[Json]:
     raise AssertionError(f"{visit.state.name}: no machine here has a distributed Map")
 
 
-def _kind(event: Event) -> str:
+def _kind(event: HistoryEvent) -> str:
     return " ".join([event.type, *(str(event.details[name]) for name in ("name", "index") if name in event.details)])
 
 
-def _entered(event: Event) -> str:
+def _entered(event: HistoryEvent) -> str:
     return str(event.details["name"]) if event.type.endswith("StateEntered") else ""
 
 

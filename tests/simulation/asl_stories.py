@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headgate.asl.executions import ExecutionStatus, execution_id_of
+from headgate.asl.machines.executions import ExecutionStatus, execution_id_of
 from headgate.clock import VirtualClock
 from headgate.errors import ConflictError
 from headgate.store.catalogue.tables import EXECUTIONS

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from headgate.asl.executions import ExecutionStatus, execution_id_of
-from headgate.asl.runtime.task_tokens import Callback, Told
+from headgate.asl.machines.executions import ExecutionStatus, execution_id_of
+from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback
 from headgate.clock import VirtualClock
 from headgate.durable.model.history import Status
 from headgate.durable.model.records import NEVER_MS
@@ -216,7 +216,7 @@ class AslWorld:
         if self.draw.random() < 0.2:
             with suppress(SignatureError):
                 process.answer(token[:-6] + token[-6:].swapcase())
-        process.answer(token, Told(Callback.HEARTBEAT))
+        process.answer(token, TaskCallback(CallbackKind.HEARTBEAT))
         for _ in range(self.draw.choice([1, 1, 2])):
             process.answer(token)
 

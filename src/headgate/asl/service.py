@@ -1,4 +1,4 @@
-"""The service: machines and their executions around one app, its store and its workers."""
+"""ASL service: registers the machine workflow and its activities with an app, and gives access to machines."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Raw
 
-from headgate.asl.executions import MachineExecutions
 from headgate.asl.expressions.scope import Json
-from headgate.asl.machines import Machines
+from headgate.asl.machines import task_activities
+from headgate.asl.machines.executions import MachineExecutions
+from headgate.asl.machines.registry import MachineRegistry
 from headgate.asl.map.distributed import Distributor
-from headgate.asl.requests import Request
-from headgate.asl.runtime.durable_host import WORKFLOW, Surroundings, machine_workflow
-from headgate.asl.runtime.replay import Inspector
+from headgate.asl.runtime.durable_host import WORKFLOW, HostDependencies, machine_workflow
+from headgate.asl.runtime.execution_request import ExecutionRequest
+from headgate.asl.runtime.replay import HistoryReplayer
 from headgate.asl.runtime.task_tokens import sign_token
-from headgate.asl.tasks import service_tasks as services
 from headgate.durable.engine.membership import list_members
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.sdk.app import App
@@ -28,7 +28,7 @@ from headgate.store.table_names import TableNames
 
 
 class AslService:
-    """Runs machines in the worker of an app. Made once for an app, before its worker starts."""
+    """Runs machines in the workers of an app. Construct one per app, before its worker starts."""
 
     def __init__(
         self,
@@ -43,27 +43,27 @@ class AslService:
         self._app = app
         self._store = store
         self._clock = service.clock
-        self.machines = Machines(store, service.clock)
+        self.machines = MachineRegistry(store, service.clock)
         distributor = Distributor(fanouts, blobs)
-        surroundings = Surroundings(
+        dependencies = HostDependencies(
             sign=lambda execution_id, signal: sign_token(keyring, execution_id, signal),
             options_of=self._options_of,
             distribute=distributor.run,
             definition_of=self.machines.definition,
-            look=self._look,
+            read_inline=self._read_inline,
         )
         self.executions = MachineExecutions(
             service.client,
             self.machines,
-            Inspector(surroundings),
+            HistoryReplayer(dependencies),
             keyring,
             service.clock,
             service.ids,
             known_functions=self._known_functions,
         )
-        app.workflows[WORKFLOW] = _workflow(app, machine_workflow(surroundings))
+        app.workflows[WORKFLOW] = _workflow(app, machine_workflow(dependencies))
         distributor.register(app, self.executions)
-        services.register(app, self.executions, service.bus, store, fanouts, names=names)
+        task_activities.register(app, self.executions, service.bus, store, fanouts, names=names)
 
     def _options_of(self, name: str, input: Raw) -> ActivityOptions | None:
         activity = self._app.activities.get(name)
@@ -74,18 +74,18 @@ class AslService:
         args, kwargs = activity.signature.unpack(input, what=f"input of {name}")
         return activity.options_for(args, kwargs)
 
-    def _look(self, name: str, input: Json) -> Json:
+    def _read_inline(self, name: str, input: Json) -> Json:
         activity = self._app.activities.get(name)
         return None if activity is None or activity.look is None else activity.look(input)
 
     def _known_functions(self) -> set[str]:
-        """Return the names of all functions that a worker has, here or elsewhere."""
+        """Return the names of the activities of this app and of every live worker."""
         now_ms = int(self._clock.seconds() * 1000)
         alive = [member for member in list_members(self._store) if member.seems_alive(now_ms)]
         return {*self._app.activities, *(name for member in alive for name in member.activities)}
 
 
-def _workflow(app: App, function: Callable[[Request], Awaitable[Json]]) -> Workflow[..., Json]:
+def _workflow(app: App, function: Callable[[ExecutionRequest], Awaitable[Json]]) -> Workflow[..., Json]:
     return Workflow(
         function,
         name=WORKFLOW,

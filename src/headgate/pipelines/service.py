@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from headgate.asl.runtime.task_tokens import Callback, Told
+from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback
 from headgate.asl.service import AslService
 from headgate.clock import Clock
 from headgate.durable.bus.bus import Bus
@@ -211,7 +211,7 @@ class PipelineService:
         return is_new
 
     def _answer(self, token: str, output: dict[str, str]) -> None:
-        self._asl.executions.answer(token, Told(Callback.SUCCESS, output=output))
+        self._asl.executions.send_callback(token, TaskCallback(CallbackKind.SUCCESS, output=output))
 
     def _told(self, name: EventName, slot: Slot, detail: Mapping[str, Json], *, once: str = "") -> list[Write]:
         event = PipelineEvent(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
-from headgate.asl.executions import MACHINE_TAG, MachineExecutions
+from headgate.asl.machines.executions import MACHINE_TAG, MachineExecutions
 from headgate.asl.map.item_readers import blob_name
 from headgate.asl.runtime.durable_host import WORKFLOW
 from headgate.durable.client.handle import Handle
@@ -131,7 +131,7 @@ class MapRig:
     def events(self, execution_id: str = f"{MACHINE}:one") -> list[str]:
         return [event.type for event in self.executions.history(execution_id)]
 
-    def check_books(self) -> None:
+    def check_ledger(self) -> None:
         """Fail unless the rows of all map runs add up to their counts."""
         for fanout in self.map_runs:
             report = self.fanouts.reconciler.reconcile(fanout.run_id)

@@ -15,11 +15,11 @@ from headgate.asl.expressions.scope import Evaluator, Json, constant
 from headgate.asl.model.definition import (
     BatcherSpec,
     Catcher,
+    ChoiceRule,
     ChoiceSpec,
     ExecutionType,
     FailSpec,
     Jitter,
-    Kind,
     Language,
     Machine,
     MapMode,
@@ -28,9 +28,9 @@ from headgate.asl.model.definition import (
     PassSpec,
     ReaderSpec,
     Retrier,
-    Rule,
     Spec,
     State,
+    StateType,
     TaskSpec,
     WaitSpec,
     WriterSpec,
@@ -59,7 +59,7 @@ def _machine(definition: Mapping[str, Json], language: Language) -> Machine:
 
 
 def _state(name: str, state: Mapping[str, Json], machine_language: Language) -> State:
-    kind, language = Kind(state["Type"]), language_of(state, machine_language)
+    kind, language = StateType(state["Type"]), language_of(state, machine_language)
     return State(
         name=name,
         kind=kind,
@@ -68,7 +68,7 @@ def _state(name: str, state: Mapping[str, Json], machine_language: Language) -> 
         next=None if state.get("End") is True else state.get("Next"),
         input_path=_filter(state, "InputPath"),
         # What an older Map calls Parameters is its ItemSelector: it is evaluated for each item, not once.
-        parameters=_given(state, "Parameters", compile_template) if kind is not Kind.MAP else None,
+        parameters=_given(state, "Parameters", compile_template) if kind is not StateType.MAP else None,
         result_selector=_given(state, "ResultSelector", compile_template),
         result_path=_given(state, "ResultPath", compile_reference) if state.get("ResultPath") is not None else None,
         output_path=_filter(state, "OutputPath"),
@@ -151,7 +151,7 @@ def _pass(state: Mapping[str, Json], _: Language, __: Language) -> Spec:
 
 def _choice(state: Mapping[str, Json], language: Language, _: Language) -> Spec:
     rules = tuple(
-        Rule(
+        ChoiceRule(
             condition=_condition(entry, language),
             next=entry["Next"],
             assign=_template(entry, "Assign", language),
@@ -243,13 +243,13 @@ def _writer(writer: Mapping[str, Json], language: Language) -> WriterSpec:
     )
 
 
-_SPECS: Final[Mapping[Kind, Callable[[Mapping[str, Json], Language, Language], Spec | None]]] = {
-    Kind.TASK: _task,
-    Kind.PASS: _pass,
-    Kind.CHOICE: _choice,
-    Kind.WAIT: _wait,
-    Kind.SUCCEED: _succeed,
-    Kind.FAIL: _fail,
-    Kind.PARALLEL: _parallel,
-    Kind.MAP: _map,
+_SPECS: Final[Mapping[StateType, Callable[[Mapping[str, Json], Language, Language], Spec | None]]] = {
+    StateType.TASK: _task,
+    StateType.PASS: _pass,
+    StateType.CHOICE: _choice,
+    StateType.WAIT: _wait,
+    StateType.SUCCEED: _succeed,
+    StateType.FAIL: _fail,
+    StateType.PARALLEL: _parallel,
+    StateType.MAP: _map,
 }

@@ -16,9 +16,9 @@ from msgspec import Struct
 from headgate.asl.compile.cycles import components, loops, may_be_counted
 from headgate.asl.compile.problems import Code, Problem, json_path, listed
 from headgate.asl.expressions.scope import Json
-from headgate.asl.model.definition import ExecutionType, Kind
+from headgate.asl.model.definition import ExecutionType, StateType
 from headgate.asl.model.transitions import is_distributed, machines_in, processor_of, states_of, successors
-from headgate.asl.tasks.resources import Wait, target_of
+from headgate.asl.tasks.resources import WaitMode, target_of
 
 _Steps: TypeAlias = tuple[str | int, ...]
 
@@ -27,16 +27,16 @@ EVENTS_MAX: Final = 25_000
 
 # Entered and exited; a Fail is not exited.
 _EVENTS: Final[Mapping[str, int]] = {
-    Kind.PASS: 2,
-    Kind.CHOICE: 2,
-    Kind.WAIT: 2,
-    Kind.SUCCEED: 2,
-    Kind.FAIL: 1,
+    StateType.PASS: 2,
+    StateType.CHOICE: 2,
+    StateType.WAIT: 2,
+    StateType.SUCCEED: 2,
+    StateType.FAIL: 1,
     # Entered, scheduled, started, succeeded, exited.
-    Kind.TASK: 5,
+    StateType.TASK: 5,
     # Entered, started, succeeded, exited; what is inside comes on top.
-    Kind.PARALLEL: 4,
-    Kind.MAP: 4,
+    StateType.PARALLEL: 4,
+    StateType.MAP: 4,
 }
 # MapRunStarted and MapRunSucceeded. What the iterations write goes into histories of their own.
 _MAP_RUN_EVENTS: Final = 2
@@ -160,17 +160,17 @@ def _pass(machine: Mapping[str, Json], steps: _Steps, tally: _Tally) -> int:
 def _cost(state: Mapping[str, Json], steps: _Steps, tally: _Tally) -> int:
     kind = state.get("Type", "")
     own = _EVENTS.get(kind, 0)
-    if kind == Kind.TASK:
+    if kind == StateType.TASK:
         return own + (_SUBMITTED_EVENTS if _waits_for_job(state) else 0)
-    if kind == Kind.PARALLEL:
+    if kind == StateType.PARALLEL:
         return own + sum(_pass(inner.machine, (*steps, *inner.steps), tally) for inner in machines_in(state))
-    if kind == Kind.MAP:
+    if kind == StateType.MAP:
         return own + _map_cost(state, steps, tally)
     return own
 
 
 def _waits_for_job(state: Mapping[str, Json]) -> bool:
-    return target_of(state["Resource"]).wait is not Wait.ANSWER
+    return target_of(state["Resource"]).wait is not WaitMode.ANSWER
 
 
 def _map_cost(state: Mapping[str, Json], steps: _Steps, tally: _Tally) -> int:
@@ -225,15 +225,15 @@ def _verdict(found: _Found, seconds: float | None, timeout_seconds: float | None
 
 
 def _known_pause(states: Iterable[Mapping[str, Json]]) -> float | None:
-    seconds = [state.get("Seconds") for state in states if state.get("Type") == Kind.WAIT]
+    seconds = [state.get("Seconds") for state in states if state.get("Type") == StateType.WAIT]
     return sum(pause for pause in seconds if isinstance(pause, int | float)) or None
 
 
 def _may_pause(state: Mapping[str, Json]) -> bool:
     kind = state.get("Type")
-    if kind == Kind.WAIT:
+    if kind == StateType.WAIT:
         return state.get("Seconds") != 0
-    if kind == Kind.TASK:
+    if kind == StateType.TASK:
         return _waits_for_job(state)
     return any(_may_pause(inner) for nested in machines_in(state) for inner in states_of(nested.machine).values())
 

@@ -7,15 +7,15 @@ from typing import Final, TypeAlias
 
 from headgate.asl.compile.problems import Code, Spot, listed, nearest
 from headgate.asl.expressions.choice_rules import CONNECTIVES, OPERATORS, compile_rule
-from headgate.asl.expressions.formats import parse_moment
+from headgate.asl.expressions.formats import parse_timestamp
 from headgate.asl.expressions.intrinsics import compile_intrinsic
 from headgate.asl.expressions.jsonata import compile_expression, compile_jsonata, is_expression
 from headgate.asl.expressions.jsonpath import compile_path, compile_reference
 from headgate.asl.expressions.payload_templates import TemplateError, compile_template
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.substitution import unresolved
-from headgate.asl.tasks.actions import INVOKE, call_of, known_actions
-from headgate.asl.tasks.resources import RESOURCES, Callee, Target, target_of
+from headgate.asl.tasks.actions import INVOKE, known_actions, normalized_call
+from headgate.asl.tasks.resources import RESOURCES, Callee, TaskTarget, target_of
 
 Check: TypeAlias = Callable[[Spot, Json], None]
 
@@ -256,7 +256,7 @@ def timestamp(spot: Spot, value: Json) -> None:
     allowed = "a moment such as 2030-03-14T01:59:00Z"
     if not isinstance(value, str):
         wrong_type(spot, value, allowed)
-    elif parse_moment(value) is None:
+    elif parse_timestamp(value) is None:
         spot.report(Code.BAD_TIMESTAMP, f"{value!r} is not a moment by RFC 3339", f"write {allowed}")
 
 
@@ -339,11 +339,11 @@ def resource(spot: Spot, value: Json) -> None:
         _check_action(spot, target)
 
 
-def _check_action(spot: Spot, target: Target) -> None:
+def _check_action(spot: Spot, target: TaskTarget) -> None:
     if target.callee is not Callee.SERVICE or (target.name, target.action) == INVOKE:
         return
     known = known_actions()
-    service, action, _ = call_of(target.name, target.action)
+    service, action, _ = normalized_call(target.name, target.action)
     if action not in known.get(service, ()):
         near = {service: known[service]} if service in known else known
         names = [f"{name}:{each}" for name, actions in near.items() for each in actions]

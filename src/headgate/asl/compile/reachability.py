@@ -8,9 +8,9 @@ from typing import Final
 from headgate.asl.compile.cycles import components, may_be_counted
 from headgate.asl.compile.problems import Code, Spot, listed, nearest
 from headgate.asl.expressions.scope import Json
-from headgate.asl.model.definition import Kind
+from headgate.asl.model.definition import StateType
 from headgate.asl.model.transitions import (
-    Nested,
+    NestedMachine,
     all_machines,
     machines_in,
     reachable,
@@ -20,12 +20,12 @@ from headgate.asl.model.transitions import (
 )
 
 NAME_LENGTH_MAX: Final = 80
-_TERMINAL: Final = (Kind.SUCCEED, Kind.FAIL)
+_TERMINAL: Final = (StateType.SUCCEED, StateType.FAIL)
 
 
 def check_flow(spot: Spot, definition: Json) -> None:
     """Report, for the machine and all nested in it, what is wrong with names and with what follows what."""
-    homes: dict[str, list[Nested]] = {}
+    homes: dict[str, list[NestedMachine]] = {}
     machines = list(all_machines(definition))
     for nested in machines:
         for name in states_of(nested.machine):
@@ -39,7 +39,7 @@ def check_flow(spot: Spot, definition: Json) -> None:
         _check_idle_loops(place, nested.machine)
 
 
-def _check_names(spot: Spot, homes: Mapping[str, list[Nested]]) -> None:
+def _check_names(spot: Spot, homes: Mapping[str, list[NestedMachine]]) -> None:
     for name, nesteds in homes.items():
         first, *others = nesteds
         if not 1 <= len(name) <= NAME_LENGTH_MAX:
@@ -53,7 +53,7 @@ def _check_names(spot: Spot, homes: Mapping[str, list[Nested]]) -> None:
             spot.at(*other.steps, "States", name).report(Code.DUPLICATE_STATE, fact, allowed)
 
 
-def _check_targets(spot: Spot, machine: Mapping[str, Json], homes: Mapping[str, list[Nested]]) -> None:
+def _check_targets(spot: Spot, machine: Mapping[str, Json], homes: Mapping[str, list[NestedMachine]]) -> None:
     states = states_of(machine)
     start = machine.get("StartAt")
     if isinstance(start, str):
@@ -63,7 +63,9 @@ def _check_targets(spot: Spot, machine: Mapping[str, Json], homes: Mapping[str, 
             _check_target(spot.at("States", name, *way.steps), way.target, states, homes)
 
 
-def _check_target(spot: Spot, target: str, states: Mapping[str, Json], homes: Mapping[str, list[Nested]]) -> None:
+def _check_target(
+    spot: Spot, target: str, states: Mapping[str, Json], homes: Mapping[str, list[NestedMachine]]
+) -> None:
     if target in states:
         return
     if target in homes:
@@ -130,8 +132,8 @@ def _check_idle_loops(spot: Spot, machine: Mapping[str, Json]) -> None:
 def is_idle(state: Mapping[str, Json]) -> bool:
     """Whether a state takes no time: it neither waits nor calls anything, nor does a state inside it."""
     kind = state.get("Type")
-    if kind == Kind.WAIT:
+    if kind == StateType.WAIT:
         return state.get("Seconds") == 0
-    if kind in (Kind.PARALLEL, Kind.MAP):
+    if kind in (StateType.PARALLEL, StateType.MAP):
         return all(is_idle(inner) for nested in machines_in(state) for inner in states_of(nested.machine).values())
-    return kind in (Kind.PASS, Kind.CHOICE)
+    return kind in (StateType.PASS, StateType.CHOICE)

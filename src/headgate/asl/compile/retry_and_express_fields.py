@@ -26,9 +26,9 @@ from headgate.asl.compile.field_checks import (
 )
 from headgate.asl.compile.problems import Code, Spot, nearest
 from headgate.asl.expressions.scope import Json
-from headgate.asl.model.definition import ExecutionType, Jitter, Kind, Language, MapMode
+from headgate.asl.model.definition import ExecutionType, Jitter, Language, MapMode, StateType
 from headgate.asl.model.transitions import all_machines, is_distributed, processor_of, states_of
-from headgate.asl.tasks.resources import Callee, Wait, target_of
+from headgate.asl.tasks.resources import Callee, WaitMode, target_of
 
 # AWS: "greater than 0 and less than 31622400", which is a leap year.
 _DELAY_SECONDS_MAX: Final = 31_622_399
@@ -135,9 +135,9 @@ def _is_express(config: dict[str, Json]) -> bool:
 
 
 def _check_state(spot: Spot, state: dict[str, Json]) -> None:
-    if state.get("Type") == Kind.TASK and isinstance(state.get("Resource"), str):
+    if state.get("Type") == StateType.TASK and isinstance(state.get("Resource"), str):
         _check_resource(spot.at("Resource"), state["Resource"])
-    elif state.get("Type") == Kind.MAP and is_distributed(state):
+    elif state.get("Type") == StateType.MAP and is_distributed(state):
         field, _ = processor_of(state)
         place = spot.at(field, "ProcessorConfig", "Mode")
         fact = "a distributed Map cannot be within an EXPRESS iteration"
@@ -149,7 +149,7 @@ def _check_resource(spot: Spot, resource: str) -> None:
         target = target_of(resource)
     except ValueError:
         return  # Reported as what it is.
-    if target.wait is not Wait.ANSWER:
+    if target.wait is not WaitMode.ANSWER:
         fact = f"an EXPRESS iteration cannot wait ({target.wait.value})"
         spot.report(Code.NOT_IN_EXPRESS, fact, f"call it without {target.wait.value}, {_OTHERWISE}")
     elif target.callee is Callee.ACTIVITY:

@@ -26,7 +26,7 @@ from headgate.asl.compile.field_checks import (
     text,
     timestamp,
 )
-from headgate.asl.model.definition import Kind, Language
+from headgate.asl.model.definition import Language, StateType
 
 _SECONDS: Final = integer(1)
 _TEXT_OR_EXPRESSION: Final = or_expression(text)
@@ -36,7 +36,7 @@ _FILTER: Final = or_null(path)
 _ELSEWHERE: Final = anything
 
 _ALWAYS: Final[Mapping[str, Check]] = {
-    "Type": one_of(*Kind),
+    "Type": one_of(*StateType),
     "QueryLanguage": one_of(*Language),
 }
 _TRANSITION: Final[Mapping[str, Check]] = {"Next": text, "End": boolean}
@@ -60,71 +60,71 @@ _MAP: Final[Mapping[str, Check]] = {
 }
 _PERCENTAGE: Final = number(0, 100)
 
-_JSONPATH: Final[Mapping[Kind, Mapping[str, Check]]] = {
-    Kind.TASK: {
+_JSONPATH: Final[Mapping[StateType, Mapping[str, Check]]] = {
+    StateType.TASK: {
         **_TRANSITION, **_RECOVERY, **_FILTERS, **_RESULTS, **_PATH_ASSIGN, "Resource": resource,
         "Credentials": an_object, "TimeoutSeconds": _SECONDS, "TimeoutSecondsPath": single_path,
         "HeartbeatSeconds": _SECONDS, "HeartbeatSecondsPath": single_path,
     },
-    Kind.PASS: {
+    StateType.PASS: {
         **_TRANSITION, **_FILTERS, **_PATH_ASSIGN, "Parameters": template, "ResultPath": or_null(reference),
         "Result": anything,
     },
-    Kind.CHOICE: {**_FILTERS, **_PATH_ASSIGN, "Choices": _ELSEWHERE, "Default": text},
-    Kind.WAIT: {
+    StateType.CHOICE: {**_FILTERS, **_PATH_ASSIGN, "Choices": _ELSEWHERE, "Default": text},
+    StateType.WAIT: {
         **_TRANSITION, **_FILTERS, **_PATH_ASSIGN, "Seconds": integer(0), "SecondsPath": single_path,
         "Timestamp": timestamp, "TimestampPath": single_path,
     },
-    Kind.SUCCEED: {**_FILTERS},
-    Kind.FAIL: {"Error": text, "ErrorPath": path_or_intrinsic, "Cause": text, "CausePath": path_or_intrinsic},
-    Kind.PARALLEL: {**_TRANSITION, **_RECOVERY, **_FILTERS, **_RESULTS, **_PATH_ASSIGN, "Branches": _ELSEWHERE},
-    Kind.MAP: {
+    StateType.SUCCEED: {**_FILTERS},
+    StateType.FAIL: {"Error": text, "ErrorPath": path_or_intrinsic, "Cause": text, "CausePath": path_or_intrinsic},
+    StateType.PARALLEL: {**_TRANSITION, **_RECOVERY, **_FILTERS, **_RESULTS, **_PATH_ASSIGN, "Branches": _ELSEWHERE},
+    StateType.MAP: {
         **_TRANSITION, **_RECOVERY, **_FILTERS, **_RESULTS, **_PATH_ASSIGN, **_MAP, "ItemsPath": single_path,
         "ItemSelector": template, "MaxConcurrency": integer(0), "MaxConcurrencyPath": single_path,
         "ToleratedFailureCount": integer(0), "ToleratedFailureCountPath": single_path,
         "ToleratedFailurePercentage": _PERCENTAGE, "ToleratedFailurePercentagePath": single_path,
     },
 }  # fmt: skip
-_JSONATA: Final[Mapping[Kind, Mapping[str, Check]]] = {
-    Kind.TASK: {
+_JSONATA: Final[Mapping[StateType, Mapping[str, Check]]] = {
+    StateType.TASK: {
         **_TRANSITION, **_RECOVERY, **_JSONATA_ASSIGN, **_OUTPUT, "Arguments": jsonata, "Resource": resource,
         "Credentials": an_object, "TimeoutSeconds": or_expression(_SECONDS),
         "HeartbeatSeconds": or_expression(_SECONDS),
     },
-    Kind.PASS: {**_TRANSITION, **_JSONATA_ASSIGN, **_OUTPUT},
-    Kind.CHOICE: {**_JSONATA_ASSIGN, **_OUTPUT, "Choices": _ELSEWHERE, "Default": text},
-    Kind.WAIT: {
+    StateType.PASS: {**_TRANSITION, **_JSONATA_ASSIGN, **_OUTPUT},
+    StateType.CHOICE: {**_JSONATA_ASSIGN, **_OUTPUT, "Choices": _ELSEWHERE, "Default": text},
+    StateType.WAIT: {
         **_TRANSITION, **_JSONATA_ASSIGN, **_OUTPUT, "Seconds": or_expression(integer(0)),
         "Timestamp": or_expression(timestamp),
     },
-    Kind.SUCCEED: {**_OUTPUT},
-    Kind.FAIL: {"Error": _TEXT_OR_EXPRESSION, "Cause": _TEXT_OR_EXPRESSION},
-    Kind.PARALLEL: {
+    StateType.SUCCEED: {**_OUTPUT},
+    StateType.FAIL: {"Error": _TEXT_OR_EXPRESSION, "Cause": _TEXT_OR_EXPRESSION},
+    StateType.PARALLEL: {
         **_TRANSITION, **_RECOVERY, **_JSONATA_ASSIGN, **_OUTPUT, "Arguments": jsonata, "Branches": _ELSEWHERE,
     },
-    Kind.MAP: {
+    StateType.MAP: {
         **_TRANSITION, **_RECOVERY, **_JSONATA_ASSIGN, **_OUTPUT, **_MAP, "Items": _ELSEWHERE, "ItemSelector": jsonata,
         "MaxConcurrency": or_expression(integer(0)), "ToleratedFailureCount": or_expression(integer(0)),
         "ToleratedFailurePercentage": or_expression(_PERCENTAGE),
     },
 }  # fmt: skip
 
-STATE_FIELDS: Final[Mapping[Language, Mapping[Kind, Mapping[str, Check]]]] = {
+STATE_FIELDS: Final[Mapping[Language, Mapping[StateType, Mapping[str, Check]]]] = {
     language: {kind: {**_ALWAYS, **known} for kind, known in kinds.items()}
     for language, kinds in ((Language.JSONPATH, _JSONPATH), (Language.JSONATA, _JSONATA))
 }
 
-REQUIRED_FIELDS: Final[Mapping[Kind, tuple[str, ...]]] = {
-    Kind.TASK: ("Resource",),
-    Kind.CHOICE: ("Choices",),
-    Kind.PARALLEL: ("Branches",),
+REQUIRED_FIELDS: Final[Mapping[StateType, tuple[str, ...]]] = {
+    StateType.TASK: ("Resource",),
+    StateType.CHOICE: ("Choices",),
+    StateType.PARALLEL: ("Branches",),
 }
 
 # Fields of which a state has one at most: a value, and the path to it.
-EXCLUSIVE_FIELDS: Final[Mapping[Kind, tuple[tuple[str, str], ...]]] = {
-    Kind.TASK: (("TimeoutSeconds", "TimeoutSecondsPath"), ("HeartbeatSeconds", "HeartbeatSecondsPath")),
-    Kind.FAIL: (("Error", "ErrorPath"), ("Cause", "CausePath")),
-    Kind.MAP: (
+EXCLUSIVE_FIELDS: Final[Mapping[StateType, tuple[tuple[str, str], ...]]] = {
+    StateType.TASK: (("TimeoutSeconds", "TimeoutSecondsPath"), ("HeartbeatSeconds", "HeartbeatSecondsPath")),
+    StateType.FAIL: (("Error", "ErrorPath"), ("Cause", "CausePath")),
+    StateType.MAP: (
         ("MaxConcurrency", "MaxConcurrencyPath"),
         ("ToleratedFailureCount", "ToleratedFailureCountPath"),
         ("ToleratedFailurePercentage", "ToleratedFailurePercentagePath"),
@@ -135,11 +135,11 @@ EXCLUSIVE_FIELDS: Final[Mapping[Kind, tuple[tuple[str, str], ...]]] = {
 WAIT_FIELDS: Final = ("Seconds", "SecondsPath", "Timestamp", "TimestampPath")
 
 
-def languages_with(kind: Kind, field: str) -> list[Language]:
+def languages_with(kind: StateType, field: str) -> list[Language]:
     """Return the languages in which states of this type have the field."""
     return [language for language, kinds in STATE_FIELDS.items() if field in kinds[kind]]
 
 
-def kinds_with(language: Language, field: str) -> list[Kind]:
+def kinds_with(language: Language, field: str) -> list[StateType]:
     """Return the types of states that have the field in this language."""
     return [kind for kind, known in STATE_FIELDS[language].items() if field in known]

@@ -22,7 +22,7 @@ from headgate.asl.compile.state_fields import (
     languages_with,
 )
 from headgate.asl.expressions.scope import Json
-from headgate.asl.model.definition import Kind, Language
+from headgate.asl.model.definition import Language, StateType
 from headgate.asl.model.substitution import unresolved
 from headgate.asl.model.transitions import all_machines, processor_of, states_of
 
@@ -118,10 +118,10 @@ def _check_state(spot: Spot, state: Json, machine_language: Language) -> None:
     if not isinstance(state, dict):
         checks.wrong_type(spot, state, "an object")
         return
-    if state.get("Type") not in tuple(Kind):
+    if state.get("Type") not in tuple(StateType):
         _report_kind(spot, state)
         return
-    kind, language = Kind(state["Type"]), language_of(state, machine_language)
+    kind, language = StateType(state["Type"]), language_of(state, machine_language)
     _check_fields(spot, state, kind, language)
     for pair in EXCLUSIVE_FIELDS.get(kind, ()):
         checks.exclusive(spot, state, *pair)
@@ -135,12 +135,12 @@ def _check_state(spot: Spot, state: Json, machine_language: Language) -> None:
 
 def _report_kind(spot: Spot, state: Mapping[str, Json]) -> None:
     if "Type" not in state:
-        spot.report(Code.MISSING_FIELD, "Type is missing", f"write {listed(Kind)}")
+        spot.report(Code.MISSING_FIELD, "Type is missing", f"write {listed(StateType)}")
     else:
-        checks.one_of(*Kind)(spot.at("Type"), state["Type"])
+        checks.one_of(*StateType)(spot.at("Type"), state["Type"])
 
 
-def _check_fields(spot: Spot, state: Mapping[str, Json], kind: Kind, language: Language) -> None:
+def _check_fields(spot: Spot, state: Mapping[str, Json], kind: StateType, language: Language) -> None:
     known = STATE_FIELDS[language][kind]
     for key, value in state.items():
         if key in known:
@@ -158,7 +158,7 @@ def _plain(spot: Spot, value: Json, check: Check) -> None:
     check(spot, value)
 
 
-def _report_field(spot: Spot, key: str, kind: Kind, language: Language) -> None:
+def _report_field(spot: Spot, key: str, kind: StateType, language: Language) -> None:
     known = STATE_FIELDS[language][kind]
     others = kinds_with(language, key)
     if languages_with(kind, key):
@@ -171,14 +171,14 @@ def _report_field(spot: Spot, key: str, kind: Kind, language: Language) -> None:
         checks.unknown_field(spot, key, known)
 
 
-def _check_transition(spot: Spot, state: Mapping[str, Json], kind: Kind, language: Language) -> None:
+def _check_transition(spot: Spot, state: Mapping[str, Json], kind: StateType, language: Language) -> None:
     if "Next" in STATE_FIELDS[language][kind]:
         ends, goes_on = state.get("End") is True, "Next" in state
         if ends and goes_on:
             spot.report(Code.CONFLICTING_FIELDS, "Next and End are both given", 'write Next or "End": true')
         elif not ends and not goes_on:
             spot.report(Code.MISSING_FIELD, "it neither goes on nor ends", 'write Next or "End": true')
-    if kind is Kind.WAIT:
+    if kind is StateType.WAIT:
         allowed = [name for name in WAIT_FIELDS if name in STATE_FIELDS[language][kind]]
         given = [name for name in allowed if name in state]
         if not given:
@@ -191,16 +191,16 @@ def _check_transition(spot: Spot, state: Mapping[str, Json], kind: Kind, languag
 
 
 def _check_parts(
-    spot: Spot, state: Mapping[str, Json], kind: Kind, language: Language, machine_language: Language
+    spot: Spot, state: Mapping[str, Json], kind: StateType, language: Language, machine_language: Language
 ) -> None:
     """Check what is nested in a state. What is inside a Map or a Parallel has the machine's language, not its."""
-    if kind is Kind.CHOICE and "Choices" in state:
+    if kind is StateType.CHOICE and "Choices" in state:
         _check_choices(spot.at("Choices"), state["Choices"], language)
-    elif kind is Kind.PARALLEL and "Branches" in state:
+    elif kind is StateType.PARALLEL and "Branches" in state:
         branches = _filled_list(spot.at("Branches"), state["Branches"], "branch")
         for index, branch in enumerate(branches):
             _check_machine(spot.at("Branches", index), branch, _MACHINE, machine_language)
-    elif kind is Kind.MAP:
+    elif kind is StateType.MAP:
         check_map(spot, state, language)
         field, processor = processor_of(state)
         if field in state:
@@ -277,5 +277,5 @@ def _may_stay(steps: tuple[str | int, ...], key: str, holder: Mapping[str, Json]
     if key == "Comment":
         return True
     if key == "Resource":
-        return holder.get("Type") == Kind.TASK
+        return holder.get("Type") == StateType.TASK
     return key in _CALLED_BY_NAME and bool(steps) and steps[-1] in ("Parameters", "Arguments")

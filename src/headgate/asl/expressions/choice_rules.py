@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from headgate.asl.expressions.formats import parse_moment
+from headgate.asl.expressions.formats import parse_timestamp
 from headgate.asl.expressions.jsonpath import compile_path
 from headgate.asl.expressions.scope import Evaluator, Json, Scope
 
@@ -28,7 +28,7 @@ def _boolean(value: Json) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-_READINGS: Final[dict[str, _Reading]] = {"String": _text, "Numeric": _number, "Timestamp": parse_moment}
+_READINGS: Final[dict[str, _Reading]] = {"String": _text, "Numeric": _number, "Timestamp": parse_timestamp}
 _COMPARISONS: Final[dict[str, _Comparison]] = {
     "Equals": operator.eq,
     "LessThan": operator.lt,
@@ -45,7 +45,7 @@ _TYPE_TESTS: Final[dict[str, Callable[[Json], bool]]] = {
     "IsNumeric": lambda value: _number(value) is not None,
     "IsString": lambda value: _text(value) is not None,
     "IsBoolean": lambda value: _boolean(value) is not None,
-    "IsTimestamp": lambda value: parse_moment(value) is not None,
+    "IsTimestamp": lambda value: parse_timestamp(value) is not None,
 }
 _MATCHES: Final = "StringMatches"
 _PRESENT: Final = "IsPresent"

@@ -21,12 +21,12 @@ ALGORITHMS: Final = {
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
-def iso_moment(at_ms: int) -> str:
+def iso_timestamp(at_ms: int) -> str:
     """Return a moment as text, with milliseconds and a Z."""
     return f"{datetime.fromtimestamp(at_ms // 1000, UTC).isoformat()[:19]}.{at_ms % 1000:03}Z"
 
 
-def parse_moment(text: object) -> int | None:
+def parse_timestamp(text: object) -> int | None:
     """Return the milliseconds since 1970 of a moment, or None if `text` is not one."""
     if not isinstance(text, str) or not _MOMENT.fullmatch(text):
         return None

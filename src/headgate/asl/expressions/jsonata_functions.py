@@ -11,7 +11,7 @@ from typing import Final
 
 from jsonata import Functions, JException, Jsonata, Utils  # type: ignore[import-untyped]  # it has no stubs
 
-from headgate.asl.expressions.formats import ALGORITHMS, iso_moment, parse_moment
+from headgate.asl.expressions.formats import ALGORITHMS, iso_timestamp, parse_timestamp
 from headgate.asl.expressions.scope import Json, Scope
 
 # The most characters of a text and elements of a list that an expression may make, far above what a state may pass on.
@@ -54,7 +54,7 @@ def _moment_ms() -> int:
         return scope.now_ms
     context = scope.context
     for part, field in (("State", "EnteredTime"), ("Execution", "StartTime")):
-        moment = parse_moment(context.get(part, {}).get(field))
+        moment = parse_timestamp(context.get(part, {}).get(field))
         if moment is not None:
             return moment
     raise refused("the time is not known: the context object has neither State.EnteredTime nor Execution.StartTime")
@@ -149,7 +149,7 @@ class StepFunctions:
         # clock, so it is given the whole date.
         letters = set(_COMPONENTS.findall(picture))
         if not letters & set("YXxwW"):
-            year, month, day = iso_moment(_moment_ms())[:10].split("-")
+            year, month, day = iso_timestamp(_moment_ms())[:10].split("-")
             prefix, shape = f"{year}-", "[Y0001]-"
             if not letters & set("Md"):
                 prefix, shape = f"{prefix}{month}-", f"{shape}[M01]-"

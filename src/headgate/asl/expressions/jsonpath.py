@@ -17,7 +17,7 @@ from jsonpath.segments import JSONPathRecursiveDescentSegment, JSONPathSegment
 from jsonpath.selectors import IndexSelector, NameSelector, WildcardSelector
 from msgspec import Struct
 
-from headgate.asl.errors import StateError, runtime
+from headgate.asl.errors import StateError, runtime_error
 from headgate.asl.expressions.references import Reference
 from headgate.asl.expressions.scope import Json, Scope
 
@@ -113,13 +113,13 @@ class Path(Struct, frozen=True):
             # From the start, not from `found`: `$` in a filter is the whole document.
             return self.query.findall(self.start(scope))
         except JSONPathError as exc:
-            raise runtime(f"{self.subject} could not be evaluated: {exc.args[0]}") from exc
+            raise runtime_error(f"{self.subject} could not be evaluated: {exc.args[0]}") from exc
 
     def _not_found(self, scope: Scope) -> StateError:
         document = self.start(scope)
         if document is _MISSING:
-            return runtime(f"{self.subject} could not be found: its variable has not been assigned")
-        return runtime(f"{self.subject} could not be found in the input '{_excerpt(document)}'")
+            return runtime_error(f"{self.subject} could not be found: its variable has not been assigned")
+        return runtime_error(f"{self.subject} could not be found in the input '{_excerpt(document)}'")
 
 
 def compile_path(text: Json, field: str = "") -> Path:

@@ -9,8 +9,8 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.asl.expressions.scope import Json
-from headgate.asl.model.definition import Kind
-from headgate.asl.model.transitions import Cause, Transition, is_distributed, states_of, transitions_of
+from headgate.asl.model.definition import StateType
+from headgate.asl.model.transitions import Transition, TransitionKind, is_distributed, states_of, transitions_of
 
 LENGTH_MAX: Final = 38
 # Names that no state can be meant by: a state has 80 characters at most, and none of them is this one.
@@ -58,35 +58,35 @@ class Arrow(Struct, frozen=True):
 
     source: str
     target: str
-    cause: Cause
+    cause: TransitionKind
     labels: tuple[str, ...] = ()
 
 
 def arrows_of(machine: Mapping[str, Json], *, has_ends: bool) -> list[Arrow]:
     """Return the arrows of a machine; `has_ends`: with those from the start and to the end."""
     states = states_of(machine)
-    merged: dict[tuple[str, str, Cause], list[str]] = {}
+    merged: dict[tuple[str, str, TransitionKind], list[str]] = {}
     if has_ends and machine.get("StartAt") in states:
-        merged[START, machine["StartAt"], Cause.NEXT] = []
+        merged[START, machine["StartAt"], TransitionKind.NEXT] = []
     for name, state in states.items():
         for way in transitions_of(name, state):
             if way.target in states:
                 merged.setdefault((name, way.target, way.cause), []).extend(_labels(way))
-        if has_ends and (state.get("End") is True or state.get("Type") in (Kind.SUCCEED, Kind.FAIL)):
-            merged[name, END, Cause.NEXT] = []
+        if has_ends and (state.get("End") is True or state.get("Type") in (StateType.SUCCEED, StateType.FAIL)):
+            merged[name, END, TransitionKind.NEXT] = []
     return [Arrow(source, to, cause, tuple(labels)) for (source, to, cause), labels in merged.items()]
 
 
 def _labels(way: Transition) -> list[str]:
     match way.cause:
-        case Cause.CHOICE:
+        case TransitionKind.CHOICE:
             return [condition(way.entry)]
-        case Cause.DEFAULT:
+        case TransitionKind.DEFAULT:
             return ["otherwise"]
-        case Cause.CATCH:
+        case TransitionKind.CATCH:
             errors = way.entry.get("ErrorEquals")
             return [", ".join(map(str, errors)) if isinstance(errors, list) else "error"]
-        case Cause.NEXT:
+        case TransitionKind.NEXT:
             return []
 
 
@@ -122,14 +122,14 @@ def caption(state: Mapping[str, Json]) -> str:
     """Return what a state is and does, in few words."""
     kind = str(state.get("Type", "?"))
     match kind:
-        case Kind.TASK:
+        case StateType.TASK:
             detail = str(state.get("Resource", "")).removeprefix("arn:aws:states:::")
             detail = detail.rpartition(":function:")[2]
-        case Kind.WAIT:
+        case StateType.WAIT:
             detail = _wait(state)
-        case Kind.FAIL:
+        case StateType.FAIL:
             detail = str(state.get("Error") or state.get("ErrorPath") or "")
-        case Kind.MAP:
+        case StateType.MAP:
             detail = "distributed" if is_distributed(state) else "inline"
         case _:
             detail = ""

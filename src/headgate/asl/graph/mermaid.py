@@ -8,8 +8,8 @@ from typing import Final
 
 from headgate.asl.expressions.scope import Json
 from headgate.asl.graph.labels import END, START, Arrow, Status, arrows_of, caption, shortened
-from headgate.asl.model.definition import Kind
-from headgate.asl.model.transitions import Cause, machines_in, states_of
+from headgate.asl.model.definition import StateType
+from headgate.asl.model.transitions import TransitionKind, machines_in, states_of
 
 # Colours that are readable on light and on dark paper: each brings its own ink.
 _CLASSES: Final = {
@@ -60,7 +60,7 @@ def _state(
     status = statuses.get(name)
     inner = list(machines_in(state))
     if not inner:
-        shape = f"{{{{{label}}}}}" if state.get("Type") == Kind.CHOICE else f"[{label}]"
+        shape = f"{{{{{label}}}}}" if state.get("Type") == StateType.CHOICE else f"[{label}]"
         return [f"{margin}{id}{shape}{f':::{status}' if status is not None else ''}"]
     lines = [f"{margin}subgraph {id} [{label}]"]
     for number, nested in enumerate(inner, 1):
@@ -76,7 +76,7 @@ def _state(
 
 
 def _arrow(arrow: Arrow, ids: Mapping[str, str]) -> str:
-    shaft = "-.->" if arrow.cause is Cause.CATCH else "-->"
+    shaft = "-.->" if arrow.cause is TransitionKind.CATCH else "-->"
     label = f'|"{"<br/>".join(_quoted(shortened(label)) for label in arrow.labels)}"|' if arrow.labels else ""
     return f"{ids[arrow.source]} {shaft}{label} {ids[arrow.target]}"
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from headgate.asl.expressions.scope import Json
 from headgate.asl.graph.labels import MARKS, Arrow, Status, arrows_of, caption
-from headgate.asl.model.transitions import Cause, machines_in, reachable, states_of
+from headgate.asl.model.transitions import TransitionKind, machines_in, reachable, states_of
 
 _NO_MARK: Final = "○"
 
@@ -42,8 +42,8 @@ def _machine(machine: Mapping[str, Json], statuses: Mapping[str, Status]) -> lis
 
 def _arrow(arrow: Arrow, *, is_back: bool) -> str:
     why = " | ".join(arrow.labels)
-    sign = "⚡" if arrow.cause is Cause.CATCH else "→"
-    told = f"  {'if ' if arrow.cause is Cause.CHOICE else ''}{why}" if why else ""
+    sign = "⚡" if arrow.cause is TransitionKind.CATCH else "→"
+    told = f"  {'if ' if arrow.cause is TransitionKind.CHOICE else ''}{why}" if why else ""
     return f"    {sign} {arrow.target}{' ↑' if is_back else ''}{told}"
 
 

@@ -20,7 +20,7 @@ from headgate.asl.graph.layout import (
     arrange,
     label_lines,
 )
-from headgate.asl.model.transitions import Cause
+from headgate.asl.model.transitions import TransitionKind
 
 _MARGIN: Final = 20.0
 _CORNER: Final = 6.0
@@ -137,7 +137,7 @@ def _inner(node: Node, statuses: Mapping[str, Status]) -> list[str]:
 
 
 def _line(line: Line) -> str:
-    is_catch = line.arrow.cause is Cause.CATCH
+    is_catch = line.arrow.cause is TransitionKind.CATCH
     classes, tip = ("line catch", "tip-catch") if is_catch else ("line", "tip")
     path = _corners(line.points) if line.is_lane else _curve(line.points)
     return f'<path class="{classes}" d="{path}" marker-end="url(#{tip})"/>'
@@ -176,7 +176,7 @@ def _labels(line: Line) -> list[str]:
     if line.label_at is None:
         return []
     lines = label_lines(line.arrow)
-    classes = "label catch" if line.arrow.cause is Cause.CATCH else "label"
+    classes = "label catch" if line.arrow.cause is TransitionKind.CATCH else "label"
     x, y = line.label_at
     first = y - LINE_HEIGHT * (len(lines) - 1) / 2 + 4
     spoken = html.escape("; ".join(line.arrow.labels))

@@ -1,1 +1,1 @@
-"""Map: say here what this part is for."""
+"""Distributed Map: splits items into chunks of a fan-out, runs their iterations, and collects the results."""

@@ -1,8 +1,9 @@
-"""Map lanes: what an execution does while its distributed Map runs. It asks for iterations, and waits for their ends.
+"""Coordinator of a distributed Map: the workflow code that runs its iterations with several workers.
 
-As many lanes go beside each other as the Map allows at once. A lane of a STANDARD map run takes an iteration, runs it
-as a child execution, and reports it with the request for the next. In a large map run the lanes are executions
-themselves, so that no history grows with the number of items.
+The Map's concurrency is the number of workers. A worker of a STANDARD map run claims an iteration, runs it as a child
+execution, and reports its outcome with the next claim. In a large map run each worker is an execution of its own, so
+that no history grows with the number of items. A worker of an EXPRESS map run calls an activity that runs iterations in
+memory.
 """
 
 from __future__ import annotations
@@ -15,14 +16,23 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from headgate.asl.errors import EXCEED_TOLERATED_FAILURE_THRESHOLD, TASK_FAILED, TIMEOUT, StateError
-from headgate.asl.executions import MACHINE_TAG
 from headgate.asl.expressions.scope import Json
-from headgate.asl.map.messages import Ending, Given, Iteration, MapOrder, Report, Split, SplitOrder, Standing, Verdict
-from headgate.asl.map.results import Writing
-from headgate.asl.requests import Request, compiled
-from headgate.asl.runtime.durable_host import child_workflow
-from headgate.asl.runtime.durable_host import failed_with as failure_of
-from headgate.asl.runtime.parallel import all_done
+from headgate.asl.machines.executions import MACHINE_TAG
+from headgate.asl.map.messages import (
+    Iteration,
+    IterationOutcome,
+    IterationReport,
+    MapRunOrder,
+    MapRunProgress,
+    MapRunVerdict,
+    NextIteration,
+    SplitCounts,
+    SplitOrder,
+)
+from headgate.asl.map.results import ResultWriting
+from headgate.asl.runtime.durable_host import child_workflow, task_error
+from headgate.asl.runtime.execution_request import ExecutionRequest, compiled
+from headgate.asl.runtime.parallel import run_all
 from headgate.durable.model.failures import ChildFailure
 from headgate.durable.model.history import ActivityOptions, Status
 from headgate.durable.model.retry import Retry
@@ -31,126 +41,131 @@ from headgate.durable.sdk import workflow as hg
 from headgate.durable.sdk.definitions import Activity, Workflow
 from headgate.errors import DefinitionError, HeadgateError, UserError
 
-# What the activities are called; a dot is for names that no user's function can have.
+# The names contain a dot, which no user function can have.
 SPLIT: Final = "headgate.asl.map.split"
 NEXT: Final = "headgate.asl.map.next"
 WORK: Final = "headgate.asl.map.work"
 SETTLE: Final = "headgate.asl.map.settle"
 CANCEL: Final = "headgate.asl.map.cancel"
 COLLECT: Final = "headgate.asl.map.collect"
-LANE: Final = "headgate.map_lane"
-EXPRESS_LANES_MAX: Final = 4
-# Up to so many iterations the lanes are part of the execution that has the Map.
+WORKER: Final = "headgate.map_lane"
+EXPRESS_WORKERS_MAX: Final = 4
+# Up to this many iterations the workers are part of the Map's own execution.
 ITERATIONS_INSIDE_MAX: Final = 100
-# A lane that is an execution begins anew after so many.
+# A worker execution continues as new after this many.
 ITERATIONS_A_RUN_MAX: Final = 100
+# How long a worker of a paused map run waits.
 PAUSE_SECONDS: Final = 5.0
 
 
-class StoppedError(Exception):
-    """No further iteration is to be begun."""
+class MapRunStoppedError(Exception):
+    """The map run stops: no further iteration starts."""
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: MapRunVerdict) -> None:
         super().__init__(verdict)
         self.verdict = verdict
 
     def as_error(self) -> StateError:
-        """Return what the state fails with."""
-        if self.verdict is Verdict.EXCEEDED:
+        """Return the error of the state."""
+        if self.verdict is MapRunVerdict.EXCEEDED:
             cause = "The specified tolerated failure threshold was exceeded"
             return StateError(EXCEED_TOLERATED_FAILURE_THRESHOLD, cause)
         return StateError(TASK_FAILED, "The map run was cancelled")
 
 
-async def split(order: SplitOrder) -> Split:
-    """Have the items split. Raises `StateError`."""
-    made: Split = await _called(_split(order))
-    return made
+async def split(order: SplitOrder) -> SplitCounts:
+    """Split the items into chunks. Raises `StateError`."""
+    counts: SplitCounts = await _result(_split(order))
+    return counts
 
 
-async def iterate(order: MapOrder, chunks: int) -> None:
-    """Have all iterations done. Raises `StoppedError` if some are not to be, and `StateError`."""
-    lanes = min(order.concurrency, chunks)
-    lane: Callable[[MapOrder], Coroutine[Any, Any, None]] = _inside if chunks <= ITERATIONS_INSIDE_MAX else _outside
+async def iterate(order: MapRunOrder, chunks: int) -> None:
+    """Run all iterations. Raises `MapRunStoppedError` if the map run stops early, and `StateError`."""
+    workers = min(order.concurrency, chunks)
+    worker: Callable[[MapRunOrder], Coroutine[Any, Any, None]] = (
+        _inside_worker if chunks <= ITERATIONS_INSIDE_MAX else _outside_worker
+    )
     if order.is_express:
-        lanes = min(lanes, EXPRESS_LANES_MAX)
-        order = replace(order, concurrency=max(1, order.concurrency // max(1, lanes)))
-        lane = _in_memory
+        workers = min(workers, EXPRESS_WORKERS_MAX)
+        order = replace(order, concurrency=max(1, order.concurrency // max(1, workers)))
+        worker = _express_worker
     while chunks:
-        await all_done(lane(order) for _ in range(lanes))
-        standing: Standing = await _called(_settle(order))
-        _heed(standing.verdict)
-        if not standing.open:
+        await run_all(worker(order) for _ in range(workers))
+        progress: MapRunProgress = await _result(_settle(order))
+        _raise_if_stopped(progress.verdict)
+        if not progress.open:
             return
-        # Taken by someone who has died, or not to be seen yet.
+        # A claim was released, or the index does not show every chunk yet.
         await asyncio.sleep(1)
 
 
-async def collect(order: MapOrder, writing: Writing) -> Json:
-    """Return what the Map ends with. Raises `StateError`."""
-    return await _called(_collect(order, writing))
+async def collect(order: MapRunOrder, writing: ResultWriting) -> Json:
+    """Return the result of the Map. Raises `StateError`."""
+    return await _result(_collect(order, writing))
 
 
 async def cancel(run_id: str, reason: str) -> None:
-    """End a map run before its time. Nothing happens to one that has ended."""
-    await _called(_cancel(run_id, reason))
+    """Cancel a map run; no effect if it has ended."""
+    await _result(_cancel(run_id, reason))
 
 
-# The lanes.
+# The workers.
 
 
-async def _in_memory(order: MapOrder) -> None:
+async def _express_worker(order: MapRunOrder) -> None:
     while True:
-        verdict: Verdict = await _called(_work(order))
-        _heed(verdict)
-        if verdict is Verdict.DONE:
+        verdict: MapRunVerdict = await _result(_work(order))
+        _raise_if_stopped(verdict)
+        if verdict is MapRunVerdict.DONE:
             return
-        if verdict is Verdict.WAIT:
+        if verdict is MapRunVerdict.WAIT:
             await asyncio.sleep(PAUSE_SECONDS)
 
 
-async def _inside(order: MapOrder) -> None:
-    verdict, _ = await _go(order, None, sys.maxsize)
-    _heed(verdict)
+async def _inside_worker(order: MapRunOrder) -> None:
+    verdict, _ = await _run_iterations(order, None, sys.maxsize)
+    _raise_if_stopped(verdict)
 
 
-async def _outside(order: MapOrder) -> None:
+async def _outside_worker(order: MapRunOrder) -> None:
     try:
-        verdict: Verdict = await lane_workflow.options(tags={MACHINE_TAG: order.machine})(order)
-    except Exception as exc:  # noqa: BLE001 - however the lane failed, the Map did
-        raise failure_of(exc) from None
-    _heed(verdict)
+        verdict: MapRunVerdict = await worker_workflow.options(tags={MACHINE_TAG: order.machine})(order)
+    except Exception as exc:  # noqa: BLE001 - every failure of the worker becomes the error of the Map
+        raise task_error(exc) from None
+    _raise_if_stopped(verdict)
 
 
-async def _lane(order: MapOrder, report: Report | None = None) -> Verdict:
-    verdict, report = await _go(order, report, ITERATIONS_A_RUN_MAX)
-    if verdict is Verdict.GO_ON:
+async def _run_worker(order: MapRunOrder, report: IterationReport | None = None) -> MapRunVerdict:
+    verdict, report = await _run_iterations(order, report, ITERATIONS_A_RUN_MAX)
+    if verdict is MapRunVerdict.GO_ON:
         hg.continue_as_new(order, report)
     return verdict
 
 
-async def _go(order: MapOrder, report: Report | None, iterations_max: int) -> tuple[Verdict, Report | None]:
-    """Do iterations one after the other, and return why no more, with the report that is still to be made."""
+async def _run_iterations(
+    order: MapRunOrder, report: IterationReport | None, iterations_max: int
+) -> tuple[MapRunVerdict, IterationReport | None]:
+    """Run iterations one after another. Return the last verdict, and the report that was not sent yet."""
     for _ in range(iterations_max):
-        given: Given = await _called(_next(order, report))
+        following: NextIteration = await _result(_next(order, report))
         report = None
-        if given.verdict is Verdict.WAIT:
+        if following.verdict is MapRunVerdict.WAIT:
             await asyncio.sleep(PAUSE_SECONDS)
-        elif given.iteration is None:
-            return given.verdict, None
+        elif following.iteration is None:
+            return following.verdict, None
         else:
-            report = await _child(order, given.iteration)
-    return Verdict.GO_ON, report
+            report = await _run_child(order, following.iteration)
+    return MapRunVerdict.GO_ON, report
 
 
-def _heed(verdict: Verdict) -> None:
-    if verdict in (Verdict.EXCEEDED, Verdict.CANCELLED):
-        raise StoppedError(verdict)
+def _raise_if_stopped(verdict: MapRunVerdict) -> None:
+    if verdict in (MapRunVerdict.EXCEEDED, MapRunVerdict.CANCELLED):
+        raise MapRunStoppedError(verdict)
 
 
-async def _child(order: MapOrder, iteration: Iteration) -> Report:
-    """Return how an iteration ended that is an execution of its own."""
-    request = Request(
+async def _run_child(order: MapRunOrder, iteration: Iteration) -> IterationReport:
+    """Run an iteration as a child execution."""
+    request = ExecutionRequest(
         machine=order.machine,
         name=iteration.execution_id,
         definition=order.definition,
@@ -166,46 +181,47 @@ async def _child(order: MapOrder, iteration: Iteration) -> Report:
     tags = {MACHINE_TAG: order.machine}
     child = child_workflow().options(id=iteration.execution_id, timeout=timeout_seconds, tags=tags)
     try:
-        ending = Ending(await child(request))
-    except Exception as exc:  # noqa: BLE001 - however the child failed is how the iteration did
-        failed = failure_of(exc)
-        is_late = isinstance(exc, ChildFailure) and exc.status == Status.TIMED_OUT
-        ending = Ending(error=TIMEOUT if is_late else failed.error, cause=failed.cause)
-    return Report(iteration.chunk_id, iteration.token, ending)
+        outcome = IterationOutcome(await child(request))
+    except Exception as exc:  # noqa: BLE001 - every failure of the child becomes the outcome of the iteration
+        failed = task_error(exc)
+        is_timeout = isinstance(exc, ChildFailure) and exc.status == Status.TIMED_OUT
+        outcome = IterationOutcome(error=TIMEOUT if is_timeout else failed.error, cause=failed.cause)
+    return IterationReport(iteration.chunk_id, iteration.token, outcome)
 
 
-async def _called(call: Awaitable[Any]) -> Any:  # noqa: ANN401 - what the activity returns
-    """Return what an activity returns. Raises `StateError`."""
+async def _result(call: Awaitable[Any]) -> Any:  # noqa: ANN401 - the activity's own result
+    """Return the result of an activity. Raises `StateError`."""
     try:
         return await call
-    except Exception as exc:  # noqa: BLE001 - whatever the activity raised is how the Map failed
-        raise failure_of(exc) from None
+    except Exception as exc:  # noqa: BLE001 - every failure of the activity becomes the error of the Map
+        raise task_error(exc) from None
 
 
-# The activities, as workflow code calls them: what is run for them is registered with the worker's app.
+# Declarations of the activities for workflow code; `distributed` registers the implementations. The parameter names are
+# part of recorded histories.
 
 
 def activity(name: str, function: Callable[..., Any]) -> Activity[..., Any]:
-    """Return an activity behind distributed Maps."""
-    # Each can be done again at no cost; what is wrong with the items or the definition stays wrong.
+    """Return an activity of distributed Maps."""
+    # All are idempotent; an error in the items or the definition is permanent.
     retry = Retry(attempts=20, never=(StateError, DefinitionError))
     return Activity(function, name=name, options=ActivityOptions(retry=retry))
 
 
-def _declared_split(order: SplitOrder) -> Split:
+def _declared_split(order: SplitOrder) -> SplitCounts:
     raise _misplaced(order.run_id)
 
 
-def _declared_next(order: MapOrder, report: Report | None = None) -> Given:
+def _declared_next(order: MapRunOrder, report: IterationReport | None = None) -> NextIteration:
     del report
     raise _misplaced(order.run_id)
 
 
-def _declared_work(order: MapOrder) -> Verdict:
+def _declared_work(order: MapRunOrder) -> MapRunVerdict:
     raise _misplaced(order.run_id)
 
 
-def _declared_settle(order: MapOrder) -> Standing:
+def _declared_settle(order: MapRunOrder) -> MapRunProgress:
     raise _misplaced(order.run_id)
 
 
@@ -214,13 +230,13 @@ def _declared_cancel(run_id: str, reason: str) -> None:
     raise _misplaced(run_id)
 
 
-def _declared_collect(order: MapOrder, writing: Writing) -> Json:
+def _declared_collect(order: MapRunOrder, writing: ResultWriting) -> Json:
     del writing
     raise _misplaced(order.run_id)
 
 
 def _misplaced(run_id: str) -> HeadgateError:
-    return UserError(f"map run {run_id}: it belongs into an execution of a machine")
+    return UserError(f"map run {run_id}: distributed Maps run only in an execution of a machine")
 
 
 _split: Final = activity(SPLIT, _declared_split)
@@ -229,6 +245,6 @@ _work: Final = activity(WORK, _declared_work)
 _settle: Final = activity(SETTLE, _declared_settle)
 _cancel: Final = activity(CANCEL, _declared_cancel)
 _collect: Final = activity(COLLECT, _declared_collect)
-lane_workflow: Final[Workflow[..., Verdict]] = Workflow(
-    _lane, name=LANE, timeout_seconds=None, retention_seconds=None, client=lambda: None
+worker_workflow: Final[Workflow[..., MapRunVerdict]] = Workflow(
+    _run_worker, name=WORKER, timeout_seconds=None, retention_seconds=None, client=lambda: None
 )

@@ -1,7 +1,7 @@
-"""Distributed Map: iterations that are executions of their own, or run in memory, with a fan-out as their books.
+"""Distributed Map: runs its iterations as executions of their own, or in memory, and tracks them in a fan-out.
 
-The state itself only waits, and what it waits for is done by activities: the items are split into chunks, handed out,
-written down as they end, and put together as the result.
+The state itself only coordinates. Activities split the items into chunks, assign them, store their outcomes and collect
+the result.
 """
 
 from __future__ import annotations
@@ -14,19 +14,28 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from headgate.asl.errors import StateError
-from headgate.asl.executions import MachineExecutions
 from headgate.asl.expressions.scope import Json
-from headgate.asl.map import coordinator as map_lanes
+from headgate.asl.machines.executions import MachineExecutions
+from headgate.asl.map import coordinator
 from headgate.asl.map.express import ExpressWorker
 from headgate.asl.map.fields import items_of, order_of, split_order_of, writing_of
 from headgate.asl.map.item_readers import read_all
 from headgate.asl.map.items import MapSource, selector_of
-from headgate.asl.map.ledger import Ended, MapBooks, inputs_of
-from headgate.asl.map.messages import Given, Iteration, MapOrder, Report, Split, SplitOrder, Standing, Verdict
-from headgate.asl.map.results import MapResults, Writing
+from headgate.asl.map.ledger import ChunkOutcome, MapLedger, inputs_of
+from headgate.asl.map.messages import (
+    Iteration,
+    IterationReport,
+    MapRunOrder,
+    MapRunProgress,
+    MapRunVerdict,
+    NextIteration,
+    SplitCounts,
+    SplitOrder,
+)
+from headgate.asl.map.results import MapResults, ResultWriting
 from headgate.asl.model.definition import MapSpec
-from headgate.asl.requests import Request
-from headgate.asl.runtime.state_visit import Visit
+from headgate.asl.runtime.execution_request import ExecutionRequest
+from headgate.asl.runtime.state_visit import StateVisit
 from headgate.durable.sdk import workflow as hg
 from headgate.durable.sdk.app import App
 from headgate.errors import InvalidPayloadError, NotFoundError
@@ -38,79 +47,80 @@ from headgate.store.blobs.folder import Blobs
 if TYPE_CHECKING:
     from headgate.asl.runtime.durable_host import DurableHost
 
-# Up to so many chunks an EXPRESS map run has one for each iteration, and beyond that about as many.
-CHUNKS_USUAL: Final = 1_000
-# A batch that only its size limits.
+# The target number of chunks of an EXPRESS map run; with fewer items, each has a chunk of its own.
+CHUNKS_TARGET: Final = 1_000
+# The items of a batch that only MaxInputBytesPerBatch limits.
 _BATCH_ITEMS_MAX: Final = 1_000_000
 _IN_STATE: Final = "STATE_DATA"
 
 
 class Distributor:
-    """Runs the distributed Maps of machines."""
+    """Runs distributed Maps, and registers their activities with an app."""
 
     def __init__(self, fanouts: FanoutService, blobs: Blobs) -> None:
         self._fanouts = fanouts
         self._blobs = blobs
-        self._books = MapBooks(fanouts)
+        self._ledger = MapLedger(fanouts)
         self._results = MapResults(fanouts.queries, blobs)
 
     def register(self, app: App, executions: MachineExecutions) -> None:
-        """Give an app the activities and the workflow behind distributed Maps."""
-        express = ExpressWorker(app, self._books, self._fanouts.clock)
+        """Register the activities and the worker workflow of distributed Maps with an app."""
+        express = ExpressWorker(app, self._ledger, self._fanouts.clock)
 
-        def hand_out(order: MapOrder, report: Report | None = None) -> Given:
-            return self._next(order, report, lambda execution_id: _left_off(app, executions, execution_id))
+        def next_iteration(order: MapRunOrder, report: IterationReport | None = None) -> NextIteration:
+            return self._next(order, report, lambda execution_id: _resume_request(app, executions, execution_id))
 
         declared: dict[str, Callable[..., Any]] = {
-            map_lanes.SPLIT: self._split,
-            map_lanes.NEXT: hand_out,
-            map_lanes.WORK: express.work,
-            map_lanes.SETTLE: self._settle,
-            map_lanes.CANCEL: self._books.cancel,
-            map_lanes.COLLECT: self._collect,
+            coordinator.SPLIT: self._split,
+            coordinator.NEXT: next_iteration,
+            coordinator.WORK: express.work,
+            coordinator.SETTLE: self._settle,
+            coordinator.CANCEL: self._ledger.cancel,
+            coordinator.COLLECT: self._collect,
         }
         for name, function in declared.items():
-            app.activities[name] = map_lanes.activity(name, function)
-        app.workflows[map_lanes.LANE] = map_lanes.lane_workflow
+            app.activities[name] = coordinator.activity(name, function)
+        app.workflows[coordinator.WORKER] = coordinator.worker_workflow
 
-    # In the execution.
+    # Workflow code.
 
-    async def run(self, host: DurableHost, visit: Visit, spec: MapSpec, input: Json) -> Json:
-        """Return what the Map ends with. Raises `StateError`; if the execution is cancelled, so is the map run."""
+    async def run(self, host: DurableHost, visit: StateVisit, spec: MapSpec, input: Json) -> Json:
+        """Run a Map and return its result. Raises `StateError`. A cancellation of the execution cancels the map run."""
         is_redriven = bool(visit.frame.map_run)
         run_id = visit.frame.map_run = visit.frame.map_run or f"map-{hg.uuid()}"
         items = items_of(visit, spec, input)
         order = order_of(host.request, visit, spec, input)
         split = split_order_of(host.definition(host.request), visit, spec, input, order, items)
         writing = writing_of(visit, spec, input)
-        journal, lane = host.journal, visit.lane
-        lane.event_id = journal.add("MapStateStarted", lane.event_id, {"length": len(items or ())})
-        begun: dict[str, Json] = {"mapRunArn": run_id}
+        journal, branch = host.journal, visit.branch
+        branch.event_id = journal.add("MapStateStarted", branch.event_id, {"length": len(items or ())})
+        started: dict[str, Json] = {"mapRunArn": run_id}
         if is_redriven:
-            begun["redriveCount"] = host.request.redrive_count
-        lane.event_id = journal.add("MapRunRedriven" if is_redriven else "MapRunStarted", lane.event_id, begun)
+            started["redriveCount"] = host.request.redrive_count
+        branch.event_id = journal.add("MapRunRedriven" if is_redriven else "MapRunStarted", branch.event_id, started)
         try:
-            result = await _mapped(visit, order, replace(split, is_redriven=is_redriven), writing)
+            result = await _run_map(visit, order, replace(split, is_redriven=is_redriven), writing)
         except asyncio.CancelledError:
-            lane.event_id = journal.add("MapRunAborted", lane.event_id)
-            await map_lanes.cancel(run_id, "its execution was cancelled")
+            branch.event_id = journal.add("MapRunAborted", branch.event_id)
+            # The text is part of recorded histories.
+            await coordinator.cancel(run_id, "its execution was cancelled")
             raise
         except StateError as exc:
             details = {"error": exc.error, "cause": exc.cause}
-            lane.event_id = journal.add("MapRunFailed", lane.event_id, details)
-            lane.event_id = journal.add("MapStateFailed", lane.event_id, details)
-            await map_lanes.cancel(run_id, str(exc))
+            branch.event_id = journal.add("MapRunFailed", branch.event_id, details)
+            branch.event_id = journal.add("MapStateFailed", branch.event_id, details)
+            await coordinator.cancel(run_id, str(exc))
             raise
-        lane.event_id = journal.add("MapRunSucceeded", lane.event_id)
-        lane.event_id = journal.add("MapStateSucceeded", lane.event_id)
+        branch.event_id = journal.add("MapRunSucceeded", branch.event_id)
+        branch.event_id = journal.add("MapStateSucceeded", branch.event_id)
         return result
 
-    # The activities.
+    # Activities.
 
-    def _split(self, order: SplitOrder) -> Split:
-        """Make the fan-out of a map run, or go on with it."""
+    def _split(self, order: SplitOrder) -> SplitCounts:
+        """Create the fan-out of a map run, or resume its split."""
         if order.is_redriven:
-            self._books.reopen(order.run_id)
+            self._ledger.reopen(order.run_id)
         source = order.reading.source if order.reading is not None else _IN_STATE
         items = MapSource(
             lambda: self._read(order),
@@ -119,18 +129,18 @@ class Distributor:
             item_bytes_max=order.item_bytes_max,
             bytes_max=order.bytes_max,
         )
-        asked = Order(
+        fanout_order = Order(
             group=order.group[:ID_CHARS_MAX],
             chunk_size=self._chunk_size(order),
             policy=Policy(max_attempts=1),
             submitted_by=f"execution {order.execution_id}",
         )
         try:
-            fanout = self._fanouts.splitter.split(asked, items, run_id=order.run_id)
+            fanout = self._fanouts.splitter.split(fanout_order, items, run_id=order.run_id)
         except InvalidPayloadError as exc:
-            # The fan-out has word of it; the execution is to hear it as what it was.
+            # The fan-out records the wrapped error; the execution gets the original one.
             raise exc.__cause__ if isinstance(exc.__cause__, StateError) else exc from None
-        return Split(fanout.items_total, fanout.chunks_total)
+        return SplitCounts(fanout.items_total, fanout.chunks_total)
 
     def _read(self, order: SplitOrder) -> Iterable[Json]:
         return order.items or () if order.reading is None else read_all(self._blobs, order.reading)
@@ -140,64 +150,69 @@ class Distributor:
             return order.items_max or _BATCH_ITEMS_MAX
         if not order.is_express:
             return 1
-        found = self._fanouts.queries.find(order.run_id)
-        if found is not None:
-            return found.chunk_size
+        existing = self._fanouts.queries.find(order.run_id)
+        if existing is not None:
+            return existing.chunk_size
         try:
             count = sum(1 for _ in self._read(order))
         except StateError:
-            # Told by the split, with which there is a fan-out that has word of it.
+            # The split raises it again, and records it on the fan-out.
             count = 0
-        return max(1, math.ceil(count / CHUNKS_USUAL))
+        return max(1, math.ceil(count / CHUNKS_TARGET))
 
-    def _next(self, order: MapOrder, report: Report | None, left_off: Callable[[str], Request | None]) -> Given:
-        """Write down how an iteration ended, and give another one."""
+    def _next(
+        self,
+        order: MapRunOrder,
+        report: IterationReport | None,
+        resume_request: Callable[[str], ExecutionRequest | None],
+    ) -> NextIteration:
+        """Store the outcome of an iteration, and claim the next one."""
         if report is not None:
-            chunk = self._books.taken(order.run_id, report.chunk_id, report.token)
+            chunk = self._ledger.claimed(order.run_id, report.chunk_id, report.token)
             if chunk is not None:
-                self._books.end([Ended(chunk, [report.ending])])
-        verdict = self._books.standing(order.run_id, order.tolerance).verdict
-        if verdict is not Verdict.GO_ON:
-            return Given(verdict)
-        taken = self._books.take(
+                self._ledger.record([ChunkOutcome(chunk, [report.outcome])])
+        verdict = self._ledger.progress(order.run_id, order.tolerance).verdict
+        if verdict is not MapRunVerdict.GO_ON:
+            return NextIteration(verdict)
+        claimed = self._ledger.claim(
             order.run_id,
             1,
             lambda chunk, token: f"{order.run_id}:{chunk.start}:{token}",
-            takers=order.concurrency,
+            claimants=order.concurrency,
         )
-        if not taken:
-            return Given(Verdict.DONE)
-        chunk, before = taken[0].chunk, taken[0].before
-        earlier = left_off(before.log_ref) if before.redrives and before.log_ref is not None else None
-        return Given(verdict, _iteration(order, chunk, earlier))
+        if not claimed:
+            return NextIteration(MapRunVerdict.DONE)
+        chunk, before = claimed[0].chunk, claimed[0].before
+        earlier = resume_request(before.log_ref) if before.redrives and before.log_ref is not None else None
+        return NextIteration(verdict, _iteration(order, chunk, earlier))
 
-    def _settle(self, order: MapOrder) -> Standing:
-        return self._books.settle(order.run_id, order.tolerance)
+    def _settle(self, order: MapRunOrder) -> MapRunProgress:
+        return self._ledger.settle(order.run_id, order.tolerance)
 
-    def _collect(self, order: MapOrder, writing: Writing) -> Json:
+    def _collect(self, order: MapRunOrder, writing: ResultWriting) -> Json:
         is_written = writing.resource is not None
         return self._results.written(order, writing) if is_written else self._results.collected(order, writing)
 
 
-async def _mapped(visit: Visit, order: MapOrder, split_order: SplitOrder, writing: Writing) -> Json:
+async def _run_map(visit: StateVisit, order: MapRunOrder, split_order: SplitOrder, writing: ResultWriting) -> Json:
     try:
-        split = await map_lanes.split(split_order)
+        split = await coordinator.split(split_order)
     except (StateError, asyncio.CancelledError):
-        # Nothing has been done for it: another try begins with the items.
+        # No iteration has run: a retry starts a new map run.
         visit.frame.map_run = ""
         raise
     try:
-        await map_lanes.iterate(order, split.chunks)
-    except map_lanes.StoppedError as exc:
+        await coordinator.iterate(order, split.chunks)
+    except coordinator.MapRunStoppedError as exc:
         failed = exc.as_error()
-        await map_lanes.cancel(order.run_id, failed.cause)
+        await coordinator.cancel(order.run_id, failed.cause)
         if writing.resource is not None:
-            await map_lanes.collect(order, writing)
+            await coordinator.collect(order, writing)
         raise failed from None
-    return await map_lanes.collect(order, writing)
+    return await coordinator.collect(order, writing)
 
 
-def _iteration(order: MapOrder, chunk: Chunk, earlier: Request | None) -> Iteration:
+def _iteration(order: MapRunOrder, chunk: Chunk, earlier: ExecutionRequest | None) -> Iteration:
     iteration = Iteration(chunk.chunk_id, chunk.token, chunk.worker or "", inputs_of(order, chunk)[0])
     if earlier is None:
         return iteration
@@ -205,13 +220,13 @@ def _iteration(order: MapOrder, chunk: Chunk, earlier: Request | None) -> Iterat
     return replace(iteration, resume=earlier.resume, events=earlier.events, redrive_count=count)
 
 
-def _left_off(app: App, executions: MachineExecutions, execution_id: str) -> Request | None:
-    """Return how to go on with an iteration that has ended before its time, or None to begin anew."""
+def _resume_request(app: App, executions: MachineExecutions, execution_id: str) -> ExecutionRequest | None:
+    """Return the request that resumes a failed iteration; None to start it from the beginning."""
     try:
         row = app.client().get(execution_id)
     except NotFoundError:
         return None
-    found = executions.inspect(row)
-    if not row.status.is_closed or found.request is None or found.frame is None or not found.events:
+    replayed = executions.replay(row)
+    if not row.status.is_closed or replayed.request is None or replayed.frame is None or not replayed.events:
         return None
-    return replace(found.request, resume=found.frame, events=found.events[-1].id)
+    return replace(replayed.request, resume=replayed.frame, events=replayed.events[-1].id)

@@ -1,8 +1,7 @@
-"""Item readers: the items of a distributed Map that are in blobs, as ItemReader names them.
+"""Item readers: read the items of a distributed Map from blobs, as its ItemReader configures.
 
-A bucket is a folder of the store's own blobs: the object `Key` of the bucket `Bucket` is the blob
-`buckets/<Bucket>/<Key>`. So a definition can be moved from Step Functions as it is, and reaches nothing else that the
-store keeps in blobs.
+A bucket is a folder of the store's blobs: the object `Key` of the bucket `Bucket` is the blob `buckets/<Bucket>/<Key>`.
+A definition from Step Functions runs unchanged, and cannot read any other blob of the store.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ _GET: Final = "s3:getObject"
 _LIST: Final = "s3:listObjectsV2"
 _DELIMITERS: Final = {"COMMA": ",", "PIPE": "|", "SEMICOLON": ";", "SPACE": " ", "TAB": "\t"}
 _GZIP: Final = b"\x1f\x8b"
-# The csv module takes a longer field for a mistake; here an item's own limit is what counts.
+# Raises the csv module's own limit; the size limit of an item applies instead.
 _FIELD_CHARS_MAX: Final = 16 * 1024 * 1024
 
 
-class Reading(Struct, frozen=True, omit_defaults=True):
-    """What an ItemReader comes to once its fields are evaluated."""
+class ItemReading(Struct, frozen=True, omit_defaults=True):
+    """An evaluated ItemReader."""
 
     resource: str
     parameters: Mapping[str, Json]
     config: Mapping[str, Json] = {}
-    # 0 is without limit.
+    # 0 is unlimited.
     items_max: int = 0
 
     @property
     def source(self) -> str:
-        """What `$$.Map.Item.Source` is: the bucket for a listing, otherwise the object that the items come from."""
+        """`$$.Map.Item.Source`: the bucket of a listing, otherwise the object."""
         bucket = self.parameters.get("Bucket", "")
         if self.resource.endswith(_LIST) and not self._is_flat:
             return f"S3://{bucket}"
@@ -57,17 +56,17 @@ class Reading(Struct, frozen=True, omit_defaults=True):
 
 
 def blob_name(bucket: str, key: str) -> str:
-    """Return the name of the blob that an object of a bucket is."""
+    """Return the blob name of an object in a bucket."""
     return f"{_BUCKETS}/{bucket}/{key}"
 
 
-def read_all(blobs: Blobs, reading: Reading) -> Iterator[Json]:
-    """Give the items. Raises `StateError` States.ItemReaderFailed for what is not there or cannot be read."""
+def read_all(blobs: Blobs, reading: ItemReading) -> Iterator[Json]:
+    """Yield the items. Raises `StateError` States.ItemReaderFailed if an object is missing or invalid."""
     found = _listed(blobs, reading) if reading.resource.endswith(_LIST) else _loaded(blobs, reading)
     return itertools.islice(found, reading.items_max or None)
 
 
-def _listed(blobs: Blobs, reading: Reading) -> Iterator[Json]:
+def _listed(blobs: Blobs, reading: ItemReading) -> Iterator[Json]:
     bucket, prefix = _named(reading, "Bucket"), str(reading.parameters.get("Prefix", ""))
     start = blob_name(bucket, "")
     try:
@@ -75,18 +74,18 @@ def _listed(blobs: Blobs, reading: Reading) -> Iterator[Json]:
     except UserError as exc:
         raise _failed(f"bucket {bucket}, prefix {prefix}: {exc}") from exc
     if reading.config.get("Transformation") != "LOAD_AND_FLATTEN":
-        # Of what S3 says of an object, blobs know the name alone.
+        # S3 also lists size, time and ETag; blobs only have names.
         return ({"Key": key} for key in keys)
     return (item for key in keys for item in _items(blobs, reading, bucket, key))
 
 
-def _loaded(blobs: Blobs, reading: Reading) -> Iterator[Json]:
+def _loaded(blobs: Blobs, reading: ItemReading) -> Iterator[Json]:
     if not reading.resource.endswith(_GET):
         raise _failed(f"resource {reading.resource}: items are read with {_GET} or {_LIST}")
     return _items(blobs, reading, _named(reading, "Bucket"), _named(reading, "Key"))
 
 
-def _items(blobs: Blobs, reading: Reading, bucket: str, key: str) -> Iterator[Json]:
+def _items(blobs: Blobs, reading: ItemReading, bucket: str, key: str) -> Iterator[Json]:
     config = reading.config
     kind = config.get("InputType")
     if config.get("ManifestType") == "ATHENA_DATA":
@@ -96,11 +95,11 @@ def _items(blobs: Blobs, reading: Reading, bucket: str, key: str) -> Iterator[Js
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
         raise _failed(f"InputType {kind}: {', '.join((*_READERS, 'MANIFEST'))} can be read")
-    return _told_of(reader(_content(blobs, bucket, key), config), bucket, key)
+    return _with_object_errors(reader(_content(blobs, bucket, key), config), bucket, key)
 
 
-def _told_of(items: Iterator[Json], bucket: str, key: str) -> Iterator[Json]:
-    """Give the items; what is wrong with one of them is told with the name of its object."""
+def _with_object_errors(items: Iterator[Json], bucket: str, key: str) -> Iterator[Json]:
+    """Yield the items; an error in one names its object."""
     try:
         yield from items
     except (csv.Error, msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as exc:
@@ -120,16 +119,16 @@ def _content(blobs: Blobs, bucket: str, key: str) -> bytes:
         raise _failed(f"object {key} of bucket {bucket}: it is compressed, and cannot be expanded ({exc})") from exc
 
 
-# The types of files.
+# File formats.
 
 
 def _csv(content: bytes, config: Mapping[str, Json]) -> Iterator[Json]:
     delimiter = _DELIMITERS[config.get("CSVDelimiter", "COMMA")]
     rows = _rows(content, delimiter)
-    given = config.get("CSVHeaders")
-    header = given if config.get("CSVHeaderLocation") == "GIVEN" and given else next(rows, [])
+    headers = config.get("CSVHeaders")
+    header = headers if config.get("CSVHeaderLocation") == "GIVEN" and headers else next(rows, [])
     for row in rows:
-        # As documented: what a row has beyond the header is left out, and what it lacks is empty.
+        # As documented: extra cells are dropped, missing cells are empty.
         yield dict(itertools.zip_longest(header, row[: len(header)], fillvalue=""))
 
 
@@ -148,7 +147,7 @@ def _json(content: bytes, config: Mapping[str, Json]) -> Iterator[Json]:
 
 
 def _pointed(document: Json, pointer: str) -> Json:
-    """Return what a JSON pointer (RFC 6901) names. Raises `ValueError`."""
+    """Resolve a JSON pointer (RFC 6901). Raises `ValueError`."""
     found = document
     for part in pointer.removeprefix("/").split("/"):
         name = part.replace("~1", "/").replace("~0", "~")
@@ -170,11 +169,11 @@ _READERS: Final[Mapping[str, Callable[[bytes, Mapping[str, Json]], Iterator[Json
 }
 
 
-# Files that name files.
+# Manifests.
 
 
 def _inventory(blobs: Blobs, bucket: str, key: str) -> Iterator[Json]:
-    """Give the rows of an S3 inventory, whose manifest names the files they are in and the columns they have."""
+    """Yield the rows of an S3 inventory; its manifest lists the files and the columns."""
     try:
         manifest = typed_decode.from_json(_content(blobs, bucket, key), _Inventory)
     except msgspec.DecodeError as exc:
@@ -184,7 +183,7 @@ def _inventory(blobs: Blobs, bucket: str, key: str) -> Iterator[Json]:
     columns = [column.strip() for column in manifest.file_schema.split(",")]
     held = manifest.destination_bucket.rpartition(":")[2] or bucket
     for file in manifest.files:
-        rows = _told_of(_rows(_content(blobs, held, file.key), ","), held, file.key)
+        rows = _with_object_errors(_rows(_content(blobs, held, file.key), ","), held, file.key)
         for row in rows:
             item = dict(zip(columns, row, strict=False))
             if "Key" in item:
@@ -192,8 +191,8 @@ def _inventory(blobs: Blobs, bucket: str, key: str) -> Iterator[Json]:
             yield item
 
 
-def _athena(blobs: Blobs, reading: Reading, bucket: str, key: str) -> Iterator[Json]:
-    """Give the items of all files that the manifest of an UNLOAD query names, one URI in a line."""
+def _athena(blobs: Blobs, reading: ItemReading, bucket: str, key: str) -> Iterator[Json]:
+    """Yield the items of all files in the manifest of an Athena UNLOAD query, one URI per line."""
     plain = msgspec.structs.replace(
         reading, config={name: part for name, part in reading.config.items() if name != "ManifestType"}
     )
@@ -225,7 +224,7 @@ def items_in(found: Json, what: str) -> Iterable[Json]:
     raise ValueError(f"{what} must be an array or an object, not {type(found).__name__}")
 
 
-def _named(reading: Reading, name: str) -> str:
+def _named(reading: ItemReading, name: str) -> str:
     value = reading.parameters.get(name)
     if not isinstance(value, str) or not value:
         raise _failed(f"the ItemReader must name a {name}, not {value!r}")

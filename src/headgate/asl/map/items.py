@@ -1,4 +1,4 @@
-"""Map items: the items of a distributed Map as a fan-out is split into them, each as its iteration is given it."""
+"""Items of a distributed Map: applies the ItemSelector and groups the items into chunks of a fan-out."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import msgspec
 
 from headgate.asl.errors import DATA_LIMIT_EXCEEDED, StateError
 from headgate.asl.expressions.scope import Json, Member, Scope
-from headgate.asl.map.messages import Selection
-from headgate.asl.model.definition import Kind, Machine, MapSpec, ParallelSpec
-from headgate.asl.requests import compiled
+from headgate.asl.map.messages import ItemSelection
+from headgate.asl.model.definition import Machine, MapSpec, ParallelSpec, StateType
+from headgate.asl.runtime.execution_request import compiled
 from headgate.durable.model import payload
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.model.sources import Piece
@@ -22,7 +22,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class MapSource:
-    """Items that are put together into chunks by number and by size. A source of a fan-out."""
+    """Fan-out source that groups items into chunks by number and by size."""
 
     def __init__(
         self,
@@ -37,18 +37,18 @@ class MapSource:
         self._select = select
         self._name = name
         self._item_bytes_max = item_bytes_max
-        # Of the items of a chunk together; 0 is without limit.
+        # The total size of a chunk's items; 0 is unlimited.
         self._bytes_max = bytes_max
 
     def describe(self) -> dict[str, Any]:
-        # The id of a map run is used for one Map alone: there is nothing to tell it from.
+        # A map run's id belongs to one Map, so there is nothing to distinguish.
         return {"kind": "iterable", "name": self._name, "version": ""}
 
     def total(self) -> int | None:
         return None
 
     def pieces(self, size: int, start: int) -> Iterator[Piece]:
-        """Give the pieces from item `start` on. Raises `InvalidPayloadError`, from the `StateError` that it was."""
+        """Yield the pieces from item `start`. Raises `InvalidPayloadError` caused by the original `StateError`."""
         try:
             yield from self._pieces(size, start)
         except StateError as exc:
@@ -56,24 +56,24 @@ class MapSource:
 
     def _pieces(self, size: int, start: int) -> Iterator[Piece]:
         batch: list[bytes] = []
-        weight, first = 0, start
-        for place, item in enumerate(islice(iter(self._read()), start, None), start):
-            text = self._text(place, item)
-            is_full = len(batch) >= size or (self._bytes_max and weight + len(text) + 1 > self._bytes_max)
+        size_bytes, first = 0, start
+        for index, item in enumerate(islice(iter(self._read()), start, None), start):
+            text = self._text(index, item)
+            is_full = len(batch) >= size or (self._bytes_max and size_bytes + len(text) + 1 > self._bytes_max)
             if batch and is_full:
                 yield _piece(first, batch)
-                batch, weight, first = [], 0, place
+                batch, size_bytes, first = [], 0, index
             batch.append(text)
-            weight += len(text) + 1
+            size_bytes += len(text) + 1
         if batch:
             yield _piece(first, batch)
 
-    def _text(self, place: int, item: Json) -> bytes:
-        text = bytes(payload.encode(self._select(place, item), what=f"item {place}"))
-        # One item that is larger than a batch may be makes a batch that cannot be, as one beyond the limit of an input.
+    def _text(self, index: int, item: Json) -> bytes:
+        text = bytes(payload.encode(self._select(index, item), what=f"item {index}"))
+        # An item must fit a batch of its own, and the input of an execution.
         limit = min(self._item_bytes_max, self._bytes_max or self._item_bytes_max)
         if len(text) > limit:
-            raise StateError(DATA_LIMIT_EXCEEDED, f"item {place} has {len(text):,} bytes as JSON, at most {limit:,}")
+            raise StateError(DATA_LIMIT_EXCEEDED, f"item {index} has {len(text):,} bytes as JSON, at most {limit:,}")
         return text
 
 
@@ -83,26 +83,26 @@ def _piece(first: int, batch: Sequence[bytes]) -> Piece:
 
 
 def selector_of(
-    selection: Selection | None, source: str, run_id: str, *, is_of_object: bool = False
+    selection: ItemSelection | None, source: str, run_id: str, *, is_of_object: bool = False
 ) -> Callable[[int, Json], Json]:
-    """Return what makes of an item, by its place, that which the iteration is given. Raises `StateError`."""
+    """Return the function that applies an ItemSelector to an item and its index. It raises `StateError`."""
     if selection is None:
         return lambda _, item: item
     spec = map_named(compiled(selection.definition), selection.state)
-    assert spec is not None, "the state was found when its execution came to it"
-    assert spec.selector is not None, "only a selector looks at more than the item"
+    assert spec is not None, "the execution has entered this state"
+    assert spec.selector is not None, "a selection is only sent with a selector"
     selector = spec.selector
 
-    def select(place: int, item: Json) -> Json:
-        described: dict[str, Json] = {"Index": place, "Value": item, "Source": source}
+    def select(index: int, item: Json) -> Json:
+        item_context: dict[str, Json] = {"Index": index, "Value": item, "Source": source}
         if type(item) is Member or is_of_object:
-            described |= item
+            item_context |= item
         scope = Scope(
             selection.data,
-            {**selection.context, "Map": {"Item": described}},
+            {**selection.context, "Map": {"Item": item_context}},
             selection.variables,
-            # Drawn alike when a split is gone on with.
-            random.Random(f"{run_id}#{place}"),
+            # Seeded, so that a resumed split draws the same numbers.
+            random.Random(f"{run_id}#{index}"),
             selection.input,
         )
         return selector(scope)
@@ -111,10 +111,10 @@ def selector_of(
 
 
 def map_named(machine: Machine, name: str) -> MapSpec | None:
-    """Return the Map of this name, wherever in the machine it is: no two states of a machine have the same name."""
+    """Return the Map state of this name, at any depth; names are unique in a definition."""
     for state in machine.states.values():
         spec = state.spec
-        if state.name == name and state.kind is Kind.MAP and isinstance(spec, MapSpec):
+        if state.name == name and state.kind is StateType.MAP and isinstance(spec, MapSpec):
             return spec
         inner = spec.branches if isinstance(spec, ParallelSpec) else ()
         if isinstance(spec, MapSpec):
@@ -127,10 +127,10 @@ def map_named(machine: Machine, name: str) -> MapSpec | None:
 
 
 def batch_overhead(batch_input: Json) -> int:
-    """Return how many bytes of a batch are not items."""
+    """Return the size of a batch without items."""
     return len(_encode(batched(batch_input, [])))
 
 
 def batched(batch_input: Json, items: list[Json]) -> Json:
-    """Return what the iteration of a batch is given."""
+    """Return the input of the iteration of a batch."""
     return {"Items": items} if batch_input is None else {"BatchInput": batch_input, "Items": items}

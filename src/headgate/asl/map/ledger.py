@@ -1,7 +1,7 @@
-"""Map books: the iterations of a map run as chunks of its fan-out. Who does what, and how each ended.
+"""Map ledger: stores the iterations of a map run as chunks of a fan-out, with their claims and outcomes.
 
-A chunk is what one iteration is given; in an EXPRESS map run of many items it is a few iterations together. Its output
-is a list with the ending of each, also when some of them failed: what succeeded is not done again.
+A chunk holds one iteration; in an EXPRESS map run of many items it holds several. Its output is the list of their
+outcomes, also if some failed, so that a redrive repeats only the failed ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from headgate import typed_decode
 from headgate.asl.expressions.scope import Json
 from headgate.asl.map.items import batched
-from headgate.asl.map.messages import Ending, MapOrder, Standing, Tolerance, Verdict
+from headgate.asl.map.messages import FailureTolerance, IterationOutcome, MapRunOrder, MapRunProgress, MapRunVerdict
 from headgate.errors import ConflictError, NotFoundError, StoreBusyError
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, begun, completed, failed, moved_to, released
 from headgate.fanout.core.transitions import ChunkChange, Guard, apply
@@ -29,85 +29,86 @@ from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import all_of, exists, lacks
 from headgate.store.model.requests import Check
 
-# No execution of Step Functions lasts longer than a year. Until then its chunk is nobody else's: what has become of it
-# the execution of the Map knows, and no lease.
+# A claim does not expire: the execution of the Map tracks its iterations, and no execution lasts longer than a year.
 LEASE_SECONDS: Final = 366 * 86_400.0
-# Others take from the head of the queue too: whoever was too late looks so much further.
+# A claim that lost every chunk to other workers reads this many times more chunks at its next try.
 SPREAD: Final = 8
 _READ_MAX: Final = 1000
 _CANCEL_STEPS_MAX: Final = 1000
-# Whether to try again is for the machine of the iteration to say.
+# The Retry of the iteration's machine decides on retries.
 _ONCE: Final = Policy(max_attempts=1)
-_endings: Final = msgspec.json.Decoder(list[Ending | None])
+_outcomes: Final = msgspec.json.Decoder(list[IterationOutcome | None])
 
 
-class Work(Struct, frozen=True):
-    """A chunk that was taken: the fan-out, the row, and the row as it was before."""
+class ClaimedChunk(Struct, frozen=True):
+    """A claimed chunk: its fan-out, its row, and its row before the claim."""
 
     fanout: Fanout
     chunk: Chunk
     before: Chunk
 
     @property
-    def endings(self) -> list[Ending | None]:
-        """How its iterations have ended so far: None for those that are still to be done, or again."""
-        found = endings_of(self.chunk)
-        return [None if ending is None or ending.error is not None else ending for ending in found]
+    def outcomes(self) -> list[IterationOutcome | None]:
+        """The outcomes of its iterations; None for each that has to run, including those that failed."""
+        return [None if each is None or each.error is not None else each for each in outcomes_of(self.chunk)]
 
 
 class _Cause(Struct):
     message: str = field(name="errorMessage")
 
 
-class Ended(Struct, frozen=True):
-    """A chunk whose iterations have ended; if that is known, also when the first of them began and the last ended."""
+class ChunkOutcome(Struct, frozen=True):
+    """A chunk with the outcomes of its iterations and, if known, the start of the first and the end of the last."""
 
     chunk: Chunk
-    endings: Sequence[Ending | None]
-    began_ms: int | None = None
+    outcomes: Sequence[IterationOutcome | None]
+    started_ms: int | None = None
     ended_ms: int | None = None
 
 
-class MapBooks:
-    """Keeps the books of map runs. Safe to use from many threads."""
+class MapLedger:
+    """The chunks of map runs. Safe for use from many threads."""
 
-    def __init__(self, fanouts: FanoutService, *, draw: Callable[[int], int] = random.randrange) -> None:
-        """Take `draw`, which returns any number from 0 on below the one it is given."""
+    def __init__(self, fanouts: FanoutService, *, randrange: Callable[[int], int] = random.randrange) -> None:
         self._fanouts = fanouts
         self._queries = fanouts.queries
-        self._draw = draw
+        self._randrange = randrange
 
-    # Taking chunks.
+    # Claims.
 
-    def take(self, run_id: str, count: int, name: Callable[[Chunk, str], str], *, takers: int = 1) -> list[Work]:
-        """Take up to `count` chunks; `name` gives, by the chunk and its token, the execution that does it.
+    def claim(
+        self, run_id: str, count: int, name: Callable[[Chunk, str], str], *, claimants: int = 1
+    ) -> list[ClaimedChunk]:
+        """Claim up to `count` chunks. `name` returns the execution that runs a chunk, by its row and claim token.
 
-        `takers` is how many may want some at once: one alone is given those at the head of the queue.
+        Several `claimants` start at a random place of the queue, a single one at its head.
         """
         fanout = self._queries.fanout(run_id, consistent=True)
         if fanout.cancelled_at is not None or fanout.paused_at is not None:
             return []
-        if takers > 1:
-            taken = self._begin(fanout, self._queued(run_id, count, after=self._somewhere(fanout)), name)
-            if taken:
-                return taken
-        look = count
+        if claimants > 1:
+            claimed = self._claim(fanout, self._queued(run_id, count, after=self._random_place(fanout)), name)
+            if claimed:
+                return claimed
+        read_count = count
         while True:
-            found = self._queued(run_id, look)
-            taken = self._begin(fanout, _spread(found, count), name)
-            if taken or len(found) < look or look >= _READ_MAX:
-                return taken
-            look = min(_READ_MAX, SPREAD * look)
+            queued = self._queued(run_id, read_count)
+            # Behind the contended head of the queue the claims are drawn at random.
+            chunks = queued if len(queued) <= count else random.sample(list(queued), count)
+            claimed = self._claim(fanout, chunks, name)
+            if claimed or len(queued) < read_count or read_count >= _READ_MAX:
+                return claimed
+            read_count = min(_READ_MAX, SPREAD * read_count)
 
     def _queued(self, run_id: str, count: int, after: str | None = None) -> Sequence[Chunk]:
         return self._queries.queued(run_id, MAIN_LANE, due_ms=self._queries.now_ms(), after=after, limit=count)
 
-    def _somewhere(self, fanout: Fanout) -> str:
-        """Return a place in the queue of a fan-out that is as good as any other, so that few want the same chunk."""
-        drawn = self._draw(max(1, fanout.items_total))
-        return queue_place(moment_ms(fanout.created_at), f"-{drawn:0{fanout.width}d}")
+    def _random_place(self, fanout: Fanout) -> str:
+        """Return a random place in the queue of a fan-out, so that concurrent claims rarely collide."""
+        item = self._randrange(max(1, fanout.items_total))
+        return queue_place(moment_ms(fanout.created_at), f"-{item:0{fanout.width}d}")
 
-    def _begin(self, fanout: Fanout, chunks: Sequence[Chunk], name: Callable[[Chunk, str], str]) -> list[Work]:
+    def _claim(self, fanout: Fanout, chunks: Sequence[Chunk], name: Callable[[Chunk, str], str]) -> list[ClaimedChunk]:
         if not chunks:
             return []
         now_ms = self._queries.now_ms()
@@ -117,60 +118,58 @@ class MapBooks:
             worker = name(chunk, token)
             change = begun(chunk, worker=worker, token=token, now_ms=now_ms, lease_seconds=LEASE_SECONDS)
             changes.append(replace(change, after=replace(change.after, log_ref=worker)))
-        runs = all_of(exists(), lacks("paused_at"), lacks("cancelled_at"))
-        refused = apply(self._fanouts.store, changes, guard=Guard((Check(FANOUT, run_key(fanout.run_id), runs),)))
-        late = {id(one.change) for one in refused}
-        taken = zip(changes, chunks, strict=True)
-        return [Work(fanout, change.after, chunk) for change, chunk in taken if id(change) not in late]
+        is_running = all_of(exists(), lacks("paused_at"), lacks("cancelled_at"))
+        guard = Guard((Check(FANOUT, run_key(fanout.run_id), is_running),))
+        lost = {id(each.change) for each in apply(self._fanouts.store, changes, guard=guard)}
+        pairs = zip(changes, chunks, strict=True)
+        return [ClaimedChunk(fanout, change.after, chunk) for change, chunk in pairs if id(change) not in lost]
 
-    # Ending them.
+    # Outcomes.
 
-    def end(self, ended: Iterable[Ended]) -> None:
-        """Write down how chunks ended. One that is no longer whose it was is left as it is."""
+    def record(self, outcomes: Iterable[ChunkOutcome]) -> None:
+        """Store the outcomes of chunks. A chunk whose claim was lost stays unchanged."""
         now_ms = self._queries.now_ms()
-        changes = [_change(each, now_ms) for each in ended]
+        changes = [_change(each, now_ms) for each in outcomes]
         if not changes:
             return
         apply(self._fanouts.store, changes)
         self._fanouts.maintenance.chunk_ended(changes[0].after.run_id)
 
-    def taken(self, run_id: str, chunk_id: str, token: str) -> Chunk | None:
-        """Return a chunk that was taken with this token, or None if it has ended or is another's."""
+    def claimed(self, run_id: str, chunk_id: str, token: str) -> Chunk | None:
+        """Return the running chunk of a claim token; None if it has ended or the claim was lost."""
         chunk = self._queries.chunk(run_id, chunk_id)
         is_held = chunk.token == token and chunk.disposition is Disposition.RUNNING
         return chunk if is_held else None
 
-    # Looking at the whole.
+    # The map run as a whole.
 
-    def standing(self, run_id: str, tolerance: Tolerance) -> Standing:
-        """Return how a map run stands, and whether to go on with it."""
+    def progress(self, run_id: str, tolerance: FailureTolerance) -> MapRunProgress:
+        """Return the counts of a map run, and whether to continue it."""
         fanout = self._queries.fanout(run_id, consistent=True)
         counts = self._queries.counts(fanout)
-        verdict = Verdict.GO_ON if counts.pending else Verdict.DONE
+        verdict = MapRunVerdict.GO_ON if counts.pending else MapRunVerdict.DONE
         if tolerance.is_exceeded(counts.items_failed, counts.items_total):
-            verdict = Verdict.EXCEEDED
+            verdict = MapRunVerdict.EXCEEDED
         elif fanout.cancelled_at is not None:
-            verdict = Verdict.CANCELLED
+            verdict = MapRunVerdict.CANCELLED
         elif fanout.paused_at is not None:
-            verdict = Verdict.WAIT
-        return Standing(verdict, counts.open, counts.items_total, counts.items_failed)
+            verdict = MapRunVerdict.WAIT
+        return MapRunProgress(verdict, counts.open, counts.items_total, counts.items_failed)
 
-    def settle(self, run_id: str, tolerance: Tolerance) -> Standing:
-        """Put back what was taken by those who are gone, now that nobody works, and return how the map run stands."""
+    def settle(self, run_id: str, tolerance: FailureTolerance) -> MapRunProgress:
+        """Release the claims that ended workers left behind, and return the progress. No worker may be running."""
         orphans = list(self._queries.every_watched(run_id, Disposition.RUNNING))
         now_ms = self._queries.now_ms()
         apply(self._fanouts.store, [released(chunk, now_ms=now_ms) for chunk in orphans])
         self._fanouts.maintenance.chunk_ended(run_id)
-        return self.standing(run_id, tolerance)
-
-    # Beginning and ending all.
+        return self.progress(run_id, tolerance)
 
     def cancel(self, run_id: str, reason: str) -> None:
-        """End a map run: what waits and what runs is cancelled. Raises `StoreBusyError` if an index lags behind."""
+        """Cancel the queued and running iterations of a map run. Raises `StoreBusyError` while an index lags."""
         try:
             self._fanouts.control.cancel(run_id, by="its execution", reason=reason)
         except (ConflictError, NotFoundError):
-            # It has ended by itself, or was never made.
+            # It has ended already, or was never created.
             return
         maintenance = self._fanouts.new_maintenance()
         for _ in range(_CANCEL_STEPS_MAX):
@@ -183,7 +182,7 @@ class MapBooks:
         raise StoreBusyError(f"map run {run_id}: not all of its iterations can be seen yet; try again")
 
     def reopen(self, run_id: str) -> None:
-        """Have all iterations done again that did not succeed."""
+        """Queue every iteration again that did not succeed."""
         fanout = self._queries.find(run_id)
         if fanout is None or fanout.status is FanoutStatus.SUCCEEDED:
             return
@@ -192,59 +191,58 @@ class MapBooks:
         self._fanouts.redriver.redrive(run_id, Selection(all=True), by="its execution", reason="it was redriven")
 
 
-def inputs_of(order: MapOrder, chunk: Chunk) -> list[Json]:
-    """Return what the iterations of a chunk are given."""
+def inputs_of(order: MapRunOrder, chunk: Chunk) -> list[Json]:
+    """Return the inputs of the iterations of a chunk."""
     items = msgspec.json.decode(chunk.input or "[]")
     return [batched(order.batch_input, items)] if order.is_batched else items
 
 
-def endings_of(chunk: Chunk) -> list[Ending | None]:
-    """Return how the iterations of a chunk ended, as far as they have. Empty if none has."""
-    return [] if chunk.output is None else _endings.decode(chunk.output)
+def outcomes_of(chunk: Chunk) -> list[IterationOutcome | None]:
+    """Return the outcomes of a chunk's iterations, None for each without one. Empty if none has ended."""
+    return [] if chunk.output is None else _outcomes.decode(chunk.output)
 
 
-def _change(ended: Ended, now_ms: int) -> ChunkChange:
-    began_ms = ended.began_ms
-    # Taken with others, it had to wait for its turn, which is no time that was spent on it.
-    chunk = ended.chunk if began_ms is None else replace(ended.chunk, started_at=moment(began_ms))
-    change = _ended(chunk, ended.endings, now_ms if ended.ended_ms is None else ended.ended_ms)
-    return replace(change, before=ended.chunk)
+def _change(outcome: ChunkOutcome, now_ms: int) -> ChunkChange:
+    started_ms = outcome.started_ms
+    # Chunks are claimed in batches; the wait for a turn does not count as processing time.
+    chunk = outcome.chunk if started_ms is None else replace(outcome.chunk, started_at=moment(started_ms))
+    change = _transition(chunk, outcome.outcomes, now_ms if outcome.ended_ms is None else outcome.ended_ms)
+    return replace(change, before=outcome.chunk)
 
 
-def _ended(chunk: Chunk, endings: Sequence[Ending | None], now_ms: int) -> ChunkChange:
-    output = msgspec.json.encode(endings).decode()
-    errors = {place: ending for place, ending in enumerate(endings) if ending is not None and ending.error is not None}
+def _transition(chunk: Chunk, outcomes: Sequence[IterationOutcome | None], now_ms: int) -> ChunkChange:
+    output = msgspec.json.encode(outcomes).decode()
+    errors = {index: each for index, each in enumerate(outcomes) if each is not None and each.error is not None}
     if errors:
-        return _failed(chunk, endings, errors, output, now_ms)
-    if None in endings:
+        return _failed(chunk, outcomes, errors, output, now_ms)
+    if None in outcomes:
         change = released(chunk, now_ms=now_ms)
         return replace(change, after=replace(change.after, output=output))
     return completed(chunk, AttemptResult(output=output), now_ms=now_ms, width=0)
 
 
 def _failed(
-    chunk: Chunk, endings: Sequence[Ending | None], errors: Mapping[int, Ending], output: str, now_ms: int
+    chunk: Chunk,
+    outcomes: Sequence[IterationOutcome | None],
+    errors: Mapping[int, IterationOutcome],
+    output: str,
+    now_ms: int,
 ) -> ChunkChange:
     first = next(iter(errors.values()))
-    # With more items than iterations it was a batch, and all of it failed.
-    is_batch = len(endings) < chunk.items
-    said = {chunk.start + place: f"{ending.error}: {_message(ending.cause)}" for place, ending in errors.items()}
-    failure = AttemptFailure(first.error or "", _message(first.cause), item_errors={} if is_batch else said)
+    # A batch has more items than iterations, and fails as a whole.
+    is_batch = len(outcomes) < chunk.items
+    messages = {chunk.start + index: f"{each.error}: {_message(each.cause)}" for index, each in errors.items()}
+    failure = AttemptFailure(first.error or "", _message(first.cause), item_errors={} if is_batch else messages)
     change = failed(chunk, failure, _ONCE, now_ms=now_ms, draw=0.0)
     lost = chunk.items if is_batch else len(errors)
-    done = 0 if is_batch else len(endings) - len(errors) - endings.count(None)
+    done = 0 if is_batch else len(outcomes) - len(errors) - outcomes.count(None)
     after = replace(change.after, output=output, items_failed=lost, items_ok=done, items_done=lost + done)
     return replace(change, after=after, counted={**change.counted, "items_failed": lost, "items_ok": done})
 
 
 def _message(cause: str) -> str:
-    """Return what a cause says to people: that of a function is JSON, with a trace that no two of them share."""
+    """Return the error message in a cause: a function's cause is JSON with a trace, which would defeat grouping."""
     try:
         return typed_decode.from_json(cause, _Cause).message
     except msgspec.DecodeError:
         return cause
-
-
-def _spread(found: Sequence[Chunk], count: int) -> Sequence[Chunk]:
-    """Return as many as are wanted. Whoever was too late at the head of the queue takes from where chance puts it."""
-    return found if len(found) <= count else random.sample(list(found), count)

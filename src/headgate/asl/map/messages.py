@@ -1,53 +1,53 @@
-"""Map orders: what a distributed Map asks of the activities and executions that do its iterations."""
+"""Messages of a distributed Map: the inputs and results of its activities and of its worker executions."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from headgate.asl.expressions.scope import Json
-from headgate.asl.map.item_readers import Reading
+from headgate.asl.map.item_readers import ItemReading
+from headgate.asl.runtime.frame import Frame
 from headgate.asl.runtime.interpreter import DATA_BYTES_MAX, Limits
-from headgate.asl.runtime.resume_point import Frame
 
 
-class Tolerance(Struct, frozen=True, omit_defaults=True):
-    """How many items may fail before the map run does. Without either, none may."""
+class FailureTolerance(Struct, frozen=True, omit_defaults=True):
+    """The failed items that a map run tolerates. Without either limit, none."""
 
     count: int | None = None
     percentage: float | None = None
 
     def is_exceeded(self, failed: int, total: int) -> bool:
-        """Whether so many failed items are too many."""
+        """Whether `failed` of `total` items are more than tolerated."""
         if self.count is None and self.percentage is None:
             return failed > 0
         too_many = self.count is not None and failed > self.count
         return too_many or (self.percentage is not None and 100 * failed > self.percentage * total)
 
 
-class MapOrder(Struct, frozen=True, omit_defaults=True):
-    """What is the same for all iterations of a map run."""
+class MapRunOrder(Struct, frozen=True, omit_defaults=True):
+    """The settings that all iterations of a map run share."""
 
     run_id: str
-    # The name that the executions of the iterations go by: that of the machine, and the label of the state.
+    # The machine name of the iterations' executions: the parent machine and the label of the state.
     machine: str
-    # The processor's, as JSON text.
+    # The definition of the processor, as JSON text.
     definition: str
     is_express: bool = False
-    # Whether an iteration is given all items of its chunk, with `batch_input` if there is one.
+    # Whether one iteration receives all items of its chunk, with `batch_input`.
     is_batched: bool = False
     batch_input: Json = None
     concurrency: int = 1
-    tolerance: Tolerance = Tolerance()
+    tolerance: FailureTolerance = FailureTolerance()
     limits: Limits = Limits()
 
 
-class Selection(Struct, frozen=True):
-    """What an ItemSelector looks at besides the item."""
+class ItemSelection(Struct, frozen=True):
+    """The scope of an ItemSelector besides the item."""
 
-    # The definition in which the state is, as JSON text.
+    # The definition that contains the state, as JSON text.
     definition: str
     state: str
     data: Json
@@ -57,84 +57,84 @@ class Selection(Struct, frozen=True):
 
 
 class SplitOrder(Struct, frozen=True, omit_defaults=True):
-    """Where the items of a map run come from, and how they become iterations."""
+    """The items of a map run, and how to split them into chunks."""
 
     run_id: str
     group: str
     execution_id: str
     is_express: bool = False
     is_batched: bool = False
-    # One of the two.
+    # Exactly one of the two is set.
     items: list[Json] | None = None
-    reading: Reading | None = None
-    # Whether the items are the members of an object, each with its Key and its Value.
+    reading: ItemReading | None = None
+    # Whether the items are the members of an object, each with a Key and a Value.
     is_of_object: bool = False
-    selection: Selection | None = None
+    selection: ItemSelection | None = None
     item_bytes_max: int = DATA_BYTES_MAX
-    # Of one batch; 0 is without limit.
+    # Limits of one batch; 0 is unlimited.
     items_max: int = 0
     bytes_max: int = 0
-    # Whether iterations of an earlier run that did not succeed are to be done again.
+    # Whether to repeat the iterations of an earlier run that did not succeed.
     is_redriven: bool = False
 
 
-class Split(Struct, frozen=True):
-    """What a map run was split into."""
+class SplitCounts(Struct, frozen=True):
+    """The size of a map run after its split."""
 
     items: int
     chunks: int
 
 
-class Ending(Struct, frozen=True, omit_defaults=True):
-    """How an iteration ended: with an output, or with an error."""
+class IterationOutcome(Struct, frozen=True, omit_defaults=True):
+    """The output or the error of an iteration."""
 
     output: Json = None
     error: str | None = None
     cause: str = ""
 
 
-class Verdict(enum.StrEnum):
-    """What whoever does iterations is to do next."""
+class MapRunVerdict(enum.StrEnum):
+    """What a worker of a map run does next."""
 
     GO_ON = "GO_ON"
-    WAIT = "WAIT"  # It is paused.
-    DONE = "DONE"  # Nothing is left to begin.
+    WAIT = "WAIT"  # The map run is paused.
+    DONE = "DONE"  # No chunk is left to claim.
     EXCEEDED = "EXCEEDED"
     CANCELLED = "CANCELLED"
 
 
 class Iteration(Struct, frozen=True, omit_defaults=True):
-    """An iteration that is to be done by the execution of this id."""
+    """An iteration to run as the execution `execution_id`."""
 
     chunk_id: str
     token: str
     execution_id: str
     input: Json = None
-    # Where an earlier attempt has stopped.
+    # The position at which an earlier attempt stopped.
     resume: Frame | None = None
     events: int = 0
     redrive_count: int = 0
 
 
-class Report(Struct, frozen=True):
-    """How the iteration of a chunk ended."""
+class IterationReport(Struct, frozen=True):
+    """The outcome of the iteration of a chunk."""
 
     chunk_id: str
     token: str
-    ending: Ending
+    outcome: IterationOutcome = field(name="ending")
 
 
-class Given(Struct, frozen=True, omit_defaults=True):
-    """What a lane is given to do."""
+class NextIteration(Struct, frozen=True, omit_defaults=True):
+    """The next iteration for a worker, if there is one."""
 
-    verdict: Verdict
+    verdict: MapRunVerdict
     iteration: Iteration | None = None
 
 
-class Standing(Struct, frozen=True):
-    """How a map run stands."""
+class MapRunProgress(Struct, frozen=True):
+    """The counts of a map run, and whether to continue it."""
 
-    verdict: Verdict
+    verdict: MapRunVerdict
     open: int
     items: int
     items_failed: int

@@ -1,1 +1,1 @@
-"""Model: say here what this part is for."""
+"""Model: compiled definitions, the transitions of a definition, and variable substitution."""

@@ -1,4 +1,4 @@
-"""The definition: a state machine as it was compiled, ready to be run. `compiling` makes it from its JSON."""
+"""Compiled state machine: the interpreter runs it. `compile.compiler` builds it from a definition's JSON."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headgate.asl.expressions.scope import Evaluator, Json
 
 
 class Language(enum.StrEnum):
-    """How a state's fields are written."""
+    """The query language of a state's fields."""
 
     JSONPATH = "JSONPath"
     JSONATA = "JSONata"
 
 
-class Kind(enum.StrEnum):
-    """The types of states."""
+class StateType(enum.StrEnum):
+    """The type of a state."""
 
     TASK = "Task"
     PASS = "Pass"
@@ -32,21 +32,21 @@ class Kind(enum.StrEnum):
 
 
 class Jitter(enum.StrEnum):
-    """Whether the pauses of a Retry are drawn at random."""
+    """Whether the delays of a Retry are randomized."""
 
     FULL = "FULL"
     NONE = "NONE"
 
 
 class MapMode(enum.StrEnum):
-    """Where the iterations of a Map run."""
+    """Whether the iterations of a Map run inside the execution, or as executions of their own."""
 
     INLINE = "INLINE"
     DISTRIBUTED = "DISTRIBUTED"
 
 
 class ExecutionType(enum.StrEnum):
-    """What the iterations of a distributed Map are: durable executions, or at-least-once runs in memory."""
+    """How a distributed Map runs its iterations: as durable executions, or at least once in memory."""
 
     STANDARD = "STANDARD"
     EXPRESS = "EXPRESS"
@@ -68,30 +68,30 @@ class Catcher(Struct, frozen=True):
 
     errors: tuple[str, ...]
     next: str
-    # JSONPath: where the error goes in the state's input; None leaves the input as it is ("ResultPath": null).
+    # JSONPath: where the error is inserted into the state's input; None ("ResultPath": null) passes the input on.
     result_path: Reference | None = None
-    # JSONata: what goes on to the next state.
+    # JSONata: the input of the next state.
     output: Evaluator | None = None
     assign: Evaluator | None = None
 
 
 class TaskSpec(Struct, frozen=True):
-    """What a Task calls, and for how long it may."""
+    """The resource that a Task calls, and its timeouts."""
 
     resource: str
-    # The function that lambda:invoke names, if the definition fixes it.
+    # The FunctionName of lambda:invoke, if it is a constant.
     function: str = ""
     timeout_seconds: Evaluator | None = None
     heartbeat_seconds: Evaluator | None = None
 
 
 class PassSpec(Struct, frozen=True):
-    """What a Pass gives in place of its input."""
+    """The Result of a Pass, which replaces its input."""
 
     result: Evaluator | None = None
 
 
-class Rule(Struct, frozen=True):
+class ChoiceRule(Struct, frozen=True):
     """One entry of Choices."""
 
     condition: Evaluator
@@ -101,34 +101,34 @@ class Rule(Struct, frozen=True):
 
 
 class ChoiceSpec(Struct, frozen=True):
-    """Where a Choice may go."""
+    """The rules of a Choice."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[ChoiceRule, ...]
     default: str | None = None
 
 
 class WaitSpec(Struct, frozen=True):
-    """How long a Wait waits: for seconds, or until a moment. One of the two is set."""
+    """The duration or the end of a Wait. Exactly one is set."""
 
     seconds: Evaluator | None = None
     timestamp: Evaluator | None = None
 
 
 class FailSpec(Struct, frozen=True):
-    """What a Fail ends with."""
+    """The error and cause of a Fail."""
 
     error: Evaluator | None = None
     cause: Evaluator | None = None
 
 
 class ParallelSpec(Struct, frozen=True):
-    """What a Parallel runs beside each other."""
+    """The branches of a Parallel."""
 
     branches: tuple[Machine, ...]
 
 
 class ReaderSpec(Struct, frozen=True):
-    """Where a distributed Map takes its items from when they are not in its input."""
+    """The ItemReader of a distributed Map."""
 
     resource: str
     # Evaluates to Bucket, Key or Prefix, ...
@@ -139,7 +139,7 @@ class ReaderSpec(Struct, frozen=True):
 
 
 class BatcherSpec(Struct, frozen=True):
-    """How a distributed Map puts items together for one iteration."""
+    """The ItemBatcher of a distributed Map."""
 
     items_max: Evaluator | None = None
     bytes_max: Evaluator | None = None
@@ -147,7 +147,7 @@ class BatcherSpec(Struct, frozen=True):
 
 
 class WriterSpec(Struct, frozen=True):
-    """Where a distributed Map writes its results to."""
+    """The ResultWriter of a distributed Map."""
 
     resource: str | None = None
     # Evaluates to Bucket and Prefix.
@@ -157,10 +157,10 @@ class WriterSpec(Struct, frozen=True):
 
 
 class MapSpec(Struct, frozen=True):
-    """What a Map runs for every item."""
+    """The processor, the items and the limits of a Map."""
 
     processor: Machine
-    # The same as the JSON it was compiled from: iterations of a distributed Map are started from it.
+    # The JSON of the processor: executions of a distributed Map's iterations start from it.
     processor_definition: Json
     mode: MapMode = MapMode.INLINE
     execution_type: ExecutionType = ExecutionType.STANDARD
@@ -179,33 +179,33 @@ Spec: TypeAlias = TaskSpec | PassSpec | ChoiceSpec | WaitSpec | FailSpec | Paral
 
 
 class State(Struct, frozen=True):
-    """One state. Fields that its type or language does not have are None."""
+    """One state. A field that its type or language lacks is None."""
 
     name: str
-    kind: Kind
+    kind: StateType
     language: Language
     spec: Spec | None = None
-    # None where the machine ends.
+    # None: the machine ends here.
     next: str | None = None
-    # JSONPath. None is "$" for paths that are absent; `is_discarding` fields say that a path is null.
+    # JSONPath only. An absent path is None and means "$".
     input_path: Evaluator | None = None
     parameters: Evaluator | None = None
     result_selector: Evaluator | None = None
     result_path: Reference | None = None
     output_path: Evaluator | None = None
-    # "ResultPath": null, which leaves the input as it is.
+    # "ResultPath": null: the state passes its input on.
     discards_result: bool = False
-    # JSONata.
+    # JSONata only.
     arguments: Evaluator | None = None
     output: Evaluator | None = None
-    # Either.
+    # Both languages.
     assign: Evaluator | None = None
     retry: tuple[Retrier, ...] = ()
     catch: tuple[Catcher, ...] = ()
 
 
 class Machine(Struct, frozen=True):
-    """A state machine, or a branch or an iteration of one."""
+    """A state machine, a branch of a Parallel, or the processor of a Map."""
 
     start_at: str
     states: dict[str, State]

@@ -1,4 +1,4 @@
-"""Transitions: which states of a definition may follow which, read from its JSON, however broken that is."""
+"""Transitions between states, read from the JSON of a definition; invalid parts are skipped."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from headgate.asl.expressions.scope import Json
 from headgate.asl.model.definition import MapMode
 
 
-class Cause(enum.StrEnum):
-    """Why a machine goes from one state to another."""
+class TransitionKind(enum.StrEnum):
+    """The field that causes a transition."""
 
     NEXT = "next"
     CHOICE = "choice"
@@ -21,18 +21,18 @@ class Cause(enum.StrEnum):
 
 
 class Transition(Struct, frozen=True):
-    """One way out of a state. `steps` lead from the state's JSON to the field that names the target."""
+    """One transition. `steps` is the path from the state's JSON to the field that names the target."""
 
     source: str
     target: str
-    cause: Cause
+    cause: TransitionKind
     steps: tuple[str | int, ...]
-    # The entry of Choices or Catch that leads there.
+    # The entry of Choices or Catch.
     entry: Json = None
 
 
-class Nested(Struct, frozen=True):
-    """A machine inside another, or the outermost one, with the steps that lead to it."""
+class NestedMachine(Struct, frozen=True):
+    """A machine in a definition, with the path from the definition to it."""
 
     steps: tuple[str | int, ...]
     machine: dict[str, Json]
@@ -47,64 +47,64 @@ def states_of(machine: Json) -> dict[str, dict[str, Json]]:
 
 
 def transitions_of(name: str, state: Mapping[str, Json]) -> Iterator[Transition]:
-    """Yield the ways out of a state, in the order in which they are tried."""
-    for field, cause in (("Choices", Cause.CHOICE), ("Catch", Cause.CATCH)):
+    """Yield the transitions of a state in the order of evaluation."""
+    for field, cause in (("Choices", TransitionKind.CHOICE), ("Catch", TransitionKind.CATCH)):
         entries = state.get(field)
         for index, entry in enumerate(entries if isinstance(entries, list) else []):
             if isinstance(entry, dict) and isinstance(entry.get("Next"), str):
                 yield Transition(name, entry["Next"], cause, (field, index, "Next"), entry)
-    for field, cause in (("Next", Cause.NEXT), ("Default", Cause.DEFAULT)):
+    for field, cause in (("Next", TransitionKind.NEXT), ("Default", TransitionKind.DEFAULT)):
         if isinstance(state.get(field), str):
             yield Transition(name, state[field], cause, (field,))
 
 
 def successors(machine: Json) -> dict[str, list[str]]:
-    """Return for each state the states of the same machine that may follow it, each once."""
+    """Return the possible next states of each state, without duplicates."""
     states = states_of(machine)
     return {
-        name: list(dict.fromkeys(way.target for way in transitions_of(name, state) if way.target in states))
+        name: list(dict.fromkeys(each.target for each in transitions_of(name, state) if each.target in states))
         for name, state in states.items()
     }
 
 
 def processor_of(state: Mapping[str, Json]) -> tuple[str, Json]:
-    """Return the name of the field in which a Map has its processor, and what is in it."""
+    """Return the name and the value of the field that holds a Map's processor."""
     field = "Iterator" if "Iterator" in state and "ItemProcessor" not in state else "ItemProcessor"
     return field, state.get(field)
 
 
 def is_distributed(state: Mapping[str, Json]) -> bool:
-    """Whether the Map says that its iterations are executions of their own."""
+    """Whether the Map has the mode DISTRIBUTED."""
     _, processor = processor_of(state)
     config = processor.get("ProcessorConfig") if isinstance(processor, dict) else None
     return isinstance(config, dict) and config.get("Mode") == MapMode.DISTRIBUTED
 
 
-def machines_in(state: Mapping[str, Json]) -> Iterator[Nested]:
-    """Yield the machines that a Parallel or a Map has directly inside it."""
+def machines_in(state: Mapping[str, Json]) -> Iterator[NestedMachine]:
+    """Yield the branches of a Parallel, or the processor of a Map."""
     if state.get("Type") == "Parallel" and isinstance(state.get("Branches"), list):
         for index, branch in enumerate(state["Branches"]):
             if isinstance(branch, dict):
-                yield Nested(("Branches", index), branch)
+                yield NestedMachine(("Branches", index), branch)
     elif state.get("Type") == "Map":
         field, processor = processor_of(state)
         if isinstance(processor, dict):
-            yield Nested((field,), processor)
+            yield NestedMachine((field,), processor)
 
 
-def all_machines(definition: Json) -> Iterator[Nested]:
-    """Yield the machine and all that are nested in it, outer ones first."""
-    pending = [Nested((), definition)] if isinstance(definition, dict) else []
+def all_machines(definition: Json) -> Iterator[NestedMachine]:
+    """Yield the machine and all machines nested in it, breadth first."""
+    pending = [NestedMachine((), definition)] if isinstance(definition, dict) else []
     while pending:
         outer = pending.pop(0)
         yield outer
         for name, state in states_of(outer.machine).items():
             steps = (*outer.steps, "States", name)
-            pending.extend(Nested((*steps, *inner.steps), inner.machine) for inner in machines_in(state))
+            pending.extend(NestedMachine((*steps, *inner.steps), inner.machine) for inner in machines_in(state))
 
 
 def reachable(machine: Json) -> list[str]:
-    """Return the states that can be come to from StartAt, nearest first."""
+    """Return the states reachable from StartAt, nearest first."""
     following = successors(machine)
     start = machine.get("StartAt") if isinstance(machine, dict) else None
     found = {start: None} if isinstance(start, str) and start in following else {}

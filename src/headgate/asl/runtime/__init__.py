@@ -1,1 +1,1 @@
-"""Runtime: say here what this part is for."""
+"""Runtime: the interpreter of state machines, its host on the durable engine, and the history of an execution."""

@@ -1,12 +1,12 @@
-"""Hosting: the workflow that runs machines on the durable engine. What a machine asks for becomes commands of it."""
+"""Durable host: the workflow that runs a machine. Its Tasks, timers and tokens become workflow commands."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import random
 import re
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -15,67 +15,67 @@ from msgspec.structs import replace
 
 from headgate import typed_decode
 from headgate.asl.errors import HEARTBEAT_TIMEOUT, TASK_FAILED, TIMEOUT, StateError
-from headgate.asl.expressions.formats import iso_moment
+from headgate.asl.expressions.formats import iso_timestamp
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.definition import MapSpec
-from headgate.asl.requests import MachineFailed, Request, Stopped, compiled
-from headgate.asl.runtime.history import Journal, Tally
-from headgate.asl.runtime.interpreter import Call, Run, context_of
-from headgate.asl.runtime.resume_point import Frame
-from headgate.asl.runtime.state_visit import Lane, Visit
-from headgate.asl.runtime.task_tokens import SIGNAL, Callback, Told
-from headgate.asl.tasks import service_tasks as services
+from headgate.asl.runtime.execution_request import ExecutionRequest, MachineFailed, StopReason, compiled
+from headgate.asl.runtime.frame import Frame
+from headgate.asl.runtime.history import EventCounter, Journal
+from headgate.asl.runtime.interpreter import MachineRun, execution_context
+from headgate.asl.runtime.state_visit import Branch, StateVisit
+from headgate.asl.runtime.task_tokens import SIGNAL, CallbackKind, TaskCallback
+from headgate.asl.tasks import activities
 from headgate.asl.tasks.fanout_tasks import run_fanout
-from headgate.asl.tasks.resources import Callee, Wait, field
+from headgate.asl.tasks.resources import Callee, TaskCall, WaitMode, required_parameter
 from headgate.durable.model import payload
 from headgate.durable.model.failures import ActivityTimeout, ChildFailure, ErrorInfo, Failure, describe
 from headgate.durable.model.history import ActivityOptions, Status
 from headgate.durable.model.retry import Retry
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.durable.replay.interpreter import Interpreter, current
 from headgate.durable.sdk import workflow as hg
 from headgate.durable.sdk.definitions import Workflow
 from headgate.errors import HeadgateError
 
 WORKFLOW: Final = "headgate.machine"
-# What fails is the machine's to retry; an attempt that was lost with its worker has not failed.
+# The machine's own Retry decides after a failure; the engine only repeats attempts lost with their worker.
 _ONCE: Final = Retry(attempts=1, deaths=20)
 _HEARTBEAT: Final = "heartbeat"
 FUNCTION_NAME: Final = re.compile(r"(?:.*:function:)?(?:\$\{)?([A-Za-z_][A-Za-z0-9_.-]*)\}?(?::[A-Za-z0-9_$.-]+)?")
-# How the names of our own activities begin.
-OURS: Final = "headgate."
-# How the actions of our own functions begin that may come to nothing but a look.
-LOOKS: Final = "check"
+# The prefix of Headgate's own activities.
+BUILTIN_PREFIX: Final = "headgate."
+# The prefix of the actions of built-in activities that may be answered by a read alone.
+READ_ACTION_PREFIX: Final = "check"
 
 
-class Distributes(Protocol):
-    """Runs a distributed Map from inside of the workflow."""
+class DistributedMapRunner(Protocol):
+    """Runs a distributed Map inside the workflow."""
 
-    def __call__(self, host: DurableHost, visit: Visit, spec: MapSpec, input: Json) -> Awaitable[Json]: ...
+    def __call__(self, host: DurableHost, visit: StateVisit, spec: MapSpec, input: Json) -> Awaitable[Json]: ...
 
 
-class Surroundings(msgspec.Struct, frozen=True):
-    """What the workflow needs to know of the process it runs in."""
+class HostDependencies(msgspec.Struct, frozen=True):
+    """The functions of the current process that the workflow calls."""
 
-    # Signs a token for a wait of an execution.
+    # Signs a token for a signal of an execution.
     sign: Callable[[str, str], str]
-    # The options of a call of a function, if it is registered here; None for one that another process has.
+    # The options of a call of an activity; None if this process has not registered it.
     options_of: Callable[[str, Raw], ActivityOptions | None]
-    distribute: Distributes
-    # The definition of a version of a machine.
+    distribute: DistributedMapRunner
+    # The stored definition of a machine at a version.
     definition_of: Callable[[str, int], str]
-    # The answer to a call that only looks, where it can be had at once and changes nothing; None: an activity has to.
-    look: Callable[[str, Json], Json] = lambda _name, _input: None
-    journal: Callable[[Request], Journal] = lambda request: Tally(request.events)
+    # The response to a read-only call of a built-in activity; None if the activity has to run.
+    read_inline: Callable[[str, Json], Json] = lambda _name, _input: None
+    journal: Callable[[ExecutionRequest], Journal] = lambda request: EventCounter(request.events)
 
 
 def machine_workflow(
-    surroundings: Surroundings, *, seen: Callable[[Frame], None] = lambda _: None
-) -> Callable[[Request], Awaitable[Json]]:
-    """Return the function of the workflow that runs machines. `seen` is told the frame that it goes by."""
+    dependencies: HostDependencies, *, on_started: Callable[[Frame], None] = lambda _: None
+) -> Callable[[ExecutionRequest], Awaitable[Json]]:
+    """Return the workflow function that runs machines. `on_started` receives the frame that it updates."""
 
-    async def run_machine(request: Request) -> Json:
-        host = DurableHost(request, surroundings)
+    async def run_machine(request: ExecutionRequest) -> Json:
+        host = DurableHost(request, dependencies)
         machine = compiled(host.definition(request))
         journal = host.journal
         if request.resume is None:
@@ -87,31 +87,31 @@ def machine_workflow(
                 started_id = journal.add(request.ended_as, started_id)
             if request.is_redriven:
                 started_id = journal.add("ExecutionRedriven", started_id, {"redriveCount": request.redrive_count})
-        lane = Lane(host.context, event_id=started_id)
-        seen(frame)
+        branch = Branch(host.context, event_id=started_id)
+        on_started(frame)
         try:
-            output = await Run(host, journal, request.limits).machine(machine, frame, lane, is_top=True)
+            output = await MachineRun(host, journal, request.limits).machine(machine, frame, branch, is_top=True)
         except StateError as exc:
-            journal.add("ExecutionFailed", lane.event_id, {"error": exc.error, "cause": exc.cause})
+            journal.add("ExecutionFailed", branch.event_id, {"error": exc.error, "cause": exc.cause})
             raise MachineFailed(exc.error, exc.cause) from None
-        journal.add("ExecutionSucceeded", lane.event_id, {"output": output})
+        journal.add("ExecutionSucceeded", branch.event_id, {"output": output})
         return output
 
     return run_machine
 
 
 class DurableHost:
-    """What a machine needs, by means of the execution it runs in."""
+    """Host of a machine inside a durable execution."""
 
-    def __init__(self, request: Request, surroundings: Surroundings) -> None:
+    def __init__(self, request: ExecutionRequest, dependencies: HostDependencies) -> None:
         self.request = request
-        self.surroundings = surroundings
-        self.journal = surroundings.journal(request)
+        self._dependencies = dependencies
+        self.journal = dependencies.journal(request)
         self._interpreter: Interpreter = current("a state machine")
-        # The signals by which tasks that were given a token are ended.
-        self._awaited: dict[str, str] = {}
+        # The signal that completes a Task, by its token.
+        self._signal_of_token: dict[str, str] = {}
         self._events_before = self.journal.count
-        self.context = context_of(
+        self.context = execution_context(
             execution_id=self._interpreter.execution_id,
             name=request.name,
             machine=request.machine,
@@ -120,13 +120,13 @@ class DurableHost:
             redrive_count=request.redrive_count,
         )
 
-    def definition(self, request: Request) -> str:
-        """Return the definition that a request names. If it cannot be read now, the turn is tried again."""
+    def definition(self, request: ExecutionRequest) -> str:
+        """Return the definition of a request. If the store cannot be read, the turn is retried."""
         if request.definition:
             return request.definition
         try:
-            # Not recorded, for it is the same whenever it is read.
-            return guard.lifted(lambda: self.surroundings.definition_of(request.machine, request.version))
+            # Not recorded in the history: a stored version never changes.
+            return sandbox.lifted(lambda: self._dependencies.definition_of(request.machine, request.version))
         except HeadgateError as exc:
             self._interpreter.break_off(exc)
             raise
@@ -134,29 +134,29 @@ class DurableHost:
     def now_ms(self) -> int:
         return self._interpreter.at_ms
 
-    def draw(self) -> random.Random:
+    def random(self) -> Random:
         return self._interpreter.random()
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         return asyncio.sleep(seconds)
 
     def new_token(self) -> str:
-        signal = f"{SIGNAL}{hg.info().run}.{len(self._awaited) + 1}"
-        sign, execution_id = self.surroundings.sign, self._interpreter.execution_id
+        signal = f"{SIGNAL}{hg.info().run}.{len(self._signal_of_token) + 1}"
+        sign, execution_id = self._dependencies.sign, self._interpreter.execution_id
         token: str = hg.side_effect(lambda: sign(execution_id, signal), str)
-        self._awaited[token] = signal
+        self._signal_of_token[token] = signal
         return token
 
-    def at_rest(self, frame: Frame) -> None:
+    def on_transition(self, frame: Frame) -> None:
         if self.journal.count - self._events_before >= self.request.limits.events_a_run:
             hg.continue_as_new(replace(self.request, resume=frame, events=self.journal.count, is_redriven=False))
 
-    def distribute(self, visit: Visit, spec: MapSpec, input: Json) -> Awaitable[Json]:
-        return self.surroundings.distribute(self, visit, spec, input)
+    def distribute(self, visit: StateVisit, spec: MapSpec, input: Json) -> Awaitable[Json]:
+        return self._dependencies.distribute(self, visit, spec, input)
 
     # Tasks.
 
-    async def call(self, call: Call) -> Json:
+    async def call(self, call: TaskCall) -> Json:
         if call.token:
             return await self._call_and_wait(call)
         match call.target.callee:
@@ -166,57 +166,57 @@ class DurableHost:
                 return await self._invoke(call)
             case Callee.MACHINE:
                 return await self._machine(call)
-            case Callee.FANOUT if call.target.wait in (Wait.JOB, Wait.JOB_AS_JSON):
+            case Callee.FANOUT if call.target.wait in (WaitMode.JOB, WaitMode.JOB_AS_JSON):
                 return await run_fanout(call)
             case Callee.FANOUT:
-                given = {"fanout": call.target.name, "parameters": call.input, "wait": call.target.wait.value}
-                return await self.function(services.FANOUT, given, call)
+                order = {"fanout": call.target.name, "parameters": call.input, "wait": call.target.wait.value}
+                return await self.function(activities.FANOUT, order, call)
             case _:
-                given = {"service": call.target.name, "action": call.target.action, "parameters": call.input}
-                return await self.function(services.SERVICE, given, call)
+                order = {"service": call.target.name, "action": call.target.action, "parameters": call.input}
+                return await self.function(activities.SERVICE, order, call)
 
-    async def function(self, name: str, input: Json, call: Call | None = None) -> Json:
-        """Return what a registered function returns. Raises `StateError`."""
-        if _may_look(name, input):
-            seen: Json = hg.side_effect(lambda: self._look(name, input))
-            if seen is not None:
-                return seen
+    async def function(self, name: str, input: Json, call: TaskCall | None = None) -> Json:
+        """Call an activity and return its result. Raises `StateError`."""
+        if _may_read_inline(name, input):
+            response: Json = hg.side_effect(lambda: self._read_inline(name, input))
+            if response is not None:
+                return response
         timeout_seconds = None if call is None else call.timeout_seconds
         heartbeat_seconds = None if call is None else call.heartbeat_seconds
         raw = payload.encode(input, what=f"input of {name}")
-        declared = self.surroundings.options_of(name, raw)
-        # What we do ourselves is tried again when a store is busy; that is no failure of the Task.
-        retry = declared.retry if declared is not None and name.startswith(OURS) else _ONCE
+        declared = self._dependencies.options_of(name, raw)
+        # A built-in activity keeps its own retries: a busy store is not a failure of the Task.
+        retry = declared.retry if declared is not None and name.startswith(BUILTIN_PREFIX) else _ONCE
         options = _options(declared or ActivityOptions(), retry, timeout_seconds, heartbeat_seconds)
         try:
             return await self._interpreter.start_activity(name, raw, options, _decode)
         except ActivityTimeout as exc:
             error = HEARTBEAT_TIMEOUT if exc.kind == _HEARTBEAT else TIMEOUT
             raise StateError(error, str(exc)) from None
-        except Exception as exc:  # noqa: BLE001 - whatever the function raised is how the Task failed
-            raise failed_with(exc) from None
+        except Exception as exc:  # noqa: BLE001 - every error of the function becomes the error of the Task
+            raise task_error(exc) from None
 
-    def _look(self, name: str, input: Json) -> Json:
+    def _read_inline(self, name: str, input: Json) -> Json:
         try:
-            return self.surroundings.look(name, input)
+            return self._dependencies.read_inline(name, input)
         except HeadgateError:
-            # An activity meets it as well, and there it can be tried again, or fail the Task.
+            # The activity runs into the same error, and can retry it or fail the Task.
             return None
 
-    async def _invoke(self, call: Call) -> Json:
-        named = FUNCTION_NAME.fullmatch(str(field(call.input, "FunctionName", resource="lambda:invoke")))
-        if named is None:
+    async def _invoke(self, call: TaskCall) -> Json:
+        match = FUNCTION_NAME.fullmatch(str(required_parameter(call.input, "FunctionName", resource="lambda:invoke")))
+        if match is None:
             raise StateError("Lambda.ResourceNotFoundException", "FunctionName: use a name, name:alias or an ARN")
-        result = await self.function(named[1], call.input.get("Payload"), call)
+        result = await self.function(match[1], call.input.get("Payload"), call)
         return {"ExecutedVersion": "$LATEST", "Payload": result, "StatusCode": 200}
 
-    async def _call_and_wait(self, call: Call) -> Json:
-        """Have the work begun, and wait for whoever has the token."""
-        signal = self._awaited[call.token]
-        begun = replace(call, token="", timeout_seconds=None, heartbeat_seconds=None)
-        # Waited for from before the work begins: an answer may come at once, and a token is good while it is awaited.
-        waiting = asyncio.ensure_future(self._told(signal, call.heartbeat_seconds))
-        starting = asyncio.ensure_future(self.call(begun))
+    async def _call_and_wait(self, call: TaskCall) -> Json:
+        """Start the work, and wait for a callback with the task token."""
+        signal = self._signal_of_token[call.token]
+        start = replace(call, token="", timeout_seconds=None, heartbeat_seconds=None)
+        # The wait starts before the call: a callback may arrive at once, and is accepted only while it is awaited.
+        waiting = asyncio.ensure_future(self._callback(signal, call.heartbeat_seconds))
+        starting = asyncio.ensure_future(self.call(start))
         try:
             async with asyncio.timeout(call.timeout_seconds):
                 await asyncio.wait((waiting, starting), return_when=asyncio.FIRST_COMPLETED)
@@ -224,54 +224,55 @@ class DurableHost:
                     await starting
                 return await waiting
         except TimeoutError:
+            # The text is part of recorded histories; changing it would break the replay of executions in progress.
             raise StateError(TIMEOUT, "nobody answered in time") from None
         finally:
             waiting.cancel()
             starting.cancel()
             await asyncio.gather(waiting, starting, return_exceptions=True)
 
-    async def _told(self, signal: str, heartbeat_seconds: float | None) -> Json:
+    async def _callback(self, signal: str, heartbeat_seconds: float | None) -> Json:
         while True:
             try:
-                told: Told = await hg.wait_signal(signal, timeout=heartbeat_seconds, type=Told)
+                callback: TaskCallback = await hg.wait_signal(signal, timeout=heartbeat_seconds, type=TaskCallback)
             except TimeoutError:
                 raise StateError(HEARTBEAT_TIMEOUT, f"no heartbeat for {heartbeat_seconds:g} s") from None
-            match told.callback:
-                case Callback.SUCCESS:
-                    return told.output
-                case Callback.FAILURE:
-                    raise StateError(told.error, told.cause)
+            match callback.callback:
+                case CallbackKind.SUCCESS:
+                    return callback.output
+                case CallbackKind.FAILURE:
+                    raise StateError(callback.error, callback.cause)
                 case _:
                     continue
 
-    # Machines in machines.
+    # Child executions.
 
-    async def _machine(self, call: Call) -> Json:
+    async def _machine(self, call: TaskCall) -> Json:
         target = call.target
-        given = call.input if isinstance(call.input, dict) else {}
+        parameters = call.input if isinstance(call.input, dict) else {}
         if target.action:
-            arn = str(field(call.input, "StateMachineArn", resource="states:startExecution"))
-            named, version = _machine_named(arn)
-            order = {"machine": named, "input": _input_of(given), "name": given.get("Name")}
+            arn = str(required_parameter(call.input, "StateMachineArn", resource="states:startExecution"))
+            machine, version = _parse_machine_arn(arn)
+            order = {"machine": machine, "input": _execution_input(parameters), "name": parameters.get("Name")}
             if version is not None:
                 order["version"] = version
         else:
             order = {"machine": target.name, "input": call.input, "name": None}
-        # With a token the execution is only started; who has the token ends the Task.
-        if target.wait in (Wait.ANSWER, Wait.TOKEN):
-            return await self.function(services.START, order, call)
-        loaded = await self.function(services.LOAD, order)
-        return await self._await_child(call, typed_decode.convert(loaded, Request))
+        # With a token the execution is only started; the holder of the token completes the Task.
+        if target.wait in (WaitMode.ANSWER, WaitMode.TOKEN):
+            return await self.function(activities.START, order, call)
+        loaded = await self.function(activities.LOAD, order)
+        return await self._await_child(call, typed_decode.convert(loaded, ExecutionRequest))
 
-    async def _await_child(self, call: Call, request: Request) -> Json:
+    async def _await_child(self, call: TaskCall, request: ExecutionRequest) -> Json:
         request = replace(request, started_at_ms=self.now_ms())
         machine = compiled(self.definition(request))
         child = child_workflow().options(timeout=machine.timeout_seconds, tags={"machine": request.machine})(request)
-        facts: dict[str, Json] = {
+        description: dict[str, Json] = {
             "ExecutionArn": child.id,
             "Name": request.name,
             "StateMachineArn": request.machine,
-            "StartDate": iso_moment(request.started_at_ms),
+            "StartDate": iso_timestamp(request.started_at_ms),
             "Input": _text(request.input),
         }
         try:
@@ -279,24 +280,26 @@ class DurableHost:
                 output = await child
         except TimeoutError:
             raise StateError(TIMEOUT, f"the execution {child.id} took too long") from None
-        except Exception as exc:  # noqa: BLE001 - however the child failed is how the Task failed
-            facts |= _how(exc)
-            raise StateError(TASK_FAILED, _text({**facts, "StopDate": iso_moment(self.now_ms())})) from None
-        facts |= {"Status": "SUCCEEDED", "StopDate": iso_moment(self.now_ms())}
-        return {**facts, "Output": output if call.target.wait is Wait.JOB_AS_JSON else _text(output)}
+        except Exception as exc:  # noqa: BLE001 - every failure of the child becomes the error of the Task
+            description |= _child_failure(exc)
+            raise StateError(TASK_FAILED, _text({**description, "StopDate": iso_timestamp(self.now_ms())})) from None
+        description |= {"Status": "SUCCEEDED", "StopDate": iso_timestamp(self.now_ms())}
+        return {**description, "Output": output if call.target.wait is WaitMode.JOB_AS_JSON else _text(output)}
 
 
-def _may_look(name: str, input: Json) -> bool:
-    """Whether a call may come to a look. By the call alone: whichever process replays it has to come to the same."""
-    return name.startswith(OURS) and isinstance(input, dict) and str(input.get("action", "")).startswith(LOOKS)
+def _may_read_inline(name: str, input: Json) -> bool:
+    """Whether a call may be answered inline. Decided by the call alone, so that every process replays it alike."""
+    if not name.startswith(BUILTIN_PREFIX) or not isinstance(input, dict):
+        return False
+    return str(input.get("action", "")).startswith(READ_ACTION_PREFIX)
 
 
 @functools.cache
-def child_workflow() -> Workflow[[Request], Json]:
-    """Return the workflow of machines as a parent calls it; whichever process has it runs it."""
+def child_workflow() -> Workflow[[ExecutionRequest], Json]:
+    """Return the declaration by which a parent starts the workflow that runs machines."""
 
-    async def run_machine(request: Request) -> Json:
-        raise AssertionError(f"{request.machine}: a child is run by the workflow of this name, not by its stand-in")
+    async def run_machine(request: ExecutionRequest) -> Json:
+        raise AssertionError(f"{request.machine}: this is only a declaration; the registered workflow runs the child")
 
     return Workflow(run_machine, name=WORKFLOW, timeout_seconds=None, retention_seconds=None, client=lambda: None)
 
@@ -305,7 +308,7 @@ def child_workflow() -> Workflow[[Request], Json]:
 def _options(
     declared: ActivityOptions, retry: Retry, timeout_seconds: float | None, heartbeat_seconds: float | None
 ) -> ActivityOptions:
-    """Return the options of one call: the machine decides on retries and times, the function on where it runs."""
+    """Return the options of one call: retries and timeouts from the machine, the rest from the activity."""
     return replace(
         declared,
         retry=retry,
@@ -318,27 +321,27 @@ def _decode(raw: Raw) -> Any:  # noqa: ANN401 - a document of the user's
     return msgspec.json.decode(raw)
 
 
-def failed_with(error: Exception) -> StateError:
-    """Return what a Task failed with: the name of the error's class, and as the cause what Lambda would say."""
+def task_error(error: Exception) -> StateError:
+    """Return the error of a Task: the name of the exception's class, with the cause in the form of AWS Lambda."""
     if isinstance(error, (StateError, MachineFailed)):
         return StateError(error.error, error.cause)
     info: ErrorInfo = error.info if isinstance(error, Failure) else describe(error)
     cause: dict[str, Json] = {"errorMessage": info.message, "errorType": info.type}
-    # Raised here anew, an error has a trace of ours and not of where it happened.
+    # A revived exception has the trace of this process; only a `Failure` has the original one.
     if isinstance(error, Failure) and info.trace:
         cause["stackTrace"] = info.trace.splitlines()
     return StateError(info.type, _text(cause))
 
 
-def _machine_named(arn: str) -> tuple[str, int | None]:
-    """Return the machine, and the version if there is one, that an ARN or a plain name stands for."""
+def _parse_machine_arn(arn: str) -> tuple[str, int | None]:
+    """Return the machine and, if present, the version of an ARN or a plain name."""
     name, _, qualifier = arn.rpartition("stateMachine:")[2].partition(":")
     return name, int(qualifier) if qualifier.isdigit() else None
 
 
-def _input_of(given: dict[str, Json]) -> Json:
-    """Return the Input of an execution: a document, or its text. Raises `StateError`."""
-    value = given.get("Input", {})
+def _execution_input(parameters: dict[str, Json]) -> Json:
+    """Return the Input of an execution, which may be JSON text. Raises `StateError`."""
+    value = parameters.get("Input", {})
     if not isinstance(value, str):
         return value
     try:
@@ -347,14 +350,14 @@ def _input_of(given: dict[str, Json]) -> Json:
         raise StateError("StepFunctions.InvalidExecutionInputException", f"Input is not JSON: {exc}") from None
 
 
-def _how(error: Exception) -> dict[str, Json]:
-    """Return how an execution that was waited for ended, in Step Functions' words."""
+def _child_failure(error: Exception) -> dict[str, Json]:
+    """Return the status, error and cause of a child that did not succeed, in Step Functions' terms."""
     if isinstance(error, ChildFailure) and error.status == Status.TIMED_OUT:
         return {"Status": "TIMED_OUT"}
     if isinstance(error, ChildFailure) and error.status in (Status.CANCELLED, Status.TERMINATED):
-        stopped = Stopped.read(error.message)
-        return {"Status": "ABORTED", "Error": stopped.error, "Cause": stopped.cause}
-    failed = failed_with(error)
+        reason = StopReason.read(error.message)
+        return {"Status": "ABORTED", "Error": reason.error, "Cause": reason.cause}
+    failed = task_error(error)
     return {"Status": "FAILED", "Error": failed.error, "Cause": failed.cause}
 
 

@@ -1,6 +1,7 @@
-"""The journal: what happened in an execution, in the words of Step Functions' history.
+"""History of an execution in Step Functions' event types.
 
-A running execution only counts. Who wants to read the history replays the execution with a journal that collects.
+A running execution only counts its events (`EventCounter`). To read the history, `replay` runs the execution again with
+a journal that records them (`EventRecorder`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 
-class Event(Struct, frozen=True, omit_defaults=True):
+class HistoryEvent(Struct, frozen=True, omit_defaults=True):
     """One event. `details` has the fields that Step Functions gives an event of this type."""
 
     id: int
@@ -22,17 +23,17 @@ class Event(Struct, frozen=True, omit_defaults=True):
 
 
 class Journal(Protocol):
-    """Takes events, and gives each its number."""
+    """Numbers the events of an execution."""
 
     @property
     def count(self) -> int:
         """The number of the last event."""
 
     def add(self, type: str, previous_id: int, details: Mapping[str, Any] | None = None) -> int:
-        """Note an event that follows from another, and return its number."""
+        """Add an event caused by event `previous_id`, and return its number."""
 
 
-class Tally:
+class EventCounter:
     """A journal that only counts."""
 
     __slots__ = ("count",)
@@ -46,18 +47,18 @@ class Tally:
         return self.count
 
 
-class Chronicle:
-    """A journal that keeps every event with its time."""
+class EventRecorder:
+    """A journal that appends every event, with its time, to a list."""
 
-    def __init__(self, now_ms: Callable[[], int], events: list[Event], count: int = 0) -> None:
-        """Take up after the events there are, or, if they are another execution's, after so many."""
+    def __init__(self, now_ms: Callable[[], int], events: list[HistoryEvent], count: int = 0) -> None:
+        """Continue after the last of `events`, or after `count` events of an earlier run if there are none."""
         self._now_ms = now_ms
         self.events = events
         self.count = events[-1].id if events else count
 
     def add(self, type: str, previous_id: int, details: Mapping[str, Any] | None = None) -> int:
         self.count += 1
-        # A clock that is set back between two runs of an execution does not turn its history round.
+        # Event times never decrease, even if the clock is set back between two runs.
         at_ms = max(self._now_ms(), self.events[-1].at_ms) if self.events else self._now_ms()
-        self.events.append(Event(self.count, previous_id, type, at_ms, details or {}))
+        self.events.append(HistoryEvent(self.count, previous_id, type, at_ms, details or {}))
         return self.count

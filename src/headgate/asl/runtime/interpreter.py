@@ -1,26 +1,25 @@
-"""Running: takes a machine from state to state. It decides; whatever has an effect is asked of its host.
+"""Interpreter: runs a compiled machine from state to state, with its retries and catches.
 
-Retries: what the Retry and the Catch of a state do about an error.
+It has no side effects of its own: timers, Task calls and random numbers come from a `Host`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Mapping, Sequence
+from random import Random
 from typing import Final, Protocol, cast
 
 from msgspec import Struct
 
-from headgate.asl.errors import HEARTBEAT_TIMEOUT, NO_CHOICE_MATCHED, TIMEOUT, StateError, matches, runtime
-from headgate.asl.expressions.formats import iso_moment, parse_moment
+from headgate.asl.errors import HEARTBEAT_TIMEOUT, NO_CHOICE_MATCHED, TIMEOUT, StateError, matches, runtime_error
+from headgate.asl.expressions.formats import iso_timestamp, parse_timestamp
 from headgate.asl.expressions.scope import Evaluator, Json
 from headgate.asl.model.definition import (
     Catcher,
     ChoiceSpec,
     FailSpec,
     Jitter,
-    Kind,
     Machine,
     MapMode,
     MapSpec,
@@ -28,191 +27,185 @@ from headgate.asl.model.definition import (
     PassSpec,
     Retrier,
     State,
+    StateType,
     TaskSpec,
     WaitSpec,
 )
+from headgate.asl.runtime.frame import Frame
 from headgate.asl.runtime.history import Journal
 from headgate.asl.runtime.parallel import run_inline_map, run_parallel
-from headgate.asl.runtime.resume_point import Frame
-from headgate.asl.runtime.state_visit import Done, Lane, Visit
-from headgate.asl.tasks.resources import Callee, Target, Wait, target_of
+from headgate.asl.runtime.state_visit import Branch, StateOutcome, StateVisit
+from headgate.asl.tasks.resources import TaskCall, WaitMode, target_of
 
-# The longest pause that Step Functions lets MaxDelaySeconds ask for. Backing off goes on for ever; numbers do not.
-PAUSE_SECONDS_MAX: Final = 31_622_400.0
+# The largest MaxDelaySeconds of Step Functions, and the cap of an exponential backoff without one.
+DELAY_SECONDS_MAX: Final = 31_622_400.0
 
 
-class Attempts:
-    """How often each retrier of a state has been used in one visit to it. Every visit starts with none."""
+class RetryCounter:
+    """Counts the uses of each Retry entry during one visit of a state."""
 
     __slots__ = ("counts", "retriers")
 
     def __init__(self, retriers: Sequence[Retrier], counts: Sequence[int] = ()) -> None:
-        """Take up at `counts`, in the order of the retriers; those that it leaves out have not been used."""
+        """Start from `counts`, in the order of the retriers; missing counts are 0."""
         self.retriers = retriers
         self.counts = [*counts, *(0 for _ in retriers[len(counts) :])]
 
-    def pause(self, error: str, draw: random.Random, *, task: bool = True) -> float | None:
-        """Return after how many seconds the state is tried again, and count it; None for giving up.
+    def next_delay(self, error: str, random: Random, *, task: bool = True) -> float | None:
+        """Count a retry and return its delay in seconds; None if there is no retry.
 
-        The first retrier that names the error decides, even if it has no attempts left and a later one has. Every
-        retrier counts and backs off by itself: other errors in between do not make its pauses longer.
+        The first retrier that matches the error decides, even if it is exhausted and a later one is not. Each retrier
+        counts and backs off on its own: errors that other retriers match do not lengthen its delays.
         """
-        for place, retrier in enumerate(self.retriers):
+        for index, retrier in enumerate(self.retriers):
             if matches(retrier.errors, error, task=task):
-                used = self.counts[place]
+                used = self.counts[index]
                 if used >= retrier.attempts_max:
                     return None
-                self.counts[place] += 1
-                return _pause_seconds(retrier, used, draw)
+                self.counts[index] += 1
+                return _delay_seconds(retrier, used, random)
         return None
 
 
 def catcher_for(catchers: Sequence[Catcher], error: str, *, task: bool = True) -> Catcher | None:
-    """Return the first catcher that names the error, or None if the error goes on to whatever the state is in."""
+    """Return the first catcher that matches the error; None if the error propagates."""
     return next((catcher for catcher in catchers if matches(catcher.errors, error, task=task)), None)
 
 
-def _pause_seconds(retrier: Retrier, used: int, draw: random.Random) -> float:
-    longest = PAUSE_SECONDS_MAX if retrier.delay_seconds_max is None else retrier.delay_seconds_max
+def _delay_seconds(retrier: Retrier, used: int, random: Random) -> float:
+    longest = DELAY_SECONDS_MAX if retrier.delay_seconds_max is None else retrier.delay_seconds_max
     try:
-        pause = min(retrier.interval_seconds * retrier.backoff_rate**used, longest)
+        delay = min(retrier.interval_seconds * retrier.backoff_rate**used, longest)
     except OverflowError:
-        pause = longest
-    # Full jitter is anywhere from no pause at all to what the pause would have been.
-    return draw.uniform(0.0, pause) if retrier.jitter is Jitter.FULL else pause
+        delay = longest
+    return random.uniform(0.0, delay) if retrier.jitter is Jitter.FULL else delay
 
 
 DATA_BYTES_MAX: Final = 262_144
 EVENTS_MAX: Final = 25_000
-# No history that has to be replayed grows without end.
+# After this many events a run continues as new, which bounds the cost of a replay.
 EVENTS_A_RUN: Final = 1_000
 _SECONDS_MAX: Final = 99_999_999
-_ENTERED: Final = {kind: f"{kind}StateEntered" for kind in Kind}
-_EXITED: Final = {kind: f"{kind}StateExited" for kind in Kind}
-_BEGINNINGS: Final = ("Entered", "Scheduled", "Started")
-_WORK: Final = frozenset({Kind.TASK, Kind.PARALLEL, Kind.MAP})
+_ENTERED: Final = {kind: f"{kind}StateEntered" for kind in StateType}
+_EXITED: Final = {kind: f"{kind}StateExited" for kind in StateType}
+_START_EVENTS: Final = ("Entered", "Scheduled", "Started")
+_RETRYABLE: Final = frozenset({StateType.TASK, StateType.PARALLEL, StateType.MAP})
 
 
 class Limits(Struct, frozen=True):
-    """How much a machine may do. None is without limit."""
+    """Limits of an execution. None is unlimited."""
 
     data_bytes_max: int = DATA_BYTES_MAX
     events_max: int | None = None
-    # After how many events the next run begins. Part of the input and so of the history: a later release with another
-    # default goes on as this one would.
+    # Events before the run continues as new. Part of the workflow's input, so an execution keeps its value when a later
+    # release has another default.
     events_a_run: int = EVENTS_A_RUN
 
 
-class Call(Struct, frozen=True):
-    """What a Task wants done."""
-
-    target: Target
-    input: Json
-    timeout_seconds: float | None
-    heartbeat_seconds: float | None
-    # With a token the call only begins the work; whoever has the token ends it.
-    token: str
-
-
 class Host(Protocol):
-    """What a machine needs of the world."""
+    """The environment of a machine: time, random numbers, timers, Tasks and distributed Maps."""
 
     def now_ms(self) -> int:
-        """Return the time."""
+        """Return the current time."""
 
-    def draw(self) -> random.Random:
-        """Return where random numbers come from."""
+    def random(self) -> Random:
+        """Return the source of random numbers."""
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Wait."""
+        """Wait for a timer."""
 
-    def call(self, call: Call) -> Awaitable[Json]:
-        """Do what a Task wants, and return its result. Raises `StateError`."""
+    def call(self, call: TaskCall) -> Awaitable[Json]:
+        """Run a Task and return its result. Raises `StateError`."""
 
     def new_token(self) -> str:
-        """Return a token by which a Task is ended from outside."""
+        """Return a new task token."""
 
-    def distribute(self, visit: Visit, spec: MapSpec, input: Json) -> Awaitable[Json]:
-        """Run a distributed Map, and return its result. Raises `StateError`."""
+    def distribute(self, visit: StateVisit, spec: MapSpec, input: Json) -> Awaitable[Json]:
+        """Run a distributed Map and return its result. Raises `StateError`."""
 
-    def at_rest(self, frame: Frame) -> None:
-        """Hear that the machine is between two states, and nothing of it is under way."""
+    def on_transition(self, frame: Frame) -> None:
+        """Handle a transition of the outermost machine; nothing is in progress at that point."""
 
 
-class Run:
+class MachineRun:
     """One execution of a machine."""
 
     def __init__(self, host: Host, journal: Journal, limits: Limits) -> None:
         self.host = host
         self.journal = journal
         self.limits = limits
-        self._is_over = False
+        self._is_exhausted = False
 
-    def note(self, type: str, previous_id: int, details: Mapping[str, Json] | None = None) -> int:
-        """Note an event, and return its number. Raises `StateError` when there are more than may be."""
+    def record(self, type: str, previous_id: int, details: Mapping[str, Json] | None = None) -> int:
+        """Add an event to the journal and return its number. Raises `StateError` beyond the event limit."""
         event_id = self.journal.add(type, previous_id, details)
         events_max = self.limits.events_max
-        # Beyond the limit nothing begins any more; what ends because of it may still be noted.
-        if events_max is not None and event_id >= events_max and (not self._is_over or type.endswith(_BEGINNINGS)):
-            self._is_over = True
-            raise runtime(f"The execution reached the maximum number of history events ({events_max}).")
+        # Beyond the limit nothing new starts; the ends that this causes are still recorded.
+        if (
+            events_max is not None
+            and event_id >= events_max
+            and (not self._is_exhausted or type.endswith(_START_EVENTS))
+        ):
+            self._is_exhausted = True
+            raise runtime_error(f"The execution reached the maximum number of history events ({events_max}).")
         return event_id
 
-    async def machine(self, machine: Machine, frame: Frame, lane: Lane, *, is_top: bool = False) -> Json:
-        """Return what the machine ends with, going on from `frame`. Raises `StateError`."""
+    async def machine(self, machine: Machine, frame: Frame, branch: Branch, *, is_top: bool = False) -> Json:
+        """Run the machine from `frame` to its end and return its output. Raises `StateError`."""
         states = machine.states
         while True:
-            done = await self._state(states[frame.state], frame, lane)
-            if done.next is None:
-                return done.output
-            frame.move_to(done.next, done.output)
+            outcome = await self._state(states[frame.state], frame, branch)
+            if outcome.next is None:
+                return outcome.output
+            frame.move_to(outcome.next, outcome.output)
             if is_top:
-                self.host.at_rest(frame)
+                self.host.on_transition(frame)
 
-    async def _state(self, state: State, frame: Frame, lane: Lane) -> Done:
-        entered_at = iso_moment(self.host.now_ms())
-        lane.event_id = self.note(_ENTERED[state.kind], lane.event_id, {"name": state.name, "input": frame.input})
-        visit = Visit(state, frame, lane, entered_at, draw=self.host.draw(), now_ms=self.host.now_ms)
+    async def _state(self, state: State, frame: Frame, branch: Branch) -> StateOutcome:
+        entered_at = iso_timestamp(self.host.now_ms())
+        details: dict[str, Json] = {"name": state.name, "input": frame.input}
+        branch.event_id = self.record(_ENTERED[state.kind], branch.event_id, details)
+        visit = StateVisit(state, frame, branch, entered_at, random=self.host.random(), now_ms=self.host.now_ms)
         try:
-            done = await self._with_retries(visit) if state.kind in _WORK else await self._simple(visit)
-            self._check_output(visit, done)
+            outcome = await self._with_retries(visit) if state.kind in _RETRYABLE else await self._simple(visit)
+            self._check_output(visit, outcome)
         except StateError as exc:
-            self._note_evaluation(visit, exc)
-            done = self._catch(visit, exc)
+            self._record_evaluation_error(visit, exc)
+            outcome = self._catch(visit, exc)
         except (ValueError, OverflowError, RecursionError) as exc:
-            # A document that is none after all, such as half a character made by an expression.
-            raise runtime(f"The state '{state.name}' made something that is not JSON: {exc}") from exc
+            # An expression made a value that JSON cannot hold, such as a lone surrogate.
+            raise runtime_error(f"The state '{state.name}' made something that is not JSON: {exc}") from exc
         except asyncio.CancelledError:
-            lane.event_id = self.note(f"{state.kind}StateAborted", lane.event_id)
+            branch.event_id = self.record(f"{state.kind}StateAborted", branch.event_id)
             raise
-        details: dict[str, Json] = {"name": state.name, "output": done.output}
-        if done.assigned:
-            frame.variables = {**frame.variables, **done.assigned}
-            details["assignedVariables"] = done.assigned
-        lane.event_id = self.note(_EXITED[state.kind], lane.event_id, details)
-        return done
+        details = {"name": state.name, "output": outcome.output}
+        if outcome.assigned:
+            frame.variables = {**frame.variables, **outcome.assigned}
+            details["assignedVariables"] = outcome.assigned
+        branch.event_id = self.record(_EXITED[state.kind], branch.event_id, details)
+        return outcome
 
-    def _check_output(self, visit: Visit, done: Done) -> None:
-        # What goes through unchanged was measured where it came from.
-        if done.output is not visit.frame.input:
-            visit.check_size(done.output, "a result", self.limits.data_bytes_max)
-        if done.assigned:
-            visit.check_size(done.assigned, "variables", self.limits.data_bytes_max)
+    def _check_output(self, visit: StateVisit, outcome: StateOutcome) -> None:
+        # An unchanged input was checked as the output of the state before.
+        if outcome.output is not visit.frame.input:
+            visit.check_size(outcome.output, "a result", self.limits.data_bytes_max)
+        if outcome.assigned:
+            visit.check_size(outcome.assigned, "variables", self.limits.data_bytes_max)
 
-    def _catch(self, visit: Visit, error: StateError) -> Done:
+    def _catch(self, visit: StateVisit, error: StateError) -> StateOutcome:
         catcher = catcher_for(visit.state.catch, error.error)
         if catcher is None:
             raise error
         try:
-            done = visit.caught(error, catcher)
+            outcome = visit.caught_outcome(error, catcher)
         except StateError as exc:
-            self._note_evaluation(visit, exc)
+            self._record_evaluation_error(visit, exc)
             raise
-        self._check_output(visit, done)
-        return done
+        self._check_output(visit, outcome)
+        return outcome
 
-    def _note_evaluation(self, visit: Visit, error: StateError) -> None:
-        """Note that an expression failed; once, however many states the error goes through."""
+    def _record_evaluation_error(self, visit: StateVisit, error: StateError) -> None:
+        """Record a failed expression once, however many states the error propagates through."""
         if error.location is None:
             return
         details = {
@@ -222,74 +215,72 @@ class Run:
             "state": visit.state.name,
         }
         error.location = None
-        visit.lane.event_id = self.note("EvaluationFailed", visit.lane.event_id, details)
+        visit.branch.event_id = self.record("EvaluationFailed", visit.branch.event_id, details)
 
-    # States that work, and may be tried again.
+    # States that can be retried: Task, Parallel and Map.
 
-    async def _with_retries(self, visit: Visit) -> Done:
-        attempts = Attempts(visit.state.retry)
+    async def _with_retries(self, visit: StateVisit) -> StateOutcome:
+        retries = RetryCounter(visit.state.retry)
         while True:
             try:
-                return visit.done(await self._work(visit))
+                return visit.outcome(await self._attempt(visit))
             except StateError as exc:
-                self._note_evaluation(visit, exc)
-                pause_seconds = attempts.pause(exc.error, visit.draw)
-                if pause_seconds is None:
+                self._record_evaluation_error(visit, exc)
+                delay_seconds = retries.next_delay(exc.error, visit.random)
+                if delay_seconds is None:
                     raise
-            await self.host.sleep(pause_seconds)
-            visit.again()
+            await self.host.sleep(delay_seconds)
+            visit.start_attempt()
 
-    async def _work(self, visit: Visit) -> Json:
+    async def _attempt(self, visit: StateVisit) -> Json:
         match visit.state.spec:
             case TaskSpec() as spec:
                 return await self._task(visit, spec)
             case ParallelSpec() as spec:
                 return await run_parallel(self, visit, spec, visit.effective_input())
             case MapSpec() as spec if spec.mode is MapMode.DISTRIBUTED:
-                return await self._distributed(visit, spec)
+                return await self.host.distribute(visit, spec, visit.effective_input())
             case spec:
                 return await run_inline_map(self, visit, cast("MapSpec", spec), visit.effective_input())
 
-    async def _distributed(self, visit: Visit, spec: MapSpec) -> Json:
-        return await self.host.distribute(visit, spec, visit.effective_input())
-
-    async def _task(self, visit: Visit, spec: TaskSpec) -> Json:
+    async def _task(self, visit: StateVisit, spec: TaskSpec) -> Json:
         target = target_of(spec.resource)
-        if target.wait is Wait.TOKEN:
-            visit.take_token(self.host.new_token())
+        if target.wait is WaitMode.TOKEN:
+            visit.set_token(self.host.new_token())
         input = visit.effective_input()
         visit.check_size(input, "an input", self.limits.data_bytes_max)
-        call = Call(
+        call = TaskCall(
             target,
             input,
             _seconds(spec.timeout_seconds, visit, "TimeoutSeconds"),
             _seconds(spec.heartbeat_seconds, visit, "HeartbeatSeconds"),
             visit.token,
         )
-        words, lane = target.event_words, visit.lane
-        scheduled: dict[str, Json] = {**target.facts, "parameters" if words == "Task" else "input": input}
+        prefix, branch = target.event_prefix, visit.branch
+        service_details = target.event_details if prefix == "Task" else {}
+        scheduled: dict[str, Json] = {**target.event_details, "parameters" if prefix == "Task" else "input": input}
         if call.timeout_seconds is not None:
             scheduled["timeoutInSeconds"] = call.timeout_seconds
         if call.heartbeat_seconds is not None:
             scheduled["heartbeatInSeconds"] = call.heartbeat_seconds
-        lane.event_id = self.note(f"{words}Scheduled", lane.event_id, scheduled)
-        lane.event_id = self.note(f"{words}Started", lane.event_id, _named(target))
-        if target.wait is not Wait.ANSWER and words == "Task":
-            lane.event_id = self.note("TaskSubmitted", lane.event_id, _named(target))
+        branch.event_id = self.record(f"{prefix}Scheduled", branch.event_id, scheduled)
+        branch.event_id = self.record(f"{prefix}Started", branch.event_id, service_details)
+        if target.wait is not WaitMode.ANSWER and prefix == "Task":
+            branch.event_id = self.record("TaskSubmitted", branch.event_id, service_details)
         try:
             result = await self.host.call(call)
             visit.check_size(result, "a result", self.limits.data_bytes_max)
         except StateError as exc:
-            ended = "TimedOut" if exc.error in (TIMEOUT, HEARTBEAT_TIMEOUT) else "Failed"
-            details = {**_named(target), "error": exc.error, "cause": exc.cause}
-            lane.event_id = self.note(f"{words}{ended}", lane.event_id, details)
+            end = "TimedOut" if exc.error in (TIMEOUT, HEARTBEAT_TIMEOUT) else "Failed"
+            details = {**service_details, "error": exc.error, "cause": exc.cause}
+            branch.event_id = self.record(f"{prefix}{end}", branch.event_id, details)
             raise
-        lane.event_id = self.note(f"{words}Succeeded", lane.event_id, {**_named(target), "output": result})
+        branch.event_id = self.record(f"{prefix}Succeeded", branch.event_id, {**service_details, "output": result})
         return result
 
-    # States that only look at their input, or wait.
+    # States without retries: they transform their input, choose or wait.
 
-    async def _simple(self, visit: Visit) -> Done:
+    async def _simple(self, visit: StateVisit) -> StateOutcome:
         match visit.state.spec:
             case PassSpec() as spec:
                 return self._pass(visit, spec)
@@ -302,84 +293,82 @@ class Run:
             case _:
                 return self._succeed(visit)
 
-    def _pass(self, visit: Visit, spec: PassSpec) -> Done:
+    def _pass(self, visit: StateVisit, spec: PassSpec) -> StateOutcome:
         effective = visit.effective_input()
-        return visit.done(effective if spec.result is None else spec.result(visit.scope(effective)))
+        return visit.outcome(effective if spec.result is None else spec.result(visit.scope(effective)))
 
-    def _succeed(self, visit: Visit) -> Done:
+    def _succeed(self, visit: StateVisit) -> StateOutcome:
         state = visit.state
-        return visit.passed(visit.effective_input(), next=None, assign=state.assign, output=state.output)
+        return visit.outcome_without_result(
+            visit.effective_input(), next=None, assign=state.assign, output=state.output
+        )
 
-    def _choice(self, visit: Visit, spec: ChoiceSpec) -> Done:
+    def _choice(self, visit: StateVisit, spec: ChoiceSpec) -> StateOutcome:
         effective = visit.effective_input()
         scope = visit.scope(effective)
         for rule in spec.rules:
             if self._holds(visit, rule.condition(scope)):
-                return visit.passed(effective, next=rule.next, assign=rule.assign, output=rule.output)
+                return visit.outcome_without_result(effective, next=rule.next, assign=rule.assign, output=rule.output)
         if spec.default is None:
             raise StateError(NO_CHOICE_MATCHED, f"No choice rule of the state '{visit.state.name}' matches its input")
         state = visit.state
-        return visit.passed(effective, next=spec.default, assign=state.assign, output=state.output)
+        return visit.outcome_without_result(effective, next=spec.default, assign=state.assign, output=state.output)
 
     @staticmethod
-    def _holds(visit: Visit, answer: Json) -> bool:
+    def _holds(visit: StateVisit, answer: Json) -> bool:
         if not isinstance(answer, bool):
             cause = f"A Condition of the state '{visit.state.name}' must be true or false, not {type(answer).__name__}"
-            raise visit.wrong("Condition", cause)
+            raise visit.field_error("Condition", cause)
         return answer
 
-    async def _wait(self, visit: Visit, spec: WaitSpec) -> Done:
+    async def _wait(self, visit: StateVisit, spec: WaitSpec) -> StateOutcome:
         effective = visit.effective_input()
         scope = visit.scope(effective)
         if spec.seconds is not None:
             seconds = _seconds(spec.seconds, visit, "Seconds") or 0.0
         else:
-            assert spec.timestamp is not None, "a Wait has seconds or a moment"
-            until_ms = parse_moment(spec.timestamp(scope))
+            assert spec.timestamp is not None, "a Wait has Seconds or a Timestamp"
+            until_ms = parse_timestamp(spec.timestamp(scope))
             if until_ms is None:
                 cause = f"The Timestamp of the state '{visit.state.name}' is not a moment such as 2026-01-31T12:00:00Z"
-                raise visit.wrong("Timestamp", cause)
+                raise visit.field_error("Timestamp", cause)
             seconds = (until_ms - self.host.now_ms()) / 1000
         if seconds > 0:
             await self.host.sleep(seconds)
         state = visit.state
-        return visit.passed(effective, next=state.next, assign=state.assign, output=state.output)
+        return visit.outcome_without_result(effective, next=state.next, assign=state.assign, output=state.output)
 
-    def _fail(self, visit: Visit, spec: FailSpec) -> StateError:
+    def _fail(self, visit: StateVisit, spec: FailSpec) -> StateError:
         scope = visit.scope(visit.effective_input())
         error = "" if spec.error is None else spec.error(scope)
         cause = "" if spec.cause is None else spec.cause(scope)
         for name, value in (("Error", error), ("Cause", cause)):
             if not isinstance(value, str):
-                return visit.wrong(name, f"The {name} of the state '{visit.state.name}' must be a text")
+                return visit.field_error(name, f"The {name} of the state '{visit.state.name}' must be a text")
         return StateError(error, cause)
 
 
-def context_of(
+def execution_context(
     *, execution_id: str, name: str, machine: str, input: Json, started_at_ms: int, redrive_count: int = 0
 ) -> Mapping[str, Json]:
-    """Return the context object as far as it is the same for all states of an execution."""
+    """Return the part of the context object that all states of an execution share."""
     execution: dict[str, Json] = {
         "Id": execution_id,
         "Input": input,
         "Name": name,
         "RoleArn": "",
-        "StartTime": iso_moment(started_at_ms),
+        "StartTime": iso_timestamp(started_at_ms),
         "RedriveCount": redrive_count,
     }
     return {"Execution": execution, "StateMachine": {"Id": machine, "Name": machine}}
 
 
-def _named(target: Target) -> dict[str, Json]:
-    return target.facts if target.callee not in (Callee.FUNCTION, Callee.ACTIVITY) else {}
-
-
-def _seconds(field: Evaluator | None, visit: Visit, name: str) -> float | None:
+def _seconds(field: Evaluator | None, visit: StateVisit, name: str) -> float | None:
     if field is None:
         return None
     value = field(visit.scope(visit.selected_input()))
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= _SECONDS_MAX or (name != "Seconds" and value == 0):
         cause = f"The {name} of the state '{visit.state.name}' must be a number of seconds up to {_SECONDS_MAX}"
-        raise visit.wrong(name, cause)
+        raise visit.field_error(name, cause)
     return float(value)

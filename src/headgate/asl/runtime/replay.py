@@ -1,101 +1,95 @@
-"""Inspection: how an execution of a machine went, found by going through its history once more."""
+"""History replay: rebuilds the Step Functions history and the current frame of an execution from its turns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
 
 from headgate.asl.expressions.scope import Json
-from headgate.asl.requests import Request, Stopped
-from headgate.asl.runtime.durable_host import Surroundings, machine_workflow
-from headgate.asl.runtime.history import Chronicle, Event, Journal
-from headgate.asl.runtime.resume_point import Frame
+from headgate.asl.runtime.durable_host import HostDependencies, machine_workflow
+from headgate.asl.runtime.execution_request import ExecutionRequest, StopReason
+from headgate.asl.runtime.frame import Frame
+from headgate.asl.runtime.history import EventRecorder, HistoryEvent, Journal
 from headgate.durable.model.history import Started, Status, TerminateRequested, Turn
 from headgate.durable.model.payload import Signature
 from headgate.durable.model.records import Execution
 from headgate.durable.replay.interpreter import Interpreter
 
-# How Step Functions calls an end that the machine itself had no part in.
-_ENDS = {
+# The last event of an execution that was ended from outside.
+_END_EVENTS = {
     Status.CANCELLED: "ExecutionAborted",
     Status.TERMINATED: "ExecutionAborted",
     Status.TIMED_OUT: "ExecutionTimedOut",
 }
 
 
-class Inspected(Struct):
-    """What was found: every event, how the last run began, and where the machine stands."""
+class ReplayResult(Struct):
+    """Every event of an execution, the request of its last run, and its current frame."""
 
-    events: list[Event]
-    request: Request | None = None
+    events: list[HistoryEvent]
+    request: ExecutionRequest | None = None
     frame: Frame | None = None
-    # How many events the machine itself has caused; an end from outside is not among them.
+    # The number of events that the machine itself caused, without an end from outside.
     journaled: int = 0
 
 
-class Inspector:
-    """Goes through the turns of an execution, run by run."""
+class HistoryReplayer:
+    """Replays the turns of an execution, run by run."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
+    def __init__(self, dependencies: HostDependencies) -> None:
+        self._dependencies = dependencies
 
-    def inspect(self, row: Execution, turns: Iterable[Turn]) -> Inspected:
-        """Return what the turns of an execution amount to. Raises `DeterminismError` if this build does otherwise."""
-        found = Inspected([])
+    def replay(self, row: Execution, turns: Iterable[Turn]) -> ReplayResult:
+        """Replay the turns of an execution. Raises `DeterminismError` if this build behaves differently."""
+        result = ReplayResult([])
         interpreter: Interpreter | None = None
         try:
             for turn in turns:
                 if any(isinstance(event, Started) for event in turn.events):
-                    self._let_go(interpreter)
-                    interpreter = self._begin(row.execution_id, found)
+                    self._evict(interpreter)
+                    interpreter = self._new_interpreter(row.execution_id, result)
                 if any(isinstance(event, TerminateRequested) for event in turn.events):
-                    continue  # Ended from outside, without asking the code.
+                    continue  # Terminated from outside: no workflow code ran.
                 if interpreter is not None:
                     interpreter.replay(turn)
         finally:
-            self._let_go(interpreter)
-        found.journaled = found.events[-1].id if found.events else 0
-        self._add_end(row, found)
-        return found
+            self._evict(interpreter)
+        result.journaled = result.events[-1].id if result.events else 0
+        self._add_end(row, result)
+        return result
 
-    def _begin(self, execution_id: str, found: Inspected) -> Interpreter:
-        made: list[Interpreter] = []
-
-        def journal(request: Request) -> Journal:
-            found.request = request
+    def _new_interpreter(self, execution_id: str, result: ReplayResult) -> Interpreter:
+        def journal(request: ExecutionRequest) -> Journal:
+            result.request = request
             if not request.events and request.resume is None:
-                found.events.clear()
-            return Chronicle(lambda: made[0].at_ms, found.events, request.events)
+                result.events.clear()
+            return EventRecorder(lambda: interpreter.at_ms, result.events, request.events)
 
-        surroundings = msgspec.structs.replace(self._surroundings, journal=journal)
-        function = machine_workflow(surroundings, seen=_seer(found))
-        made.append(Interpreter(function, Signature.of(function), execution_id))
-        return made[0]
+        def on_started(frame: Frame) -> None:
+            result.frame = frame
+
+        dependencies = msgspec.structs.replace(self._dependencies, journal=journal)
+        function = machine_workflow(dependencies, on_started=on_started)
+        interpreter = Interpreter(function, Signature.of(function), execution_id)
+        return interpreter
 
     @staticmethod
-    def _let_go(interpreter: Interpreter | None) -> None:
+    def _evict(interpreter: Interpreter | None) -> None:
         if interpreter is not None and interpreter.closed is None:
             interpreter.evict()
 
     @staticmethod
-    def _add_end(row: Execution, found: Inspected) -> None:
-        kind = _ENDS.get(row.status)
-        if kind is None or not found.events:
+    def _add_end(row: Execution, result: ReplayResult) -> None:
+        kind = _END_EVENTS.get(row.status)
+        if kind is None or not result.events:
             return
-        last = found.events[-1]
+        last = result.events[-1]
         if last.type.startswith("Execution") and last.type != "ExecutionStarted":
             return
         details: dict[str, Json] = {}
         if row.error is not None:
-            stopped = Stopped.read(msgspec.json.decode(row.error).get("message", ""))
-            details = {"error": stopped.error, "cause": stopped.cause}
-        found.events.append(Event(last.id + 1, last.id, kind, last.at_ms, details))
-
-
-def _seer(found: Inspected) -> Callable[[Frame], None]:
-    def see(frame: Frame) -> None:
-        found.frame = frame
-
-    return see
+            reason = StopReason.read(msgspec.json.decode(row.error).get("message", ""))
+            details = {"error": reason.error, "cause": reason.cause}
+        result.events.append(HistoryEvent(last.id + 1, last.id, kind, last.at_ms, details))

@@ -1,9 +1,9 @@
-"""Visits: one entry into one state. What its fields may look at, and how input and output are made by them."""
+"""State visit: one entry into a state. It evaluates the state's fields to make its input and its output."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
+from random import Random
 from typing import Final
 
 import msgspec
@@ -13,75 +13,75 @@ from msgspec.structs import replace
 from headgate.asl.errors import DATA_LIMIT_EXCEEDED, QUERY_EVALUATION_ERROR, RUNTIME, StateError
 from headgate.asl.expressions.references import WHOLE
 from headgate.asl.expressions.scope import Evaluator, Json, Scope
-from headgate.asl.model.definition import Catcher, Kind, Language, State
-from headgate.asl.runtime.resume_point import Frame
+from headgate.asl.model.definition import Catcher, Language, State, StateType
+from headgate.asl.runtime.frame import Frame
 
 _encoder: Final = msgspec.json.Encoder()
 
 
-class Lane(Struct):
-    """A machine, branch or iteration on its way: what it may look at, and the last event that it caused."""
+class Branch(Struct):
+    """A running machine, branch or iteration: its context object, its variables and its last history event."""
 
     context: Mapping[str, Json]
-    # What the machines around it have assigned before it began.
+    # Assigned by the enclosing machines before this one started.
     variables: Mapping[str, Json] = {}
     event_id: int = 0
 
 
-class Done(Struct, frozen=True):
-    """How a state ended: what goes on to which state. `next` is None where the machine ends."""
+class StateOutcome(Struct, frozen=True):
+    """The output of a state, and the next state; None ends the machine."""
 
     output: Json
     next: str | None
     assigned: Mapping[str, Json] = {}
 
 
-class Visit:
-    """A state, the data it was given, and the attempt it is at."""
+class StateVisit:
+    """A state with its input and its current attempt."""
 
     __slots__ = (
-        "context", "draw", "entered_at", "frame", "lane", "now_ms", "retry_count", "state", "token", "variables"
+        "branch", "context", "entered_at", "frame", "now_ms", "random", "retry_count", "state", "token", "variables"
     )  # fmt: skip
 
     def __init__(
         self,
         state: State,
         frame: Frame,
-        lane: Lane,
+        branch: Branch,
         entered_at: str,
         *,
-        draw: random.Random,
+        random: Random,
         now_ms: Callable[[], int],
     ) -> None:
         self.state = state
         self.frame = frame
-        self.lane = lane
+        self.branch = branch
         self.entered_at = entered_at
-        self.draw = draw
+        self.random = random
         self.now_ms = now_ms
         self.retry_count = 0
         self.token = ""
-        self.variables = {**lane.variables, **frame.variables} if lane.variables else frame.variables
+        self.variables = {**branch.variables, **frame.variables} if branch.variables else frame.variables
         self.context = self._context()
 
-    def again(self) -> None:
-        """Begin another attempt."""
+    def start_attempt(self) -> None:
+        """Start another attempt."""
         self.retry_count += 1
         self.token = ""
-        self.frame.forget_branches()
+        self.frame.clear_branches()
         self.context = self._context()
 
-    def take_token(self, token: str) -> None:
-        """Let the fields of this attempt see a task token."""
+    def set_token(self, token: str) -> None:
+        """Put a task token into the context object of this attempt."""
         self.token = token
         self.context = {**self.context, "Task": {"Token": token}}
 
     def scope(self, data: Json) -> Scope:
-        """Return what the fields of the state may look at, `$` being `data`."""
-        return Scope(data, self.context, self.variables, self.draw, self.frame.input, now_ms=self.now_ms())
+        """Return the scope in which the state's fields are evaluated, with `data` as `$`."""
+        return Scope(data, self.context, self.variables, self.random, self.frame.input, now_ms=self.now_ms())
 
     def effective_input(self) -> Json:
-        """Return the input as the state's own fields make it."""
+        """Return the input after InputPath and Parameters, or Arguments."""
         state = self.state
         if state.language is Language.JSONATA:
             return state.arguments(self.scope(self.frame.input)) if state.arguments is not None else self.frame.input
@@ -93,19 +93,19 @@ class Visit:
         return data
 
     def selected_input(self) -> Json:
-        """Return the input as InputPath selects it, which is what the other paths of a state look at."""
+        """Return the input after InputPath: the other paths of a state are evaluated on it."""
         if self.state.input_path is None:
             return self.frame.input
         return self.state.input_path(self.scope(self.frame.input))
 
-    def done(self, result: Json, next: str | None = None) -> Done:
-        """Return how a state ended that has this result."""
+    def outcome(self, result: Json, next: str | None = None) -> StateOutcome:
+        """Return the outcome of a state that has a result."""
         state = self.state
         scope = self.scope(result)
         if state.language is Language.JSONATA:
             scope = replace(scope, data=self.frame.input, result=result, has_result=True)
             output = state.output(scope) if state.output is not None else result
-            return Done(output, next or state.next, _assigned(state.assign, scope))
+            return StateOutcome(output, next or state.next, _assigned(state.assign, scope))
         assigned = _assigned(state.assign, scope)
         if state.result_selector is not None:
             result = state.result_selector(scope)
@@ -114,47 +114,51 @@ class Visit:
         )
         if state.output_path is not None:
             merged = state.output_path(self.scope(merged))
-        return Done(merged, next or state.next, assigned)
+        return StateOutcome(merged, next or state.next, assigned)
 
-    def passed(self, effective: Json, *, next: str | None, assign: Evaluator | None, output: Evaluator | None) -> Done:
-        """Return how a state ended that has no result: its input goes on."""
+    def outcome_without_result(
+        self, effective: Json, *, next: str | None, assign: Evaluator | None, output: Evaluator | None
+    ) -> StateOutcome:
+        """Return the outcome of a state that passes its input on."""
         scope = self.scope(effective)
         assigned = _assigned(assign, scope)
         if self.state.language is Language.JSONATA:
-            return Done(output(scope) if output is not None else effective, next, assigned)
-        return Done(self.state.output_path(scope) if self.state.output_path is not None else effective, next, assigned)
+            return StateOutcome(output(scope) if output is not None else effective, next, assigned)
+        return StateOutcome(
+            self.state.output_path(scope) if self.state.output_path is not None else effective, next, assigned
+        )
 
-    def caught(self, error: StateError, catcher: Catcher) -> Done:
-        """Return how a state ended whose error is caught."""
-        given = error.output
-        scope = replace(self.scope(given), error_output=given, has_error=True)
+    def caught_outcome(self, error: StateError, catcher: Catcher) -> StateOutcome:
+        """Return the outcome of a state whose error is caught."""
+        error_output = error.output
+        scope = replace(self.scope(error_output), error_output=error_output, has_error=True)
         assigned = _assigned(catcher.assign, scope)
         if self.state.language is Language.JSONATA:
-            output = catcher.output(scope) if catcher.output is not None else given
+            output = catcher.output(scope) if catcher.output is not None else error_output
         elif catcher.result_path is None:
             output = self.frame.input
         else:
-            output = catcher.result_path.write(self.frame.input, given)
-        return Done(output, catcher.next, assigned)
+            output = catcher.result_path.write(self.frame.input, error_output)
+        return StateOutcome(output, catcher.next, assigned)
 
-    def wrong(self, field: str, cause: str) -> StateError:
-        """Return the error of a field that came to something it cannot be."""
+    def field_error(self, field: str, cause: str) -> StateError:
+        """Return the error for a field whose value is invalid."""
         if self.state.language is Language.JSONATA:
             return StateError(QUERY_EVALUATION_ERROR, cause, field)
         return StateError(RUNTIME, cause)
 
     def check_size(self, value: Json, what: str, bytes_max: int) -> None:
-        """Raise `StateError` if a document is larger than Step Functions lets pass."""
+        """Raise `StateError` if a document exceeds the size limit of Step Functions."""
         check_size(value, f"The state/task '{self.state.name}' returned {what}", bytes_max)
 
     def _context(self) -> Mapping[str, Json]:
         state: dict[str, Json] = {"EnteredTime": self.entered_at, "Name": self.state.name}
         if self.state.kind in _RETRIED:
             state["RetryCount"] = self.retry_count
-        return {**self.lane.context, "State": state}
+        return {**self.branch.context, "State": state}
 
 
-_RETRIED: Final = frozenset({Kind.TASK, Kind.PARALLEL, Kind.MAP})
+_RETRIED: Final = frozenset({StateType.TASK, StateType.PARALLEL, StateType.MAP})
 
 
 def check_size(value: Json, what: str, bytes_max: int) -> None:

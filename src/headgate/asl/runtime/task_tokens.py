@@ -1,4 +1,4 @@
-"""Task tokens: signed, and good for one attempt at one Task. Who has one can end that attempt from outside."""
+"""Task tokens: signed, and valid for one attempt of one Task. The holder of a token completes that attempt."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from headgate.store.keyring import Keyring, Purpose
 SIGNAL: Final = "asl.task."
 
 
-class Callback(enum.StrEnum):
-    """What whoever has a token can say."""
+class CallbackKind(enum.StrEnum):
+    """What the holder of a token reports."""
 
     SUCCESS = "success"
     FAILURE = "failure"
     HEARTBEAT = "heartbeat"
 
 
-class Told(Struct, frozen=True, omit_defaults=True):
-    """What was said, as the signal that carries it."""
+class TaskCallback(Struct, frozen=True, omit_defaults=True):
+    """A report on a Task, as the payload of the signal that delivers it."""
 
-    callback: Callback
+    callback: CallbackKind
     output: Json = None
     error: str = ""
     cause: str = ""
 
 
 class TaskToken(Struct, frozen=True, array_like=True):
-    """The execution that waits, and the name of the signal that it waits for."""
+    """The waiting execution, and the name of the signal that it waits for."""
 
     kind: str
     execution_id: str
@@ -42,16 +42,16 @@ class TaskToken(Struct, frozen=True, array_like=True):
 
 
 def sign_token(keyring: Keyring, execution_id: str, signal: str) -> str:
-    """Return the token that stands for a wait."""
+    """Return the token for a signal of an execution."""
     return keyring.sign(Purpose.TOKEN, msgspec.json.encode(TaskToken("asl", execution_id, signal)))
 
 
 def read_token(keyring: Keyring, token: str) -> TaskToken:
-    """Return what a token stands for. Raises `SignatureError`."""
+    """Verify and parse a token. Raises `SignatureError`."""
     try:
         read = typed_decode.from_json(keyring.verify(Purpose.TOKEN, token), TaskToken)
     except msgspec.MsgspecError as exc:
-        raise SignatureError("the token is not one of a Task; use what $$.Task.Token gave") from exc
+        raise SignatureError("this is not a task token; use the value of $$.Task.Token") from exc
     if read.kind != "asl":
-        raise SignatureError("the token is not one of a Task; use what $$.Task.Token gave")
+        raise SignatureError("this is not a task token; use the value of $$.Task.Token")
     return read

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from headgate.asl.errors import runtime
+from headgate.asl.errors import runtime_error
 from headgate.asl.expressions.scope import Json
 
-# In the words of the optimised integrations; `call_of` maps the names that the SDK integrations use.
+# In the words of the optimised integrations; `normalized_call` maps the names that the SDK integrations use.
 ACTIONS: Final[dict[str, tuple[str, ...]]] = {
     "dynamodb": ("deleteItem", "getItem", "putItem", "query", "updateItem"),
     "events": ("putEvents",),
@@ -32,7 +32,7 @@ def known_actions() -> dict[str, tuple[str, ...]]:
     return {**ACTIONS, **{alias: ACTIONS[name] for alias, name in _ALIASES.items()}}
 
 
-def call_of(service: str, action: str) -> tuple[str, str, bool]:
+def normalized_call(service: str, action: str) -> tuple[str, str, bool]:
     """Return a service and an action as `ACTIONS` has them, and whether it is called as the SDK calls it.
 
     What is not known comes back as it is written.
@@ -50,7 +50,7 @@ class CallParameters:
     def __init__(self, resource: str, parameters: Json) -> None:
         self.resource = resource
         if not isinstance(parameters, Mapping):
-            raise runtime(f"The Parameters of {resource} must be an object")
+            raise runtime_error(f"The Parameters of {resource} must be an object")
         # The SDKs of some languages begin names with a small letter.
         self._given = {name[:1].upper() + name[1:]: value for name, value in parameters.items()}
 
@@ -59,7 +59,7 @@ class CallParameters:
         allowed = sorted(names)
         unknown = sorted(self._given.keys() - set(allowed))
         if unknown:
-            raise runtime(
+            raise runtime_error(
                 f"The field {unknown[0]!r} of {self.resource} is not supported; it takes {', '.join(allowed)}"
             )
 
@@ -70,20 +70,20 @@ class CallParameters:
             return None
         # A bool is an int to Python, but not to JSON.
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise runtime(f"The value for the field {name!r} of {self.resource} must be {_NAMES[kind]}")
+            raise runtime_error(f"The value for the field {name!r} of {self.resource} must be {_NAMES[kind]}")
         return value
 
     def get(self, name: str, kind: type[_T]) -> _T:
         """Return a parameter that has to be there. Raises `StateError`."""
         value = self.find(name, kind)
         if value is None:
-            raise runtime(f"The field {name!r} of {self.resource} is required but was missing")
+            raise runtime_error(f"The field {name!r} of {self.resource} is required but was missing")
         return value
 
     def raw(self, name: str) -> Json:
         """Return a parameter of any type that has to be there. Raises `StateError`."""
         if name not in self._given:
-            raise runtime(f"The field {name!r} of {self.resource} is required but was missing")
+            raise runtime_error(f"The field {name!r} of {self.resource} is required but was missing")
         return self._given[name]
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
@@ -92,7 +92,9 @@ class CallParameters:
         if value is None:
             return choices[0]
         if value not in choices:
-            raise runtime(f"The value for the field {name!r} of {self.resource} must be one of {', '.join(choices)}")
+            raise runtime_error(
+                f"The value for the field {name!r} of {self.resource} must be one of {', '.join(choices)}"
+            )
         return value
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headgate.asl.errors import StateError, runtime
+from headgate.asl.errors import StateError, runtime_error
 from headgate.asl.expressions.scope import Json
 from headgate.asl.tasks.actions import CallParameters
 from headgate.asl.tasks.attribute_values import read_item, read_value, write_item
@@ -417,5 +417,7 @@ def _cursor(given: CallParameters) -> str | None:
         return None
     cursor = read_item(start, "ExclusiveStartKey").get(CURSOR)
     if not isinstance(cursor, str):
-        raise runtime(f"The field 'ExclusiveStartKey' of {given.resource} must be the LastEvaluatedKey of an answer")
+        raise runtime_error(
+            f"The field 'ExclusiveStartKey' of {given.resource} must be the LastEvaluatedKey of an answer"
+        )
     return cursor

@@ -1,8 +1,7 @@
-"""Fan-out Tasks: a fan-out that a Task starts, and one whose end is the end of the Task.
+"""Fan-out Tasks: start a fan-out, and with `.sync` wait for its end.
 
-The Resource is fanout:module.function, with `.sync` to wait for the end. The Parameters say what there is to do:
-`items` or a `range` of two numbers, and as far as wanted `chunk_size`, `each`, `params`, `group`, `campaign`, the
-members of a policy, and with `.sync` also `collect`.
+The Resource is fanout:module.function. The Parameters are `items` or a `range` of two numbers, and optionally
+`chunk_size`, `each`, `params`, `group`, `campaign`, the fields of a policy, and with `.sync` also `collect`.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ import math
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from headgate import typed_decode
-from headgate.asl.errors import TASK_FAILED, TIMEOUT, StateError, runtime
+from headgate.asl.errors import TASK_FAILED, TIMEOUT, StateError, runtime_error
 from headgate.asl.expressions.scope import Json
-from headgate.asl.runtime.interpreter import Call
+from headgate.asl.tasks.activities import FanoutOrder
+from headgate.asl.tasks.resources import TaskCall
 from headgate.durable.model.failures import Failure
 from headgate.durable.sdk.activity_context import ActivityContext
 from headgate.errors import HeadgateError, UserError
-from headgate.fanout import hg_map as mapping
+from headgate.fanout import hg_map
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.model.results import Summary
 from headgate.fanout.model.rows import Policy
@@ -34,107 +33,98 @@ _INVALID: Final = "Fanout.InvalidOrderException"
 
 
 class FanoutParameters(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a Task asks of a fan-out."""
+    """The Parameters of a fan-out Task."""
 
     items: list[Any] | None = None
-    # From, and up to before.
+    # Start, and exclusive end.
     range: tuple[int, int] | None = None
     chunk_size: int | None = None
     params: dict[str, Any] = {}
     group: str | None = None
     campaign: str | None = None
-    # Whether the handler is called with one item at a time, and not with a chunk of them.
+    # Whether the handler receives one item at a time instead of a chunk.
     each: bool = True
-    # Whether what the handler returned is part of the result of the Task.
+    # Whether the handlers' return values are part of the Task's result.
     collect: bool = False
 
     @property
     def policy(self) -> Policy:
-        """How the chunks are run."""
+        """The policy of the fan-out."""
         return Policy(**{name: getattr(self, name) for name in Policy.__struct_fields__})
 
     @property
-    def listed(self) -> Any:  # noqa: ANN401 - the items of the user's, or numbers
-        """The items, as `mapping.map` takes them."""
+    def sequence(self) -> Any:  # noqa: ANN401 - a list of user values, or a range
+        """The items, as `hg_map.map` takes them."""
         return range(*self.range) if self.range is not None else self.items or []
 
     @property
     def source(self) -> Source:
-        """Where the items come from."""
+        """The items, as a source of a fan-out."""
         return RangeSource(*self.range) if self.range is not None else ListSource(self.items or [])
 
 
-class FanoutOrder(Struct, frozen=True):
-    """The input of the activity that starts a fan-out."""
-
-    fanout: str
-    parameters: Json = None
-    wait: str = ""
-
-
-def handler_of(name: str) -> str:
-    """Return the handler that a Resource names, as `module:function`. Raises `StateError`."""
+def handler_name(name: str) -> str:
+    """Return the handler of a Resource as `module:function`. Raises `StateError`."""
     module, _, function = name.rpartition(":" if ":" in name else ".")
     if not module or not function:
-        raise runtime(f"fanout:{name}: write fanout:module.function, such as fanout:prices.update")
+        raise runtime_error(f"fanout:{name}: write fanout:module.function, such as fanout:prices.update")
     return f"{module}:{function}"
 
 
 def read_parameters(name: str, parameters: Json) -> FanoutParameters:
-    """Return what a Task asks for. Raises `StateError`."""
+    """Parse the Parameters of a Task. Raises `StateError`."""
     try:
-        given = typed_decode.convert(parameters, FanoutParameters)
+        read = typed_decode.convert(parameters, FanoutParameters)
     except msgspec.ValidationError as exc:
-        raise runtime(f"The Parameters of fanout:{name} cannot be used: {exc}") from exc
-    if (given.items is None) == (given.range is None):
-        raise runtime(f"The Parameters of fanout:{name} must have one of 'items' and 'range'")
-    if given.range is not None and given.range[1] < given.range[0]:
-        raise runtime(f"The Parameters of fanout:{name}: 'range' must not end before it begins")
-    return given
+        raise runtime_error(f"The Parameters of fanout:{name} cannot be used: {exc}") from exc
+    if (read.items is None) == (read.range is None):
+        raise runtime_error(f"The Parameters of fanout:{name} must have one of 'items' and 'range'")
+    if read.range is not None and read.range[1] < read.range[0]:
+        raise runtime_error(f"The Parameters of fanout:{name}: 'range' must not end before it begins")
+    return read
 
 
 def start_fanout(splitter: Splitter, order: FanoutOrder, context: ActivityContext) -> Json:
-    """Start a fan-out that nobody waits for, and return its id. Another attempt finds it. Raises `StateError`."""
-    given = read_parameters(order.fanout, order.parameters)
-    source = given.source
-    asked = Order(
-        group=given.group or order.fanout,
-        chunk_size=given.chunk_size or max(1, math.ceil((source.total() or 0) / mapping.CHUNKS_USUAL)),
-        handler=handler_of(order.fanout),
-        params=given.params,
-        policy=given.policy,
-        campaign=given.campaign,
+    """Start a fan-out without waiting for it, and return its id. Idempotent by activity id. Raises `StateError`."""
+    parameters = read_parameters(order.fanout, order.parameters)
+    source = parameters.source
+    split_order = Order(
+        group=parameters.group or order.fanout,
+        chunk_size=parameters.chunk_size or max(1, math.ceil((source.total() or 0) / hg_map.CHUNKS_USUAL)),
+        handler=handler_name(order.fanout),
+        params=parameters.params,
+        policy=parameters.policy,
+        campaign=parameters.campaign,
         submitted_by=f"execution {context.execution_id}",
     )
-    # Of the activity's id, which is longer than a fan-out's may be.
+    # Hashed: an activity id is longer than a fan-out id may be.
     run_id = f"asl-{hashlib.sha256(context.activity_id.encode()).hexdigest()[:32]}"
     try:
-        splitter.split(asked, source, run_id=run_id)
+        splitter.split(split_order, source, run_id=run_id)
     except UserError as exc:
         raise StateError(_INVALID, str(exc)) from exc
     return {"runId": run_id}
 
 
-async def run_fanout(call: Call) -> Json:
-    """Start a fan-out and return how it ended, from inside of the workflow that runs a machine. Raises `StateError`.
+async def run_fanout(call: TaskCall) -> Json:
+    """Run a fan-out from the workflow that runs a machine, and return its result. Raises `StateError`.
 
-    Its end is a signal that is written in the transaction which closes it. If the Task runs out of time or is
-    cancelled, so is the fan-out.
+    The fan-out signals its end in the transaction that closes it. A timeout or cancellation of the Task cancels it.
     """
     name = call.target.name
-    given = read_parameters(name, call.input)
+    parameters = read_parameters(name, call.input)
     try:
         async with asyncio.timeout(call.timeout_seconds):
-            mapped = await mapping.map(
-                handler_of(name),
-                given.listed,
-                chunk_size=given.chunk_size,
-                each=given.each,
-                group=given.group or name,
-                params=given.params,
-                policy=given.policy,
-                campaign=given.campaign,
-                collect=given.collect,
+            mapped = await hg_map.map(
+                handler_name(name),
+                parameters.sequence,
+                chunk_size=parameters.chunk_size,
+                each=parameters.each,
+                group=parameters.group or name,
+                params=parameters.params,
+                policy=parameters.policy,
+                campaign=parameters.campaign,
+                collect=parameters.collect,
                 allow_failures=True,
             )
     except TimeoutError:
@@ -145,15 +135,15 @@ async def run_fanout(call: Call) -> Json:
         raise StateError(_INVALID, str(exc)) from None
     except (HeadgateError, Failure) as exc:
         raise StateError(_FAILED, str(exc)) from None
-    told = told_of(mapped.summary)
+    result = fanout_result(mapped.summary)
     if mapped.summary.status != FanoutStatus.SUCCEEDED:
-        # As other jobs that are waited for: the error of every one, and as its cause how it ended.
-        raise StateError(TASK_FAILED, msgspec.json.encode({"Error": _FAILED, **told}).decode())
-    return {**told, "results": mapped.results} if given.collect else told
+        # As for every `.sync` job: States.TaskFailed, with the job's description as the cause.
+        raise StateError(TASK_FAILED, msgspec.json.encode({"Error": _FAILED, **result}).decode())
+    return {**result, "results": mapped.results} if parameters.collect else result
 
 
-def told_of(summary: Summary) -> dict[str, Json]:
-    """Return how a fan-out ended, as the result of a Task."""
+def fanout_result(summary: Summary) -> dict[str, Json]:
+    """Return the summary of a fan-out as the result of a Task."""
     return {
         "runId": summary.run_id,
         "status": summary.status,

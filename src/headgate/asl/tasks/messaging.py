@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from headgate.asl.errors import StateError, runtime
-from headgate.asl.expressions.formats import parse_moment
+from headgate.asl.errors import StateError, runtime_error
+from headgate.asl.expressions.formats import parse_timestamp
 from headgate.asl.expressions.scope import Json
 from headgate.asl.tasks.actions import CallParameters
 from headgate.durable.bus.bus import Bus
@@ -56,7 +56,7 @@ class BusCalls:
         )  # fmt: skip
         arn = given.find("TopicArn", str) or given.find("TargetArn", str)
         if arn is None:
-            raise runtime(f"The field 'TopicArn' of {given.resource} is required but was missing")
+            raise runtime_error(f"The field 'TopicArn' of {given.resource} is required but was missing")
         data = {"topic": arn, "message": given.raw("Message"), "attributes": _message_attributes(given)}
         for field, name in (("Subject", "subject"), ("MessageGroupId", "group")):
             if (text := given.find(field, str)) is not None:
@@ -102,7 +102,7 @@ class BusCalls:
         given.allow(("Entries", "EndpointId"))
         entries = given.get("Entries", list)
         if not 1 <= len(entries) <= ENTRIES_MAX:
-            raise runtime(f"The field 'Entries' of {given.resource} must have 1 to {ENTRIES_MAX} elements")
+            raise runtime_error(f"The field 'Entries' of {given.resource} must have 1 to {ENTRIES_MAX} elements")
         answers = [self._put_event(entry, place, context) for place, entry in enumerate(entries)]
         failed = sum("ErrorCode" in each for each in answers)
         answer = {"Entries": answers, "FailedEntryCount": failed}
@@ -162,7 +162,7 @@ def _detail(entry: dict[str, Any]) -> Json:
 def _time(entry: dict[str, Any]) -> datetime:
     if (text := entry.get("Time")) is None:
         return UNTIMED
-    at_ms = parse_moment(text)
+    at_ms = parse_timestamp(text)
     if at_ms is None:
         raise _Malformed("InvalidArgument", "Parameter Time is not valid. Reason: write 2026-01-31T12:00:00Z.")
     return datetime.fromtimestamp(at_ms / 1000, UTC)
@@ -173,7 +173,7 @@ def _message_attributes(given: CallParameters) -> dict[str, Json]:
     for name, attribute in (given.find("MessageAttributes", dict) or {}).items():
         value = attribute.get("StringValue", attribute.get("BinaryValue")) if isinstance(attribute, dict) else None
         if not isinstance(value, str) or attribute.get("DataType") not in _DATA_TYPES:
-            raise runtime(
+            raise runtime_error(
                 f"The message attribute {name!r} of {given.resource} must have a StringValue or BinaryValue, and a "
                 f"DataType of {', '.join(_DATA_TYPES)}"
             )

@@ -1,4 +1,4 @@
-"""Calls: what the Resource of a Task stands for."""
+"""Task resources: parses the Resource of a Task into what it calls and how it waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate.asl.errors import StateError, runtime
+from headgate.asl.errors import StateError, runtime_error
 from headgate.asl.expressions.scope import Json
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
@@ -26,18 +26,18 @@ RESOURCES: Final = (
 )
 
 
-class Wait(enum.StrEnum):
-    """What the end of a Task is: the answer to the call, the end of the job, or a callback with the task's token."""
+class WaitMode(enum.StrEnum):
+    """What completes a Task: the response, the end of the job, or a callback with the task token."""
 
     ANSWER = ""
     JOB = ".sync"
-    # The same, with the output of the job as JSON and not as text.
+    # As JOB, with the job's output as JSON instead of text.
     JOB_AS_JSON = ".sync:2"
     TOKEN = ".waitForTaskToken"
 
 
 class Callee(enum.StrEnum):
-    """What kind of thing a Task calls."""
+    """The kind of thing that a Task calls."""
 
     FUNCTION = "function"
     ACTIVITY = "activity"
@@ -46,77 +46,88 @@ class Callee(enum.StrEnum):
     FANOUT = "fanout"
 
 
-class Target(Struct, frozen=True):
-    """A Resource, taken apart."""
+class TaskTarget(Struct, frozen=True):
+    """A parsed Resource."""
 
     callee: Callee
     name: str
     action: str = ""
-    wait: Wait = Wait.ANSWER
+    wait: WaitMode = WaitMode.ANSWER
 
     @property
-    def event_words(self) -> str:
-        """How the events of such a call begin in Step Functions' history."""
+    def event_prefix(self) -> str:
+        """The prefix of the call's event types in Step Functions' history."""
         if self.callee is Callee.FUNCTION:
             return "LambdaFunction"
         return "Activity" if self.callee is Callee.ACTIVITY else "Task"
 
     @property
-    def facts(self) -> dict[str, Json]:
-        """What those events say of who is called."""
+    def event_details(self) -> dict[str, Json]:
+        """The details by which those events name the callee."""
         if self.callee in (Callee.FUNCTION, Callee.ACTIVITY):
             return {"resource": self.name}
         return {"resourceType": self.name if self.action else self.callee.value, "resource": self.action or self.name}
 
 
+class TaskCall(Struct, frozen=True):
+    """One call of a Task."""
+
+    target: TaskTarget
+    input: Json
+    timeout_seconds: float | None
+    heartbeat_seconds: float | None
+    # With a token, the response only acknowledges the start: the holder of the token completes the Task.
+    token: str
+
+
 @functools.lru_cache(maxsize=4096)
-def target_of(resource: str) -> Target:
-    """Return what a Resource stands for. Raises `ValueError` that says what is allowed."""
-    stem = resource.removesuffix(Wait.TOKEN)
-    wait = Wait.ANSWER if stem == resource else Wait.TOKEN
-    if Wait.TOKEN in stem:
-        raise ValueError(f"resource {resource!r}: {Wait.TOKEN.value} may come once, at the end")
+def target_of(resource: str) -> TaskTarget:
+    """Parse a Resource. Raises `ValueError` with the allowed forms."""
+    stem = resource.removesuffix(WaitMode.TOKEN)
+    wait = WaitMode.ANSWER if stem == resource else WaitMode.TOKEN
+    if WaitMode.TOKEN in stem:
+        raise ValueError(f"resource {resource!r}: {WaitMode.TOKEN.value} may come once, at the end")
     for pattern, callee in (
         (_VARIABLE, Callee.FUNCTION), (_FUNCTION_ARN, Callee.FUNCTION), (_ACTIVITY_ARN, Callee.ACTIVITY)
     ):  # fmt: skip
         found = pattern.fullmatch(stem)
         if found is not None:
-            return Target(callee, found[1], wait=wait)
+            return TaskTarget(callee, found[1], wait=wait)
     found = _SERVICE_ARN.fullmatch(resource)
     if found is not None:
         return _service(resource, found[1], found[2], _wait(resource, found[3]))
     found = _OURS.fullmatch(resource)
     if found is not None:
-        return Target(Callee(found[1]), found[2], wait=_wait(resource, found[3]))
+        return TaskTarget(Callee(found[1]), found[2], wait=_wait(resource, found[3]))
     found = _NAME.fullmatch(stem)
     if found is not None:
-        return Target(Callee.FUNCTION, found[1], wait=wait)
+        return TaskTarget(Callee.FUNCTION, found[1], wait=wait)
     raise ValueError(f"resource {resource!r}: use {RESOURCES}")
 
 
-def _service(resource: str, service: str, action: str, wait: Wait) -> Target:
+def _service(resource: str, service: str, action: str, wait: WaitMode) -> TaskTarget:
     if service == "states" and action == "startExecution":
-        return Target(Callee.MACHINE, "states", action, wait)
-    if wait in (Wait.JOB, Wait.JOB_AS_JSON):
+        return TaskTarget(Callee.MACHINE, "states", action, wait)
+    if wait in (WaitMode.JOB, WaitMode.JOB_AS_JSON):
         raise ValueError(f"resource {resource!r}: only states:startExecution, machine: and fanout: take {wait.value}")
-    return Target(Callee.SERVICE, service, action, wait)
+    return TaskTarget(Callee.SERVICE, service, action, wait)
 
 
-def _wait(resource: str, suffix: str | None) -> Wait:
+def _wait(resource: str, suffix: str | None) -> WaitMode:
     try:
-        return Wait(suffix or "")
+        return WaitMode(suffix or "")
     except ValueError:
-        allowed = ", ".join(wait.value for wait in Wait if wait.value)
+        allowed = ", ".join(wait.value for wait in WaitMode if wait.value)
         raise ValueError(f"resource {resource!r}: after the action may come {allowed}") from None
 
 
-def field(parameters: Json, name: str, *, resource: str) -> Json:
-    """Return a parameter of a call that has to be there. Raises `StateError`."""
+def required_parameter(parameters: Json, name: str, *, resource: str) -> Json:
+    """Return a required parameter of a call. Raises `StateError` if it is missing."""
     if not isinstance(parameters, dict) or name not in parameters:
-        raise runtime(f"The Parameters of {resource} must have {name}")
+        raise runtime_error(f"The Parameters of {resource} must have {name}")
     return parameters[name]
 
 
-def as_error(error: Exception) -> StateError:
-    """Return an error of ours as one of a state."""
+def to_state_error(error: Exception) -> StateError:
+    """Return an error as a `StateError`."""
     return error if isinstance(error, StateError) else StateError(type(error).__name__, str(error))

@@ -63,6 +63,7 @@ _T = TypeVar("_T")
 _RECORDED_AS: Final = {
     "headgate.asl.errors": "headgate.asl.failures",
     "headgate.asl.expressions.payload_templates": "headgate.asl.templates",
+    "headgate.asl.runtime.execution_request": "headgate.asl.requests",
     "headgate.durable.http.messages": "headgate.durable.http_messages",
     "headgate.durable.model.failures": "headgate.durable.failures",
     "headgate.fanout.hg_map": "headgate.fanout.mapping",

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headgate.asl.executions import ExecutionStatus, MachineExecutions, execution_id_of
+from headgate.asl.machines.executions import ExecutionStatus, MachineExecutions, execution_id_of
 from headgate.errors import NotFoundError
 from headgate.pipelines.context import Parts
 from headgate.pipelines.definition.model import Pipeline

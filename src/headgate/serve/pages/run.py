@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headgate.asl.executions import execution_id_of
+from headgate.asl.machines.executions import execution_id_of
 from headgate.health.model.timestamps import instant, milliseconds
 from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.lifecycle.starter import MACHINE

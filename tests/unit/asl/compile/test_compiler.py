@@ -13,13 +13,12 @@ from headgate.asl.compile.compiler import compile_known
 from headgate.asl.compile.validator import load
 from headgate.asl.expressions.references import WHOLE
 from headgate.asl.expressions.scope import Evaluator, Scope
-from headgate.asl.machines import checked_definition
+from headgate.asl.machines.registry import checked_definition
 from headgate.asl.model.definition import (
     ChoiceSpec,
     ExecutionType,
     FailSpec,
     Jitter,
-    Kind,
     Language,
     MapMode,
     MapSpec,
@@ -27,6 +26,7 @@ from headgate.asl.model.definition import (
     PassSpec,
     Retrier,
     State,
+    StateType,
     TaskSpec,
     WaitSpec,
 )
@@ -72,8 +72,8 @@ def test_machine__definition__start_states_time_out_and_comment() -> None:
 
     assert (machine.start_at, machine.timeout_seconds, machine.comment) == ("A", 60, "c")
     assert [(state.name, state.kind, state.next) for state in machine.states.values()] == [
-        ("A", Kind.TASK, "B"),
-        ("B", Kind.SUCCEED, None),
+        ("A", StateType.TASK, "B"),
+        ("B", StateType.SUCCEED, None),
     ]
 
 

@@ -15,12 +15,12 @@ from headgate.asl.errors import (
     TASK_FAILED,
     TIMEOUT,
 )
-from headgate.asl.executions import ExecutionStatus
-from headgate.asl.map import coordinator as map_lanes
+from headgate.asl.machines.executions import ExecutionStatus
+from headgate.asl.map import coordinator
 from headgate.asl.map.item_readers import blob_name
-from headgate.asl.map.ledger import MapBooks
-from headgate.asl.map.messages import Tolerance
-from headgate.asl.runtime.task_tokens import Callback, Told
+from headgate.asl.map.ledger import MapLedger
+from headgate.asl.map.messages import FailureTolerance
+from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback
 from headgate.durable.model.history import Status
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.model.rows import Policy
@@ -55,7 +55,7 @@ def test_map__items_in_the_input__gives_the_outputs_in_their_order(rig: MapRig, 
     run = rig.map_run
     assert run.status is FanoutStatus.SUCCEEDED
     assert (run.items_total, run.chunks_total, run.chunks_completed) == (3, 3, 3)
-    rig.check_books()
+    rig.check_ledger()
 
 
 @BOTH
@@ -139,7 +139,7 @@ def test_batcher__by_number_and_by_size__makes_the_batches(
     found = rig.run(each(kind, PASS, ItemsPath="$.items", ItemBatcher=batcher), {"size": 3, "items": [1, 2, 3, 4, 5]})
     assert found == [{"Items": batch} for batch in batches]
     assert (rig.map_run.chunks_total, rig.map_run.items_total) == (len(batches), 5)
-    rig.check_books()
+    rig.check_ledger()
 
 
 @BOTH
@@ -188,20 +188,20 @@ def test_reader__of_what_is_not_there__fails_and_begins_anew_when_redriven(rig: 
 @pytest.mark.parametrize(
     ("tolerance", "failed", "total", "is_exceeded"),
     [
-        (Tolerance(), 0, 10, False),
-        (Tolerance(), 1, 10, True),
-        (Tolerance(count=2), 2, 10, False),
-        (Tolerance(count=2), 3, 10, True),
-        (Tolerance(percentage=20), 2, 10, False),
-        (Tolerance(percentage=20), 3, 10, True),
-        (Tolerance(percentage=0), 1, 10, True),
-        (Tolerance(percentage=100), 10, 10, False),
-        (Tolerance(count=0, percentage=50), 1, 10, True),
-        (Tolerance(count=5, percentage=10), 2, 10, True),
+        (FailureTolerance(), 0, 10, False),
+        (FailureTolerance(), 1, 10, True),
+        (FailureTolerance(count=2), 2, 10, False),
+        (FailureTolerance(count=2), 3, 10, True),
+        (FailureTolerance(percentage=20), 2, 10, False),
+        (FailureTolerance(percentage=20), 3, 10, True),
+        (FailureTolerance(percentage=0), 1, 10, True),
+        (FailureTolerance(percentage=100), 10, 10, False),
+        (FailureTolerance(count=0, percentage=50), 1, 10, True),
+        (FailureTolerance(count=5, percentage=10), 2, 10, True),
     ],
 )
 def test_tolerance__of_failed_items__is_exceeded_by_either_limit(
-    tolerance: Tolerance, failed: int, total: int, is_exceeded: bool
+    tolerance: FailureTolerance, failed: int, total: int, is_exceeded: bool
 ) -> None:
     assert tolerance.is_exceeded(failed, total) is is_exceeded
 
@@ -216,7 +216,7 @@ def test_failure__not_tolerated__fails_the_map_run(rig: MapRig, kind: str) -> No
     dead = list(rig.queries.failures(run.run_id))
     assert [(chunk.start, chunk.error_class) for chunk in dead] == [(0, "ValueError")]
     assert dead[0].error == "1 is broken"
-    rig.check_books()
+    rig.check_ledger()
 
 
 @BOTH
@@ -226,7 +226,7 @@ def test_failure__tolerated__is_told_of_in_the_result(rig: MapRig, kind: str) ->
     assert [found[0], found[2]] == [2, 6]
     assert (found[1]["Status"], found[1]["Error"], found[1]["Input"]) == ("FAILED", "ValueError", "2")
     assert rig.map_run.status is FanoutStatus.PARTIAL
-    rig.check_books()
+    rig.check_ledger()
 
 
 @BOTH
@@ -236,7 +236,7 @@ def test_failure__of_a_batch__counts_all_its_items(rig: MapRig, kind: str) -> No
     definition = each(kind, fail, ItemBatcher=batcher, ToleratedFailureCount=2)
     assert rig.run(definition, [1, 2, 3]) == EXCEED_TOLERATED_FAILURE_THRESHOLD
     assert rig.map_run.counts["items_failed"] == 3
-    rig.check_books()
+    rig.check_ledger()
 
 
 @BOTH
@@ -276,7 +276,7 @@ def test_standard__others_run_when_too_many_have_failed__aborts_them(rig: MapRig
     assert sorted(row.status for row in rig.children()) == [Status.CANCELLED, Status.CANCELLED, Status.FAILED]
     assert rig.map_run.counts["cancelled"] == 2
     assert rig.calls == {"double 1": 1}
-    rig.check_books()
+    rig.check_ledger()
 
 
 # Executions of their own.
@@ -296,7 +296,7 @@ def test_standard__a_task_with_a_token__is_ended_by_it(rig: MapRig) -> None:
     state = ("Send", {"Type": "Task", "Resource": "send.waitForTaskToken", "Parameters": given})
     handle = rig.start(each("STANDARD", state), ["a", "b"])
     for item, token in sorted(rig.sent.items()):
-        rig.executions.answer(token, Told(Callback.SUCCESS, output=f"{item} done"))
+        rig.executions.send_callback(token, TaskCallback(CallbackKind.SUCCESS, output=f"{item} done"))
     assert rig.ended(handle.id) == ["a done", "b done"]
 
 
@@ -308,21 +308,21 @@ def test_standard__the_time_of_an_iteration_is_up__it_failed(rig: MapRig) -> Non
 
 
 def test_standard__many_iterations__have_lanes_that_begin_anew(rig: MapRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_lanes, "ITERATIONS_INSIDE_MAX", 5)
-    monkeypatch.setattr(map_lanes, "ITERATIONS_A_RUN_MAX", 3)
+    monkeypatch.setattr(coordinator, "ITERATIONS_INSIDE_MAX", 5)
+    monkeypatch.setattr(coordinator, "ITERATIONS_A_RUN_MAX", 3)
     assert rig.run(each("STANDARD", MaxConcurrency=2), list(range(15))) == [2 * n for n in range(15)]
-    lanes = rig.env.service.client.list(workflow=map_lanes.LANE).executions
+    lanes = rig.env.service.client.list(workflow=coordinator.WORKER).executions
     assert len(lanes) == 2
     assert max(lane.run for lane in lanes) > 1
     assert rig.calls == {f"double {n}": 1 for n in range(15)}
-    rig.check_books()
+    rig.check_ledger()
 
 
 @pytest.mark.parametrize("inside", [5, 100])
 def test_cancel__of_the_execution__ends_the_map_run_and_its_iterations(
     rig: MapRig, monkeypatch: pytest.MonkeyPatch, inside: int
 ) -> None:
-    monkeypatch.setattr(map_lanes, "ITERATIONS_INSIDE_MAX", inside)
+    monkeypatch.setattr(coordinator, "ITERATIONS_INSIDE_MAX", inside)
     handle = rig.start(each("STANDARD", PREPARE, WAIT, DOUBLE, MaxConcurrency=3), [1, 2, 3, 4, 5, 6])
     rig.executions.stop(handle.id, cause="enough")
     rig.env.run()
@@ -332,14 +332,14 @@ def test_cancel__of_the_execution__ends_the_map_run_and_its_iterations(
     assert rig.map_run.status is FanoutStatus.CANCELLED
     assert rig.map_run.counts["cancelled"] == 6
     assert [row.status for row in rig.children()] == [Status.CANCELLED] * 3
-    rig.check_books()
+    rig.check_ledger()
 
     # What was under way goes on where it was.
     rig.executions.redrive(handle.id)
     assert rig.ended(handle.id) == [2, 4, 6, 8, 10, 12]
     assert rig.calls == {f"{name} {n}": 1 for n in range(1, 7) for name in ("prepare", "double")}
     assert "MapRunRedriven" in rig.events()
-    rig.check_books()
+    rig.check_ledger()
 
 
 def test_cancel__of_the_map_run_by_hand__fails_the_state(rig: MapRig) -> None:
@@ -347,7 +347,7 @@ def test_cancel__of_the_map_run_by_hand__fails_the_state(rig: MapRig) -> None:
     rig.fanouts.control.cancel(rig.map_run.run_id)
     assert rig.ended(handle.id) == TASK_FAILED
     assert rig.map_run.is_finished
-    rig.check_books()
+    rig.check_ledger()
 
 
 def test_pause__of_the_map_run__begins_nothing_until_it_is_resumed(rig: MapRig) -> None:
@@ -378,16 +378,17 @@ def test_standard__a_map_within__is_a_map_run_of_its_own(rig: MapRig) -> None:
     assert len(rig.queries.by_group("m/Each/Inner").fanouts) == 2
 
 
-def test_take__many_want_one__each_begins_at_a_place_of_its_own_and_nobody_goes_without(
+def test_claim__several_claimants__each_starts_at_a_random_place_and_every_chunk_is_claimed(
     rig: MapRig,
 ) -> None:
     order = Order(group="g", chunk_size=1, policy=Policy(max_attempts=1))
     rig.fanouts.splitter.split(order, ListSource(list(range(6))), run_id="map-1")
-    books = MapBooks(rig.fanouts, draw=lambda _: 4)
+    ledger = MapLedger(rig.fanouts, randrange=lambda _: 4)
 
-    def taken(takers: int) -> list[int]:
-        return [work.chunk.start for work in books.take("map-1", 1, lambda chunk, _: chunk.chunk_id, takers=takers)]
+    def claim(claimants: int) -> list[int]:
+        claimed = ledger.claim("map-1", 1, lambda chunk, _: chunk.chunk_id, claimants=claimants)
+        return [each.chunk.start for each in claimed]
 
-    assert taken(takers=1) == [0]
-    assert [taken(takers=40) for _ in range(5)] == [[4], [5], [1], [2], [3]]
-    assert taken(takers=40) == []
+    assert claim(claimants=1) == [0]
+    assert [claim(claimants=40) for _ in range(5)] == [[4], [5], [1], [2], [3]]
+    assert claim(claimants=40) == []

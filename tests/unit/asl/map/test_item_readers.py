@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.asl.errors import ITEM_READER_FAILED, StateError
-from headgate.asl.map.item_readers import Reading, blob_name, read_all
+from headgate.asl.map.item_readers import ItemReading, blob_name, read_all
 from headgate.store.blobs.folder import FolderBlobs
 
 GET = "arn:aws:states:::s3:getObject"
@@ -19,7 +19,7 @@ CSV = {"InputType": "CSV", "CSVHeaderLocation": "FIRST_ROW"}
 GIVEN = {"InputType": "CSV", "CSVHeaderLocation": "GIVEN", "CSVHeaders": ["x", "y"]}
 
 
-def read(folder: Path, reading: Reading, **objects: bytes) -> list[Any]:
+def read(folder: Path, reading: ItemReading, **objects: bytes) -> list[Any]:
     blobs = FolderBlobs(folder)
     for key, content in objects.items():
         blobs.put(blob_name("in", key.replace("__", "/")), content)
@@ -48,24 +48,27 @@ def read(folder: Path, reading: Reading, **objects: bytes) -> list[Any]:
 def test_read__a_file__gives_its_items(
     tmp_path: Path, config: dict[str, Any], content: bytes, items: list[Any]
 ) -> None:
-    assert read(tmp_path, Reading(GET, OBJECT, config), data=content) == items
+    assert read(tmp_path, ItemReading(GET, OBJECT, config), data=content) == items
 
 
 @pytest.mark.parametrize(
     ("reading", "fact"),
     [
-        (Reading(GET, {"Bucket": "in", "Key": "gone"}, {"InputType": "JSON"}), "buckets/in/gone"),
-        (Reading(GET, {"Bucket": "in", "Key": "../../archive/secret"}, {"InputType": "JSON"}), "blob name"),
-        (Reading(GET, {"Bucket": "in"}, {"InputType": "JSON"}), "name a Key"),
-        (Reading(GET, OBJECT, {"InputType": "PARQUET"}), "CSV, JSON, JSONL, MANIFEST"),
-        (Reading(GET, OBJECT, {"InputType": "JSON"}), "data of bucket in"),
-        (Reading(GET, OBJECT, {"InputType": "JSONL"}), "data of bucket in"),
-        (Reading(GET, OBJECT, {"InputType": "MANIFEST"}), "manifest data"),
-        (Reading(GET, {"Bucket": "in", "Key": "cut"}, {"InputType": "JSON"}), "cannot be expanded"),
-        (Reading("arn:aws:states:::s3:putObject", OBJECT, {"InputType": "JSON"}), "s3:getObject or s3:listObjectsV2"),
+        (ItemReading(GET, {"Bucket": "in", "Key": "gone"}, {"InputType": "JSON"}), "buckets/in/gone"),
+        (ItemReading(GET, {"Bucket": "in", "Key": "../../archive/secret"}, {"InputType": "JSON"}), "blob name"),
+        (ItemReading(GET, {"Bucket": "in"}, {"InputType": "JSON"}), "name a Key"),
+        (ItemReading(GET, OBJECT, {"InputType": "PARQUET"}), "CSV, JSON, JSONL, MANIFEST"),
+        (ItemReading(GET, OBJECT, {"InputType": "JSON"}), "data of bucket in"),
+        (ItemReading(GET, OBJECT, {"InputType": "JSONL"}), "data of bucket in"),
+        (ItemReading(GET, OBJECT, {"InputType": "MANIFEST"}), "manifest data"),
+        (ItemReading(GET, {"Bucket": "in", "Key": "cut"}, {"InputType": "JSON"}), "cannot be expanded"),
+        (
+            ItemReading("arn:aws:states:::s3:putObject", OBJECT, {"InputType": "JSON"}),
+            "s3:getObject or s3:listObjectsV2",
+        ),
     ],
 )
-def test_read__what_cannot_be_read__fails_as_the_reader(tmp_path: Path, reading: Reading, fact: str) -> None:
+def test_read__what_cannot_be_read__fails_as_the_reader(tmp_path: Path, reading: ItemReading, fact: str) -> None:
     with pytest.raises(StateError) as caught:
         read(tmp_path, reading, data=b"\xff{not json", cut=gzip.compress(b"[1]", mtime=0)[:-4])
     assert caught.value.error == ITEM_READER_FAILED
@@ -73,30 +76,30 @@ def test_read__what_cannot_be_read__fails_as_the_reader(tmp_path: Path, reading:
 
 
 def test_read__a_pointer_to_nothing__fails_as_the_reader(tmp_path: Path) -> None:
-    reading = Reading(GET, OBJECT, {"InputType": "JSON", "ItemsPointer": "/a/b"})
+    reading = ItemReading(GET, OBJECT, {"InputType": "JSON", "ItemsPointer": "/a/b"})
     with pytest.raises(StateError, match="there is no 'b'"):
         read(tmp_path, reading, data=b'{"a": {}}')
 
 
 def test_read__more_items_than_wanted__gives_the_first(tmp_path: Path) -> None:
-    assert read(tmp_path, Reading(GET, OBJECT, {"InputType": "JSON"}, items_max=2), data=b"[1,2,3]") == [1, 2]
+    assert read(tmp_path, ItemReading(GET, OBJECT, {"InputType": "JSON"}, items_max=2), data=b"[1,2,3]") == [1, 2]
 
 
 def test_list__a_prefix__gives_the_keys_below_it(tmp_path: Path) -> None:
-    reading = Reading(LIST, {"Bucket": "in", "Prefix": "day/"})
+    reading = ItemReading(LIST, {"Bucket": "in", "Prefix": "day/"})
     found = read(tmp_path, reading, day__b=b"", day__a=b"", night__c=b"")
     assert found == [{"Key": "day/a"}, {"Key": "day/b"}]
 
 
 def test_list__flattened__gives_the_items_of_all_objects(tmp_path: Path) -> None:
     config = {"InputType": "JSONL", "Transformation": "LOAD_AND_FLATTEN"}
-    reading = Reading(LIST, {"Bucket": "in", "Prefix": "day/"}, config)
+    reading = ItemReading(LIST, {"Bucket": "in", "Prefix": "day/"}, config)
     assert read(tmp_path, reading, day__b=b"3\n", day__a=b"1\n2\n", other=b"4\n") == [1, 2, 3]
 
 
 def test_read__an_inventory__gives_its_rows_by_column(tmp_path: Path) -> None:
     manifest = b'{"sourceBucket": "s", "destinationBucket": "arn:aws:s3:::in", "fileFormat": "CSV", "fileSchema": "Bucket, Key, Size", "files": [{"key": "inv/1.csv.gz"}]}'  # noqa: E501
-    reading = Reading(GET, OBJECT, {"InputType": "MANIFEST"})
+    reading = ItemReading(GET, OBJECT, {"InputType": "MANIFEST"})
     rows = gzip.compress(b'"s","a%20b.jpg","7"\n"s","c.jpg","8"\n')
     FolderBlobs(tmp_path).put(blob_name("in", "inv/1.csv.gz"), rows)
     found = read(tmp_path, reading, data=manifest)
@@ -109,15 +112,15 @@ def test_read__an_inventory__gives_its_rows_by_column(tmp_path: Path) -> None:
 def test_read__an_athena_manifest__gives_the_items_of_the_files_it_names(tmp_path: Path) -> None:
     config = {"InputType": "JSONL", "ManifestType": "ATHENA_DATA"}
     manifest = b"s3://in/part1\ns3://in/part2\n"
-    assert read(tmp_path, Reading(GET, OBJECT, config), data=manifest, part1=b"1\n", part2=b"2\n3") == [1, 2, 3]
+    assert read(tmp_path, ItemReading(GET, OBJECT, config), data=manifest, part1=b"1\n", part2=b"2\n3") == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
     ("reading", "source"),
     [
-        (Reading(GET, OBJECT), "S3://in/data"),
-        (Reading(LIST, {"Bucket": "in", "Prefix": "p"}), "S3://in"),
+        (ItemReading(GET, OBJECT), "S3://in/data"),
+        (ItemReading(LIST, {"Bucket": "in", "Prefix": "p"}), "S3://in"),
     ],
 )
-def test_source__of_a_reader__names_where_items_come_from(reading: Reading, source: str) -> None:
+def test_source__of_a_reader__names_where_items_come_from(reading: ItemReading, source: str) -> None:
     assert reading.source == source

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.executions import ExecutionStatus
+from headgate.asl.machines.executions import ExecutionStatus
 from headgate.asl.runtime.interpreter import Limits
 from headgate.durable.model.history import Status
 from headgate.errors import (

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.asl.executions import ExecutionStatus
-from headgate.asl.runtime.history import Chronicle, Event, Tally
+from headgate.asl.machines.executions import ExecutionStatus
+from headgate.asl.runtime.history import EventCounter, EventRecorder, HistoryEvent
 from headgate.asl.runtime.interpreter import Limits
-from headgate.asl.runtime.replay import Inspector
-from headgate.asl.runtime.task_tokens import Callback
+from headgate.asl.runtime.replay import HistoryReplayer
+from headgate.asl.runtime.task_tokens import CallbackKind
 from headgate.errors import DeterminismError
 from headgate.serve.rest.asl.events import event_view
 from tests.asl_rig import Rig, beside, check_events, each, machine, task
@@ -25,13 +25,13 @@ def rig() -> Iterator[Rig]:
 
 
 def test_journals__of_both_kinds__count_alike() -> None:
-    tally, chronicle = Tally(), Chronicle(lambda: 5, [])
+    tally, chronicle = EventCounter(), EventRecorder(lambda: 5, [])
     for journal in (tally, chronicle):
         assert [journal.add("A", 0), journal.add("B", 1, {"x": 1})] == [1, 2]
 
     assert tally.count == chronicle.count == 2
-    assert chronicle.events == [Event(1, 0, "A", 5), Event(2, 1, "B", 5, {"x": 1})]
-    assert Chronicle(lambda: 6, chronicle.events).add("C", 2) == 3
+    assert chronicle.events == [HistoryEvent(1, 0, "A", 5), HistoryEvent(2, 1, "B", 5, {"x": 1})]
+    assert EventRecorder(lambda: 6, chronicle.events).add("C", 2) == 3
 
 
 def test_history__while_it_runs__has_only_what_has_happened(rig: Rig) -> None:
@@ -161,11 +161,11 @@ def test_inspect__stands_where_the_machine_stands__frame_by_frame(rig: Rig) -> N
         ),
     )
     execution_id = rig.start(definition, ["a", "b"])
-    rig.answer(rig.functions.tokens[0], Callback.SUCCESS)
-    rig.answer(rig.functions.tokens[1], Callback.SUCCESS)
+    rig.answer(rig.functions.tokens[0], CallbackKind.SUCCESS)
+    rig.answer(rig.functions.tokens[1], CallbackKind.SUCCESS)
     assert rig.executions.describe(execution_id).status is ExecutionStatus.FAILED
 
-    frame = rig.executions.inspect(rig.env.service.client.get(execution_id)).frame
+    frame = rig.executions.replay(rig.env.service.client.get(execution_id)).frame
 
     assert frame is not None
     items, long = frame.branches[0], frame.branches[1]
@@ -175,14 +175,14 @@ def test_inspect__stands_where_the_machine_stands__frame_by_frame(rig: Rig) -> N
     assert (long.state, long.variables) == ("Long", {"mark": 1})
 
 
-def test_inspect__history_that_this_build_would_not_make__is_refused(rig: Rig) -> None:
+def test_replay__history_that_this_build_would_not_make__is_refused(rig: Rig) -> None:
     found = rig.run(machine(("W", {"Type": "Wait", "Seconds": 5}), ("A", task("echo"))), {})
     client = rig.env.service.client
     turns = list(client.history(found.execution_id))
-    inspector: Inspector = rig.executions._inspector
+    replayer: HistoryReplayer = rig.executions._replayer
 
     with pytest.raises(DeterminismError):
-        inspector.inspect(client.get(found.execution_id), [turns[0], *turns[2:]])
+        replayer.replay(client.get(found.execution_id), [turns[0], *turns[2:]])
 
 
 def test_history__an_expression_that_fails__is_there_once_with_its_state_and_field(rig: Rig) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from headgate.asl.errors import ALL, DATA_LIMIT_EXCEEDED, HEARTBEAT_TIMEOUT, RUNTIME, TASK_FAILED, TIMEOUT
 from headgate.asl.model.definition import Catcher, Jitter, Retrier
-from headgate.asl.runtime.interpreter import PAUSE_SECONDS_MAX, Attempts, catcher_for
+from headgate.asl.runtime.interpreter import DELAY_SECONDS_MAX, RetryCounter, catcher_for
 
 
 def draw() -> random.Random:
@@ -14,9 +14,9 @@ def draw() -> random.Random:
 
 
 def pauses(retrier: Retrier, error: str = "E") -> list[float]:
-    attempts = Attempts((retrier,))
+    attempts = RetryCounter((retrier,))
     found: list[float] = []
-    while (pause := attempts.pause(error, draw())) is not None and len(found) < 20:
+    while (pause := attempts.next_delay(error, draw())) is not None and len(found) < 20:
         found.append(pause)
     return found
 
@@ -37,43 +37,43 @@ def test_pause__given_a_retrier__then_backs_off_to_its_bounds(retrier: Retrier, 
 
 
 def test_pause__given_an_error_nobody_names__then_gives_up() -> None:
-    attempts = Attempts((Retrier(("Other",)),))
-    assert attempts.pause("E", draw()) is None
+    attempts = RetryCounter((Retrier(("Other",)),))
+    assert attempts.next_delay("E", draw()) is None
     assert attempts.counts == [0]
 
 
 def test_pause__given_two_retriers__then_each_counts_by_itself() -> None:
-    attempts = Attempts((Retrier(("A",), attempts_max=2), Retrier((ALL,), interval_seconds=10, attempts_max=1)))
-    assert [attempts.pause(error, draw()) for error in ("A", "B", "A")] == [1.0, 10.0, 2.0]
+    attempts = RetryCounter((Retrier(("A",), attempts_max=2), Retrier((ALL,), interval_seconds=10, attempts_max=1)))
+    assert [attempts.next_delay(error, draw()) for error in ("A", "B", "A")] == [1.0, 10.0, 2.0]
     assert attempts.counts == [2, 1]
     # The first that names it decides: A does not fall through to States.ALL once it is used up.
-    assert [attempts.pause(error, draw()) for error in ("A", "B")] == [None, None]
+    assert [attempts.next_delay(error, draw()) for error in ("A", "B")] == [None, None]
 
 
 def test_pause__given_the_first_is_used_up__then_a_later_one_that_matches_is_not_asked() -> None:
-    attempts = Attempts((Retrier(("A",), attempts_max=0), Retrier((ALL,), attempts_max=5)))
-    assert attempts.pause("A", draw()) is None
+    attempts = RetryCounter((Retrier(("A",), attempts_max=0), Retrier((ALL,), attempts_max=5)))
+    assert attempts.next_delay("A", draw()) is None
     assert attempts.counts == [0, 0]
 
 
 def test_pause__given_counts_of_before__then_goes_on_from_there() -> None:
     retriers = (Retrier(("A",)), Retrier(("B",)))
-    attempts = Attempts(retriers, (2,))
-    assert [attempts.pause(error, draw()) for error in ("A", "A", "B")] == [4.0, None, 1.0]
+    attempts = RetryCounter(retriers, (2,))
+    assert [attempts.next_delay(error, draw()) for error in ("A", "A", "B")] == [4.0, None, 1.0]
 
 
 def test_pause__given_backing_off_beyond_any_number__then_stays_at_the_bound() -> None:
     retrier = Retrier(("E",), attempts_max=99_999_999)
-    assert Attempts((retrier,), (40,)).pause("E", draw()) == PAUSE_SECONDS_MAX
-    assert Attempts((retrier,), (5_000_000,)).pause("E", draw()) == PAUSE_SECONDS_MAX
+    assert RetryCounter((retrier,), (40,)).next_delay("E", draw()) == DELAY_SECONDS_MAX
+    assert RetryCounter((retrier,), (5_000_000,)).next_delay("E", draw()) == DELAY_SECONDS_MAX
 
 
 def test_pause__given_full_jitter__then_is_drawn_up_to_the_pause() -> None:
     retrier = Retrier(("E",), interval_seconds=3, attempts_max=400, delay_seconds_max=5, jitter=Jitter.FULL)
     source = draw()
-    attempts = Attempts((retrier,))
-    first = [Attempts((retrier,)).pause("E", source) or 0.0 for _ in range(200)]
-    later = [attempts.pause("E", source) or 0.0 for _ in range(200)][1:]
+    attempts = RetryCounter((retrier,))
+    first = [RetryCounter((retrier,)).next_delay("E", source) or 0.0 for _ in range(200)]
+    later = [attempts.next_delay("E", source) or 0.0 for _ in range(200)][1:]
     assert min(first) < 0.3
     assert 2.7 < max(first) <= 3.0
     assert 4.7 < max(later) <= 5.0
@@ -81,7 +81,7 @@ def test_pause__given_full_jitter__then_is_drawn_up_to_the_pause() -> None:
 
 def test_pause__given_the_same_draw__then_the_same_pauses() -> None:
     retrier = Retrier(("E",), jitter=Jitter.FULL)
-    assert Attempts((retrier,)).pause("E", draw()) == Attempts((retrier,)).pause("E", draw())
+    assert RetryCounter((retrier,)).next_delay("E", draw()) == RetryCounter((retrier,)).next_delay("E", draw())
 
 
 @pytest.mark.parametrize("error", [RUNTIME, DATA_LIMIT_EXCEEDED])

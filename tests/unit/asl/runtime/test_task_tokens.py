@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.asl.executions import ExecutionStatus
+from headgate.asl.machines.executions import ExecutionStatus
 from headgate.asl.runtime.interpreter import Limits
-from headgate.asl.runtime.task_tokens import Callback, TaskToken, Told, read_token, sign_token
+from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback, TaskToken, read_token, sign_token
 from headgate.clock import VirtualClock
 from headgate.errors import HeadgateError, NotFoundError, PayloadTooLargeError, SignatureError, StaleClaimError
 from headgate.store.keyring import Keyring, Purpose
@@ -87,7 +87,7 @@ def test_token__signed_by_another_key_or_for_another_purpose__is_refused(keyring
 def test_answer__success__its_output_is_the_result_of_the_task(rig: Rig) -> None:
     execution_id = rig.start(machine(("T", asks(ResultPath="$.said"))), {"a": 1})
 
-    rig.answer(rig.functions.tokens[0], Callback.SUCCESS, {"yes": [1, None]})
+    rig.answer(rig.functions.tokens[0], CallbackKind.SUCCESS, {"yes": [1, None]})
 
     found = rig.end(execution_id)
     assert found.output == {"a": 1, "said": {"yes": [1, None]}}
@@ -99,16 +99,16 @@ def test_answer__failure__is_what_the_task_fails_with_and_can_be_caught(rig: Rig
     catch = [{"ErrorEquals": ["Refused"], "Next": "After"}]
     execution_id = rig.start(machine(("T", asks(Catch=catch)), ("After", {"Type": "Pass"})))
 
-    rig.answer(rig.functions.tokens[0], Callback.FAILURE, error="Refused", cause="not today")
+    rig.answer(rig.functions.tokens[0], CallbackKind.FAILURE, error="Refused", cause="not today")
 
     assert rig.end(execution_id).output == {"Error": "Refused", "Cause": "not today"}
 
 
-@pytest.mark.parametrize("second", [Callback.SUCCESS, Callback.FAILURE, Callback.HEARTBEAT])
-def test_answer__a_second_time__is_refused_and_changes_nothing(rig: Rig, second: Callback) -> None:
+@pytest.mark.parametrize("second", [CallbackKind.SUCCESS, CallbackKind.FAILURE, CallbackKind.HEARTBEAT])
+def test_answer__a_second_time__is_refused_and_changes_nothing(rig: Rig, second: CallbackKind) -> None:
     execution_id = rig.start(machine(("T", asks()), ("W", {"Type": "Wait", "Seconds": 60})))
     token = rig.functions.tokens[0]
-    rig.answer(token, Callback.SUCCESS, "first")
+    rig.answer(token, CallbackKind.SUCCESS, "first")
 
     with pytest.raises(StaleClaimError):
         rig.answer(token, second, "second")
@@ -121,9 +121,9 @@ def test_answer__twice_before_the_first_is_heard__the_first_counts_and_the_secon
     execution_id = rig.start(definition, limits=Limits(events_a_run=3))
     token = rig.functions.tokens[0]
 
-    rig.executions.answer(token, Told(Callback.SUCCESS, "first"))
+    rig.executions.send_callback(token, TaskCallback(CallbackKind.SUCCESS, "first"))
     try:
-        rig.executions.answer(token, Told(Callback.SUCCESS, "second"))
+        rig.executions.send_callback(token, TaskCallback(CallbackKind.SUCCESS, "second"))
     except HeadgateError as exc:
         assert isinstance(exc, StaleClaimError)
 
@@ -135,7 +135,7 @@ def test_answer__twice_before_the_first_is_heard__the_first_counts_and_the_secon
 
 def test_answer__before_the_work_has_begun_to_wait__is_heard(rig: Rig) -> None:
     def answer_at_once(event: Any) -> None:
-        rig.executions.answer(event["token"], Told(Callback.SUCCESS, "at once"))
+        rig.executions.send_callback(event["token"], TaskCallback(CallbackKind.SUCCESS, "at once"))
 
     rig.stand_in("keep").calls_with(answer_at_once)
 
@@ -152,7 +152,7 @@ def test_answer__while_the_work_is_still_under_way__ends_the_task_and_the_work(r
 
     stand_in.calls_with(never_ends)
     execution_id = rig.start(machine(("T", asks())))
-    rig.answer(given[0]["token"], Callback.SUCCESS, "done")
+    rig.answer(given[0]["token"], CallbackKind.SUCCESS, "done")
 
     assert rig.end(execution_id).output == "done"
     assert rig.rows_left() == []
@@ -164,7 +164,7 @@ def test_answer__after_the_execution_has_ended__is_refused(rig: Rig) -> None:
     rig.env.run()
 
     with pytest.raises(StaleClaimError):
-        rig.answer(rig.functions.tokens[0], Callback.SUCCESS)
+        rig.answer(rig.functions.tokens[0], CallbackKind.SUCCESS)
 
 
 def test_answer__token_of_no_execution__is_refused(rig: Rig) -> None:
@@ -172,9 +172,9 @@ def test_answer__token_of_no_execution__is_refused(rig: Rig) -> None:
     token = rig.functions.tokens[0]
 
     with pytest.raises(SignatureError):
-        rig.answer(token[:-4] + "AAAA", Callback.SUCCESS)
+        rig.answer(token[:-4] + "AAAA", CallbackKind.SUCCESS)
     with pytest.raises((NotFoundError, SignatureError)):
-        rig.answer(sign_token(Keyring.generate(rig.env.clock), "m:nobody", "asl.task.1.1"), Callback.SUCCESS)
+        rig.answer(sign_token(Keyring.generate(rig.env.clock), "m:nobody", "asl.task.1.1"), CallbackKind.SUCCESS)
 
 
 def test_answer__larger_than_may_pass__is_refused_and_the_task_still_waits(rig: Rig) -> None:
@@ -182,8 +182,8 @@ def test_answer__larger_than_may_pass__is_refused_and_the_task_still_waits(rig: 
     token = rig.functions.tokens[0]
 
     with pytest.raises(PayloadTooLargeError):
-        rig.answer(token, Callback.SUCCESS, "x" * 262_144)
-    rig.answer(token, Callback.SUCCESS, "less")
+        rig.answer(token, CallbackKind.SUCCESS, "x" * 262_144)
+    rig.answer(token, CallbackKind.SUCCESS, "less")
 
     assert rig.end(execution_id).output == "less"
 
@@ -200,14 +200,14 @@ def test_answer__work_that_could_not_be_begun__fails_the_task_with_its_error(rig
 def test_retry__of_a_task_with_a_token__has_a_new_one_and_the_old_is_worth_nothing(rig: Rig) -> None:
     retry = [{"ErrorEquals": ["Again"], "IntervalSeconds": 5}]
     execution_id = rig.start(machine(("T", asks(Retry=retry))))
-    rig.answer(rig.functions.tokens[0], Callback.FAILURE, error="Again")
+    rig.answer(rig.functions.tokens[0], CallbackKind.FAILURE, error="Again")
     rig.env.advance(5.0)
     old, new = rig.functions.tokens
 
     assert old != new
     with pytest.raises(StaleClaimError):
-        rig.answer(old, Callback.SUCCESS, "old")
-    rig.answer(new, Callback.SUCCESS, "new")
+        rig.answer(old, CallbackKind.SUCCESS, "old")
+    rig.answer(new, CallbackKind.SUCCESS, "new")
     assert rig.end(execution_id).output == "new"
 
 
@@ -219,8 +219,8 @@ def test_redrive__of_a_task_with_a_token__has_a_new_one_and_the_old_is_worth_not
     old, new = rig.functions.tokens
 
     with pytest.raises(StaleClaimError):
-        rig.answer(old, Callback.SUCCESS, "old")
-    rig.answer(new, Callback.SUCCESS, "new")
+        rig.answer(old, CallbackKind.SUCCESS, "old")
+    rig.answer(new, CallbackKind.SUCCESS, "new")
     assert rig.end(execution_id).output == "new"
 
 
@@ -230,7 +230,7 @@ def test_answer__many_wait_at_once__each_token_ends_its_own(rig: Rig, width: int
     execution_id = rig.start(definition, list(range(width)))
     given = {event["item"]: event["token"] for event in rig.functions.inputs("keep")}
     for item in random.Random(7).sample(sorted(given), len(given)):
-        rig.executions.answer(given[item], Told(Callback.SUCCESS, item * 10))
+        rig.executions.send_callback(given[item], TaskCallback(CallbackKind.SUCCESS, item * 10))
     rig.env.run()
 
     assert rig.end(execution_id).output == [item * 10 for item in range(width)]
@@ -244,7 +244,7 @@ def test_heartbeats__in_time__the_task_goes_on_and_without_them_it_fails(rig: Ri
     token = rig.functions.tokens[0]
     for _ in range(5):
         rig.env.advance(29.0)
-        rig.answer(token, Callback.HEARTBEAT)
+        rig.answer(token, CallbackKind.HEARTBEAT)
     rig.env.advance(29.9)
     assert rig.executions.describe(execution_id).status is ExecutionStatus.RUNNING
     rig.env.advance(0.2)
@@ -252,7 +252,7 @@ def test_heartbeats__in_time__the_task_goes_on_and_without_them_it_fails(rig: Ri
     found = rig.executions.describe(execution_id)
     assert (found.status, found.error) == (ExecutionStatus.FAILED, "States.HeartbeatTimeout")
     with pytest.raises(StaleClaimError):
-        rig.answer(token, Callback.HEARTBEAT)
+        rig.answer(token, CallbackKind.HEARTBEAT)
     assert rig.rows_left() == []
 
 
@@ -274,14 +274,14 @@ def test_timeout__of_a_token__counts_whatever_heartbeats_come(rig: Rig) -> None:
     execution_id = rig.start(machine(("T", asks(HeartbeatSeconds=30, TimeoutSeconds=60))))
     for _ in range(2):
         rig.env.advance(29.0)
-        rig.answer(rig.functions.tokens[0], Callback.HEARTBEAT)
+        rig.answer(rig.functions.tokens[0], CallbackKind.HEARTBEAT)
     rig.env.advance(2.1)
 
     found = rig.executions.describe(execution_id)
     assert (found.status, found.error) == (ExecutionStatus.FAILED, "States.Timeout")
     assert "LambdaFunctionTimedOut" in rig.types(execution_id)
     with pytest.raises(StaleClaimError):
-        rig.answer(rig.functions.tokens[0], Callback.SUCCESS, "late")
+        rig.answer(rig.functions.tokens[0], CallbackKind.SUCCESS, "late")
 
 
 def test_clock__jumps_while_a_token_is_awaited__nothing_is_lost(rig: Rig) -> None:
@@ -291,7 +291,7 @@ def test_clock__jumps_while_a_token_is_awaited__nothing_is_lost(rig: Rig) -> Non
     rig.env.clock.step(14_400.0)
     rig.env.run()
 
-    rig.answer(rig.functions.tokens[0], Callback.SUCCESS, "still here")
+    rig.answer(rig.functions.tokens[0], CallbackKind.SUCCESS, "still here")
 
     assert rig.end(execution_id).output == "still here"
 
@@ -309,6 +309,6 @@ def test_sibling__that_fails__ends_the_wait_and_its_token(rig: Rig) -> None:
     rig.env.advance(6.0)
 
     with pytest.raises(StaleClaimError):
-        rig.answer(rig.functions.tokens[0], Callback.SUCCESS)
+        rig.answer(rig.functions.tokens[0], CallbackKind.SUCCESS)
     assert len(rig.rows_left()) == 1, "only the timer of the Wait"
     assert rig.end(execution_id).status is ExecutionStatus.SUCCEEDED

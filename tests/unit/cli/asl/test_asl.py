@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.runtime.history import Event
+from headgate.asl.runtime.history import HistoryEvent
 from headgate.cli.asl.files import is_file, machine_name, read_variables
 from headgate.cli.asl.progress import ITEMS_SHOWN_MAX, Progress
 from headgate.clock import VirtualClock
@@ -194,7 +194,7 @@ def _map(items: int, done: int) -> list[dict[str, Any]]:
         rows.append((len(rows), "PassStateEntered", {"name": "I"}))
         rows.append((len(rows), "PassStateExited", {"name": "I"}))
         rows.append((len(rows), "MapIterationSucceeded", {"name": "M", "index": index}))
-    return [event_view(Event(number, row[0], row[1], number, row[2])) for number, row in enumerate(rows, 1)]
+    return [event_view(HistoryEvent(number, row[0], row[1], number, row[2])) for number, row in enumerate(rows, 1)]
 
 
 def told(lines: list[str]) -> list[str]:
@@ -232,9 +232,9 @@ def test_progress__failure_among_many__is_shown_all_the_same() -> None:
     events = _map(100, 1)
     number = events[-1]["id"] + 1
     failing = [
-        Event(number, 3, "MapIterationStarted", 0, {"name": "M", "index": 1}),
-        Event(number + 1, number, "TaskStateEntered", 0, {"name": "I"}),
-        Event(number + 2, number + 1, "LambdaFunctionFailed", 0, {"error": "E", "cause": "c"}),
+        HistoryEvent(number, 3, "MapIterationStarted", 0, {"name": "M", "index": 1}),
+        HistoryEvent(number + 1, number, "TaskStateEntered", 0, {"name": "I"}),
+        HistoryEvent(number + 2, number + 1, "LambdaFunctionFailed", 0, {"error": "E", "cause": "c"}),
     ]
 
     lines = told(list(Progress(VirtualClock()).lines([*events, *map(event_view, failing)])))
@@ -245,10 +245,10 @@ def test_progress__failure_among_many__is_shown_all_the_same() -> None:
 def test_progress__map_run__is_counted_by_its_fan_out() -> None:
     counts = {"run": (7, 40)}
     rows = [
-        Event(1, 0, "ExecutionStarted", 0),
-        Event(2, 1, "MapStateEntered", 0, {"name": "M"}),
-        Event(3, 2, "MapStateStarted", 0, {"length": 0}),
-        Event(4, 3, "MapRunStarted", 0, {"mapRunArn": "run"}),
+        HistoryEvent(1, 0, "ExecutionStarted", 0),
+        HistoryEvent(2, 1, "MapStateEntered", 0, {"name": "M"}),
+        HistoryEvent(3, 2, "MapStateStarted", 0, {"length": 0}),
+        HistoryEvent(4, 3, "MapRunStarted", 0, {"mapRunArn": "run"}),
     ]
 
     lines = told(list(Progress(VirtualClock(), counts.get).lines([event_view(each) for each in rows])))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.executions import ExecutionStatus
+from headgate.asl.machines.executions import ExecutionStatus
 from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition.model import (
     Budgets,

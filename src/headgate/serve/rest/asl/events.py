@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headgate.asl.runtime.history import Event
+from headgate.asl.runtime.history import HistoryEvent
 from headgate.durable.model.records import instant
 
 # The types of which GetExecutionHistory has details; those of the others would be under a key that nobody knows.
@@ -27,7 +27,7 @@ _CAUSE_MAX: Final = 200
 _WHOLE: Final = ("timeoutInSeconds", "heartbeatInSeconds")
 
 
-def event_view(event: Event) -> dict[str, Any]:
+def event_view(event: HistoryEvent) -> dict[str, Any]:
     """Return an event under the names that GetExecutionHistory gives it."""
     shown: dict[str, Any] = {
         "id": event.id,

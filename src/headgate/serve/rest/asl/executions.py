@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Raw
 
 from headgate.asl.errors import StateError
-from headgate.asl.executions import MACHINE_TAG, MachineExecutions
+from headgate.asl.machines.executions import MACHINE_TAG, MachineExecutions
 from headgate.asl.runtime.durable_host import WORKFLOW
-from headgate.asl.runtime.task_tokens import Callback, Told
+from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback
 from headgate.durable.client.client import Client
 from headgate.durable.client.listing import Listing
 from headgate.errors import (
@@ -175,18 +175,20 @@ class _Tasks:
 
     def succeed(self, call: Call[TaskSuccess, NoQuery]) -> Result:
         output = msgspec.json.decode(checked(call.body.output, "output"))
-        return self._tell(call.body.task_token, Told(Callback.SUCCESS, output=output))
+        return self._tell(call.body.task_token, TaskCallback(CallbackKind.SUCCESS, output=output))
 
     def fail(self, call: Call[TaskFailure, NoQuery]) -> Result:
-        return self._tell(call.body.task_token, Told(Callback.FAILURE, error=call.body.error, cause=call.body.cause))
+        return self._tell(
+            call.body.task_token, TaskCallback(CallbackKind.FAILURE, error=call.body.error, cause=call.body.cause)
+        )
 
     def beat(self, call: Call[TaskHeartbeat, NoQuery]) -> Result:
-        return self._tell(call.body.task_token, Told(Callback.HEARTBEAT))
+        return self._tell(call.body.task_token, TaskCallback(CallbackKind.HEARTBEAT))
 
-    def _tell(self, token: str, told: Told) -> Result:
+    def _tell(self, token: str, told: TaskCallback) -> Result:
         def tell() -> Answer:
             try:
-                self._executions.answer(token, told)
+                self._executions.send_callback(token, told)
             except StateError as exc:
                 raise PayloadTooLargeError(
                     f"output: {exc.cause}; store the data elsewhere and pass a reference"

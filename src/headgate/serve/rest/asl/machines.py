@@ -10,9 +10,9 @@ from typing import Any, Final
 from litestar import Response
 from litestar.types import ControllerRouterHandler
 
-from headgate.asl.executions import MachineExecutions
 from headgate.asl.graph.render import Form, draw
-from headgate.asl.machines import Machines, StoredMachine, parse
+from headgate.asl.machines.executions import MachineExecutions
+from headgate.asl.machines.registry import MachineRegistry, StoredMachine, parse
 from headgate.auth.roles import Permission
 from headgate.auth.rules import Rule
 from headgate.bootstrap.store import AppService
@@ -59,7 +59,7 @@ def machine_operations(executions: MachineExecutions) -> list[Operation]:
 class _Machines:
     def __init__(self, executions: MachineExecutions) -> None:
         self._executions = executions
-        self._machines: Machines = executions.machines
+        self._machines: MachineRegistry = executions.machines
 
     def operations(self) -> list[Operation]:
         one, shown, forms = "/machines/{name}", {200: MachineView}, {JSON: AnyDefinition}

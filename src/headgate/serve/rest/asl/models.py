@@ -9,10 +9,10 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from headgate import typed_decode
-from headgate.asl.executions import MACHINE_TAG, Description, ExecutionStatus, execution_id_of
 from headgate.asl.graph.render import Form
-from headgate.asl.machines import StoredMachine
-from headgate.asl.requests import MachineFailed
+from headgate.asl.machines.executions import MACHINE_TAG, ExecutionDescription, ExecutionStatus, execution_id_of
+from headgate.asl.machines.registry import StoredMachine
+from headgate.asl.runtime.execution_request import MachineFailed
 from headgate.durable.client.blocked_on import told_error
 from headgate.durable.model.history import Status
 from headgate.durable.model.records import Execution
@@ -283,7 +283,7 @@ def _error(row: Execution) -> str:
     return said(name, cause)
 
 
-def execution_view(found: Description) -> MachineExecutionView:
+def execution_view(found: ExecutionDescription) -> MachineExecutionView:
     """Return an execution with all that is known of it, which is its id alone before its first turn."""
     machine, _, name = found.execution_id.partition(":")
     return MachineExecutionView(

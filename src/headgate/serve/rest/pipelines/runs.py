@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from msgspec import Meta, Struct
 
-from headgate.asl.executions import execution_id_of
+from headgate.asl.machines.executions import execution_id_of
 from headgate.errors import InvalidPayloadError, NotFoundError
 from headgate.pipelines.enums import FailureCategory, RerunReason
 from headgate.pipelines.lifecycle.starter import MACHINE

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate.asl.graph.render import Status
-from headgate.asl.runtime.history import Event
+from headgate.asl.runtime.history import HistoryEvent
 from headgate.serve.rest.asl.events import event_view, said
 from headgate.serve.rest.asl.state_visits import Visits, statuses
 
@@ -17,7 +17,8 @@ Row = tuple[int, str, dict[str, Any]]
 def events(*rows: Row) -> list[dict[str, Any]]:
     """Events from the numbers of those before them, their types and details; a second apart."""
     made = [
-        Event(number, before, type, number * 1000, details) for number, (before, type, details) in enumerate(rows, 1)
+        HistoryEvent(number, before, type, number * 1000, details)
+        for number, (before, type, details) in enumerate(rows, 1)
     ]
     return [event_view(each) for each in made]
 
@@ -159,7 +160,7 @@ def test_visits__redriven_after_an_end_inside_of_a_branch__goes_on_outside() -> 
     ],
 )
 def test_event__details__are_where_step_functions_has_them(type: str, key: str | None) -> None:
-    shown = event_view(Event(2, 1, type, 0, {"name": "A", "timeoutInSeconds": 5.0}))
+    shown = event_view(HistoryEvent(2, 1, type, 0, {"name": "A", "timeoutInSeconds": 5.0}))
 
     assert shown == {
         "id": 2,

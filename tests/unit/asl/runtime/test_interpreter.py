@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.executions import ExecutionStatus
+from headgate.asl.machines.executions import ExecutionStatus
 from headgate.asl.runtime.interpreter import Limits
-from headgate.asl.runtime.task_tokens import Callback, Told
+from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback
 from headgate.durable.model.history import Started
 from tests.asl_rig import Rig, beside, check_events, each, machine, task
 
@@ -263,7 +263,7 @@ def test_token_wait__for_another_machine__only_starts_it(rig: Rig) -> None:
     running = [row for row in rig.env.service.client.list().executions if row.execution_id != execution_id]
 
     token = rig.executions.describe(running[0].execution_id).input["t"]
-    rig.executions.answer(token, Told(Callback.SUCCESS, output="well"))
+    rig.executions.send_callback(token, TaskCallback(CallbackKind.SUCCESS, output="well"))
     rig.env.run()
 
     assert rig.executions.describe(execution_id).output == "well"

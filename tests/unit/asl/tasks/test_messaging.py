@@ -13,7 +13,7 @@ import pytest
 from headgate.asl.errors import StateError
 from headgate.asl.tasks.messaging import MESSAGE, NOTIFICATION, event_type
 from headgate.durable.bus.events import Event, check_type
-from tests.unit.asl.services_rig import EXECUTION, Rig
+from tests.unit.asl.task_rig import EXECUTION, Rig
 from tests.unit.fanout.worlds import CrashError
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:alerts"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.executions import ExecutionStatus
+from headgate.asl.machines.executions import ExecutionStatus
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.sdk.definitions import Activity
 from headgate.errors import StoreBusyError

@@ -11,8 +11,9 @@ from msgspec import Raw
 
 import headgate as hg
 from headgate.asl.errors import StateError
+from headgate.asl.machines import task_activities
 from headgate.asl.service import AslService
-from headgate.asl.tasks import service_tasks as services
+from headgate.asl.tasks.activities import SERVICE
 from headgate.clock import VirtualClock
 from headgate.durable.model.failures import ActivityFailure, revive
 from headgate.durable.sdk.activity_context import ActivityContext
@@ -46,7 +47,9 @@ class Rig:
         self.fanouts = FanoutService(self.crashing, self.clock, self.service.ids)
         self.executions = AslService(self.service, self.crashing, keyring, self.fanouts, blobs).executions
         if names is not None:
-            services.register(self.app, self.executions, self.service.bus, self.crashing, self.fanouts, names=names)
+            task_activities.register(
+                self.app, self.executions, self.service.bus, self.crashing, self.fanouts, names=names
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +80,7 @@ class Rig:
     def call(self, service: str, action: str, parameters: Any, **options: Any) -> Any:
         """Call a service."""
         given = {"service": service, "action": action, "parameters": parameters}
-        return self.attempt(services.SERVICE, given, **options)
+        return self.attempt(SERVICE, given, **options)
 
     def dynamodb(self, action: str, *, table: str = PIPELINES, **parameters: Any) -> Any:
         """Call DynamoDB, each time as another activity."""

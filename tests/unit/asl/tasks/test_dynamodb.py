@@ -14,7 +14,7 @@ from headgate.store.catalogue import tables
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.model.schema import Key
 from headgate.store.table_names import TableNames
-from tests.unit.asl.services_rig import PIPELINES, Rig, key
+from tests.unit.asl.task_rig import PIPELINES, Rig, key
 from tests.unit.fanout.worlds import CrashError, once
 
 VALID = "DynamoDB.AmazonDynamoDBException"

@@ -1,23 +1,25 @@
-"""Services: the activities behind Tasks that call something other than a user's function.
+"""Task activities: implement the Tasks that call an AWS service, another machine or a fan-out.
 
-All of them may be tried again: what an attempt has done, it has done under an id that is made of the activity's, and
-the next one finds it.
+All of them are idempotent: ids derive from the activity's id, so a retry finds the work of an earlier attempt.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
-from headgate.asl.errors import StateError, runtime
-from headgate.asl.expressions.formats import iso_moment
+from headgate.asl.errors import StateError, runtime_error
+from headgate.asl.expressions.formats import iso_timestamp
 from headgate.asl.expressions.scope import Json
-from headgate.asl.tasks.actions import ACTIONS, CallParameters, call_of, known_actions
+from headgate.asl.machines.executions import MachineExecutions
+from headgate.asl.machines.registry import StoredMachine
+from headgate.asl.tasks.actions import ACTIONS, CallParameters, normalized_call
+from headgate.asl.tasks.activities import FANOUT, LOAD, SERVICE, START, FanoutOrder, MachineOrder, ServiceCall
 from headgate.asl.tasks.dynamodb import OPTIMISED, SDK, DynamodbCalls
-from headgate.asl.tasks.fanout_tasks import FanoutOrder, start_fanout
+from headgate.asl.tasks.fanout_tasks import start_fanout
 from headgate.asl.tasks.messaging import BusCalls
 from headgate.durable.bus.bus import Bus
 from headgate.durable.model.history import ActivityOptions
@@ -30,39 +32,8 @@ from headgate.fanout.service import FanoutService
 from headgate.store.port import Store
 from headgate.store.table_names import TableNames
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headgate.asl.executions import MachineExecutions
-    from headgate.asl.machines import StoredMachine
-
-__all__ = ["FANOUT", "LOAD", "SERVICE", "START", "known_actions", "register"]
-
-# What the activities are called; a dot is for names that no user's function can have.
-SERVICE: Final = "headgate.asl.service"
-START: Final = "headgate.asl.start"
-LOAD: Final = "headgate.asl.load"
-FANOUT: Final = "headgate.asl.fanout"
-
-# What a service refuses is for the machine to retry; what keeps a worker from asking it is not.
+# The machine's own Retry handles an error of the service; the engine retries everything else, such as a busy store.
 _OPTIONS: Final = ActivityOptions(retry=Retry(attempts=10, never=(StateError,)))
-
-
-class ServiceCall(Struct, frozen=True):
-    """The input of the activity that calls a service."""
-
-    service: str
-    action: str
-    parameters: Json = None
-
-
-class MachineOrder(Struct, frozen=True):
-    """The input of the activities that start or load a machine."""
-
-    machine: str
-    input: Json = None
-    name: str | None = None
-    version: int | None = None
 
 
 def register(
@@ -74,12 +45,12 @@ def register(
     *,
     names: TableNames | None = None,
 ) -> None:
-    """Give an app the activities behind Tasks. `names` says what tables are called where that is configured."""
+    """Register the activities with an app. `names` maps tables to configured names."""
     dynamodb = DynamodbCalls(store, names)
-    told = BusCalls(bus)
+    messages = BusCalls(bus)
 
     def service(call: ServiceCall) -> Any:  # noqa: ANN401 - a document
-        return _call_service(call, dynamodb, told, activity())
+        return _call_service(call, dynamodb, messages, activity())
 
     def start(order: MachineOrder) -> Any:  # noqa: ANN401 - a document
         return _start(executions, order, activity())
@@ -95,21 +66,21 @@ def register(
         app.activities[name] = Activity(function, name=name, options=_OPTIONS)
 
 
-def _call_service(call: ServiceCall, dynamodb: DynamodbCalls, told: BusCalls, context: ActivityContext) -> Json:
-    service, action, is_sdk = call_of(call.service, call.action)
+def _call_service(call: ServiceCall, dynamodb: DynamodbCalls, messages: BusCalls, context: ActivityContext) -> Json:
+    service, action, is_sdk = normalized_call(call.service, call.action)
     if action not in ACTIONS.get(service, ()):
         known = ", ".join(f"{name}:{each}" for name, actions in ACTIONS.items() for each in actions)
-        raise runtime(f"{call.service}:{call.action}: no Task can call this here; it can call {known}")
-    given = CallParameters(f"{service}:{action}", call.parameters)
+        raise runtime_error(f"{call.service}:{call.action}: no Task can call this here; it can call {known}")
+    parameters = CallParameters(f"{service}:{action}", call.parameters)
     match service:
         case "sns":
-            return told.publish(given, context)
+            return messages.publish(parameters, context)
         case "sqs":
-            return told.send_message(given, context)
+            return messages.send_message(parameters, context)
         case "events":
-            return told.put_events(given, context, raises=not is_sdk)
+            return messages.put_events(parameters, context, raises=not is_sdk)
         case _:
-            return dynamodb.call(action, given, context, SDK if is_sdk else OPTIMISED)
+            return dynamodb.call(action, parameters, context, SDK if is_sdk else OPTIMISED)
 
 
 def _start(executions: MachineExecutions, order: MachineOrder, context: ActivityContext) -> Json:
@@ -121,15 +92,16 @@ def _start(executions: MachineExecutions, order: MachineOrder, context: Activity
     except AlreadyStartedError as exc:
         raise StateError("StepFunctions.ExecutionAlreadyExistsException", str(exc)) from exc
     except (InvalidIdError, PayloadTooLargeError, NotFoundError) as exc:
-        raise _refused(exc) from exc
+        raise _start_error(exc) from exc
     if is_new:
-        return {"ExecutionArn": execution_id, "StartDate": iso_moment(context.clock_ms())}
-    found = executions.describe(execution_id)
-    # One that runs is given back to whoever starts the same again; one that has ended only to who started it.
-    if found.ended_at and context.attempt == 1:
+        return {"ExecutionArn": execution_id, "StartDate": iso_timestamp(context.clock_ms())}
+    existing = executions.describe(execution_id)
+    # A repeated start returns a running execution. An ended one is returned only to a retry of the attempt that
+    # started it.
+    if existing.ended_at and context.attempt == 1:
         fact = f"execution {execution_id}: it has ended, and its name is taken; choose another"
         raise StateError("StepFunctions.ExecutionAlreadyExistsException", fact)
-    return {"ExecutionArn": execution_id, "StartDate": found.started_at}
+    return {"ExecutionArn": execution_id, "StartDate": existing.started_at}
 
 
 def _load(executions: MachineExecutions, order: MachineOrder, context: ActivityContext) -> Json:
@@ -139,7 +111,7 @@ def _load(executions: MachineExecutions, order: MachineOrder, context: ActivityC
             order.machine, stored.definition, order.input, name=_name(order, context), version=stored.version
         )
     except (InvalidIdError, PayloadTooLargeError, NotFoundError) as exc:
-        raise _refused(exc) from exc
+        raise _start_error(exc) from exc
     return msgspec.to_builtins(request)
 
 
@@ -152,8 +124,8 @@ def _machine(executions: MachineExecutions, name: str, version: int | None) -> S
         raise StateError("StepFunctions.InvalidArnException", str(exc)) from exc
 
 
-def _refused(error: InvalidIdError | PayloadTooLargeError | NotFoundError) -> StateError:
-    """Return how Step Functions says that an execution cannot be started so."""
+def _start_error(error: InvalidIdError | PayloadTooLargeError | NotFoundError) -> StateError:
+    """Return the error of StartExecution in Step Functions."""
     match error:
         case InvalidIdError():
             return StateError("StepFunctions.InvalidNameException", str(error))
@@ -164,5 +136,5 @@ def _refused(error: InvalidIdError | PayloadTooLargeError | NotFoundError) -> St
 
 
 def _name(order: MachineOrder, context: ActivityContext) -> str:
-    """Return the name of an execution: the one that is given, or one that another attempt makes again."""
+    """Return the requested name of an execution, or one that every attempt derives from the activity's id."""
     return order.name or hashlib.sha256(context.activity_id.encode()).hexdigest()[:32]

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.asl.executions import ExecutionStatus, functions_of
-from headgate.asl.requests import compiled
+from headgate.asl.machines.executions import ExecutionStatus, functions_of
+from headgate.asl.runtime.execution_request import compiled
 from headgate.asl.runtime.interpreter import Limits
 from headgate.durable.engine.membership import Member
 from headgate.durable.model.history import Started, Status

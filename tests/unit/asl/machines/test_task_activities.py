@@ -13,17 +13,16 @@ import pytest
 
 import headgate as hg
 from headgate.asl.errors import StateError
-from headgate.asl.executions import ExecutionStatus, MachineExecutions
-from headgate.asl.requests import Request
-from headgate.asl.runtime.interpreter import Call
-from headgate.asl.tasks.actions import ACTIONS, call_of
+from headgate.asl.machines.executions import ExecutionStatus, MachineExecutions
+from headgate.asl.runtime.execution_request import ExecutionRequest
+from headgate.asl.tasks.actions import ACTIONS, known_actions, normalized_call
+from headgate.asl.tasks.activities import FANOUT, LOAD, START
 from headgate.asl.tasks.fanout_tasks import run_fanout
-from headgate.asl.tasks.resources import Callee, Target, Wait
-from headgate.asl.tasks.service_tasks import FANOUT, LOAD, START, known_actions
+from headgate.asl.tasks.resources import Callee, TaskCall, TaskTarget, WaitMode
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.model.states import FanoutStatus
 from tests.scenarios import map_handlers
-from tests.unit.asl.services_rig import Rig, key
+from tests.unit.asl.task_rig import Rig, key
 from tests.unit.fanout.worlds import CrashError
 
 HANDLERS = "tests.scenarios.map_handlers"
@@ -47,7 +46,7 @@ def test_known_actions__each_is_one_that_can_be_called(rig: Rig) -> None:
             with pytest.raises(StateError) as failed:
                 rig.call(service, action, {"Unknown": 1})
             assert "'Unknown'" in failed.value.cause
-    assert call_of("aws-sdk:EventBridge", "PutEvents") == ("events", "putEvents", True)
+    assert normalized_call("aws-sdk:EventBridge", "PutEvents") == ("events", "putEvents", True)
     assert known_actions()["eventbridge"] == ACTIONS["events"]
 
 
@@ -119,7 +118,7 @@ def test_start_and_load__what_cannot_be_started__is_told_in_step_functions_words
 
 def test_load__a_machine__gives_the_request_that_a_child_runs(rig: Rig) -> None:
     loaded = rig.attempt(LOAD, {"machine": "passes", "input": {"n": 1}, "name": "child"})
-    request = msgspec.convert(loaded, Request)
+    request = msgspec.convert(loaded, ExecutionRequest)
     assert (request.machine, request.name, request.input, request.version) == ("passes", "child", {"n": 1}, 1)
     assert request.definition == ""
     assert json.loads(rig.executions.machines.definition("passes", 1)) == PASSES
@@ -189,9 +188,9 @@ waiting = hg.App("waiting")
 
 @waiting.workflow
 async def waits_for(handler: str, parameters: Any, timeout_seconds: float | None) -> Any:
-    target = Target(Callee.FANOUT, f"{HANDLERS}.{handler}", wait=Wait.JOB)
+    target = TaskTarget(Callee.FANOUT, f"{HANDLERS}.{handler}", wait=WaitMode.JOB)
     try:
-        return await run_fanout(Call(target, parameters, timeout_seconds, None, ""))
+        return await run_fanout(TaskCall(target, parameters, timeout_seconds, None, ""))
     except StateError as error:
         return error.output
 

@@ -1,4 +1,4 @@
-"""Requests: what an execution of a machine is started with, and how one that failed says so."""
+"""Execution request: the input of the workflow that runs a machine, the reason it was stopped, its failure."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from msgspec import Struct
 from headgate import typed_decode
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.definition import Machine
+from headgate.asl.runtime.frame import Frame
 from headgate.asl.runtime.interpreter import Limits
-from headgate.asl.runtime.resume_point import Frame
 
 
-class Request(Struct, frozen=True, omit_defaults=True):
-    """The input of the workflow that runs machines. It says all that is needed to run it again in a year."""
+class ExecutionRequest(Struct, frozen=True, omit_defaults=True):
+    """The input of the workflow that runs machines. It is complete: a replay years later needs nothing else."""
 
     machine: str
     name: str
-    # The definition as JSON text, variables filled in. Empty: the machine's of this version, which is kept for good.
+    # The definition as JSON text, variables filled in. Empty: the stored definition of `machine` at `version`.
     definition: str
     started_at_ms: int
     input: Json = None
     version: int = 0
     limits: Limits = Limits()
-    # Where to go on: after a redrive, or in the next run of a long execution.
+    # The position to resume from, after a redrive or after continue-as-new.
     resume: Frame | None = None
-    # How many events came before this run.
+    # The number of history events before this run.
     events: int = 0
     redrive_count: int = 0
-    # Whether this run is the one that a redrive began.
+    # Whether a redrive started this run.
     is_redriven: bool = False
-    # The event with which the run before a redrive was ended from outside.
+    # The event type with which the run before a redrive was ended from outside.
     ended_as: str = ""
 
 
 class MachineFailed(Exception):
-    """An execution of a machine failed, with this error and cause."""
+    """An execution of a machine failed with this error and cause."""
 
     def __init__(self, error: str, cause: str = "") -> None:
         super().__init__(error, cause)
@@ -50,28 +50,28 @@ class MachineFailed(Exception):
 
 
 STOPPED: Final = "asl.stopped"
-# What a reason of a cancellation may have.
+# The longest reason that a cancellation may have.
 REASON_MAX: Final = 1_000
 
 
-class Stopped(Struct, frozen=True):
-    """Why an execution was stopped: an error and a cause, kept as the reason of the cancellation."""
+class StopReason(Struct, frozen=True):
+    """The error and cause of a stopped execution, stored as the reason of the cancellation."""
 
     error: str = ""
     cause: str = ""
-    # So that a cause which happens to be JSON is not taken for this.
+    # Distinguishes this from a plain reason that happens to be JSON.
     kind: str = STOPPED
 
     def text(self) -> str:
-        """Return it as the reason of a cancellation, no longer than a reason may be."""
+        """Return the JSON text, with the cause cut so that it fits a cancellation's reason."""
         cut = self
         while len(text := msgspec.json.encode(cut).decode()) > REASON_MAX and cut.cause:
-            cut = Stopped(cut.error, cut.cause[: len(cut.cause) - max(1, (len(text) - REASON_MAX) // 2)])
+            cut = StopReason(cut.error, cut.cause[: len(cut.cause) - max(1, (len(text) - REASON_MAX) // 2)])
         return text
 
     @classmethod
-    def read(cls, reason: str) -> Stopped:
-        """Return what a reason says, whoever gave it."""
+    def read(cls, reason: str) -> StopReason:
+        """Parse the reason of a cancellation; plain text becomes the cause."""
         try:
             read = typed_decode.from_json(reason, cls)
         except msgspec.DecodeError:
@@ -81,8 +81,8 @@ class Stopped(Struct, frozen=True):
 
 @functools.lru_cache(maxsize=512)
 def compiled(definition: str) -> Machine:
-    """Return the machine of a definition that was checked when it was put or started."""
-    # Most processes never run a machine, and its query languages take their time to load.
+    """Return the compiled machine of a definition that was validated before."""
+    # Imported on use: most processes never run a machine, and the query languages are slow to import.
     from headgate.asl.compile.compiler import compile_known
 
     return compile_known(msgspec.json.decode(definition))

@@ -1,4 +1,4 @@
-"""Machines: definitions that are kept by name and version, so that executions can be started by a name."""
+"""Machine registry: stores definitions by name and version."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from headgate.store.port import Store
 KIND: Final = "STATE-MACHINE"
 LATEST: Final = "LATEST"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
-_PROBLEMS_TOLD_MAX: Final = 20
-# Definitions that a process has at hand, for those who run them.
-_KNOWN_MAX: Final = 256
+_PROBLEMS_MAX: Final = 20
+# Definitions that a process caches.
+_CACHED_MAX: Final = 256
 
 
 class StoredMachine(Struct, frozen=True, omit_defaults=True):
@@ -37,7 +37,7 @@ class StoredMachine(Struct, frozen=True, omit_defaults=True):
 
     name: str
     version: int
-    # JSON text, with variables filled in as far as they were given.
+    # JSON text; a variable without a value stays as written.
     definition: str
     digest: str
     created_at: str
@@ -46,14 +46,14 @@ class StoredMachine(Struct, frozen=True, omit_defaults=True):
 
 
 class MachineList(Struct, frozen=True):
-    """A page of machines, each in its newest version. `cursor` is None on the last."""
+    """A page of machines. `cursor` is None on the last page."""
 
     machines: list[StoredMachine]
     cursor: str | None
 
 
 def check_machine_name(name: str) -> str:
-    """Return the name. Raises `InvalidIdError` for one that no machine can have."""
+    """Return the name. Raises `InvalidIdError` if it is not a valid machine name."""
     if not _NAME.fullmatch(name):
         raise InvalidIdError(
             f"machine {name[:90]!r}: use 1 to 80 letters, digits, '-' and '_', beginning with a letter or digit"
@@ -62,40 +62,41 @@ def check_machine_name(name: str) -> str:
 
 
 def checked_definition(text: str, variables: dict[str, str] | None = None, *, what: str = "definition") -> str:
-    """Return a definition as compact JSON, variables filled in. Raises `DefinitionError` with everything wrong."""
+    """Return a definition as compact JSON with variables filled in. Raises `DefinitionError` listing all problems."""
     filled, _ = substitute(text, variables or {})
-    definition, found = _checked(filled)
-    if found:
-        raise DefinitionError(f"{what}: {told(found)}")
+    definition, problems = _validated(filled)
+    if problems:
+        raise DefinitionError(f"{what}: {problem_summary(problems)}")
     return definition
 
 
-# What is put is mostly what was put before, and to check a large machine takes longer than to keep it.
+# Cached because most definitions are stored again unchanged, and validating a large one is slow.
 @functools.lru_cache(maxsize=16)
-def _checked(filled: str) -> tuple[str, list[Problem]]:
-    # As in `requests`: only who puts or runs a machine needs it.
+def _validated(filled: str) -> tuple[str, list[Problem]]:
+    # Imported on use: most processes never store or run a machine.
     from headgate.asl.compile.validator import load, problems
 
     definition = load(filled)
     return msgspec.json.encode(definition).decode(), problems(definition)
 
 
-def told(found: list[Problem]) -> str:
-    """Return problems as one text, each with its place."""
+def problem_summary(problems: list[Problem]) -> str:
+    """Return problems as one text, each with its path."""
     lines = [
-        f"{each.path}: {each.fact}; {each.allowed}" if each.allowed else f"{each.path}: {each.fact}" for each in found
+        f"{each.path}: {each.fact}; {each.allowed}" if each.allowed else f"{each.path}: {each.fact}"
+        for each in problems
     ]
-    rest = len(lines) - _PROBLEMS_TOLD_MAX
-    return "; ".join([*lines[:_PROBLEMS_TOLD_MAX], *([f"and {rest} more"] if rest > 0 else [])])
+    rest = len(lines) - _PROBLEMS_MAX
+    return "; ".join([*lines[:_PROBLEMS_MAX], *([f"and {rest} more"] if rest > 0 else [])])
 
 
-class Machines:
-    """The machines of a store."""
+class MachineRegistry:
+    """The machines in a store."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._definitions: dict[tuple[str, int], str] = {}
+        self._cache: dict[tuple[str, int], str] = {}
 
     def put(
         self,
@@ -106,10 +107,10 @@ class Machines:
         created_by: str = "",
         expected_version: int | None = None,
     ) -> StoredMachine:
-        """Keep a definition as the newest version of a machine, and return that. The same again changes nothing.
+        """Store a definition as the newest version of a machine. An unchanged definition makes no new version.
 
-        Raises `DefinitionError`, `InvalidIdError`, and `VersionConflictError` if the newest version is another than
-        was expected (0: none).
+        Raises `DefinitionError`, `InvalidIdError`, and `VersionConflictError` if the newest version is not
+        `expected_version` (0: there must be none).
         """
         check_machine_name(name)
         definition = checked_definition(text, variables, what=f"machine {name}")
@@ -125,19 +126,19 @@ class Machines:
             if newest is not None and newest.digest == digest:
                 return newest
             comment = msgspec.json.decode(definition).get("Comment", "")
-            made = StoredMachine(
+            machine = StoredMachine(
                 name, version + 1, definition, digest, instant(int(self._clock.seconds() * 1000)), created_by, comment
             )
             try:
                 self._store.transact(
                     [
-                        Put(DEFINITIONS, _item(made, LATEST), absent() if version == 0 else version_is(version)),
-                        Put(DEFINITIONS, _item(made, _sort(made.version)), absent()),
+                        Put(DEFINITIONS, _item(machine, LATEST), absent() if version == 0 else version_is(version)),
+                        Put(DEFINITIONS, _item(machine, _sort(machine.version)), absent()),
                     ]
                 )
             except ConflictError:
-                continue  # Someone else has put one at the same moment: look again.
-            return made
+                continue  # A concurrent put won: read the newest version again.
+            return machine
 
     def find(self, name: str, version: int | None = None) -> StoredMachine | None:
         """Return a version of a machine, or its newest."""
@@ -147,36 +148,35 @@ class Machines:
 
     def get(self, name: str, version: int | None = None) -> StoredMachine:
         """Return a version of a machine, or its newest. Raises `NotFoundError`."""
-        found = self.find(name, version)
-        if found is None:
-            which = "" if version is None else f" version {version}"
-            raise NotFoundError(f"machine {name}{which}: there is none; 'headgate asl ls' lists them")
-        return found
+        machine = self.find(name, version)
+        if machine is None:
+            suffix = "" if version is None else f" version {version}"
+            raise NotFoundError(f"machine {name}{suffix}: there is none; 'headgate asl ls' lists them")
+        return machine
 
     def definition(self, name: str, version: int) -> str:
-        """Return the definition of a version, which never changes. Raises `NotFoundError`."""
-        known = self._definitions.get((name, version))
-        if known is None:
-            known = self.get(name, version).definition
-            if len(self._definitions) >= _KNOWN_MAX:
-                self._definitions.clear()
-            self._definitions[name, version] = known
-        return known
+        """Return the definition of a version. It never changes and is cached. Raises `NotFoundError`."""
+        definition = self._cache.get((name, version))
+        if definition is None:
+            definition = self.get(name, version).definition
+            if len(self._cache) >= _CACHED_MAX:
+                self._cache.clear()
+            self._cache[name, version] = definition
+        return definition
 
     def ls(self, *, limit: int = 100, cursor: str | None = None) -> MachineList:
-        """Return the machines by name. Raises `CursorError`."""
+        """List the newest version of each machine, by name. Raises `CursorError`."""
         query = Query(table=DEFINITIONS, index="kind-index", partition=KIND, limit=limit, cursor=cursor)
         page = self._store.query(query)
         return MachineList([_machine(item) for item in page.items], page.cursor)
 
     def versions(self, name: str, *, limit: int = 100, cursor: str | None = None) -> MachineList:
-        """Return the versions of a machine, the newest first. Raises `CursorError`."""
-        newest_first = Sort(Range.BEGINS_WITH, "v")
+        """List the versions of a machine, newest first. Raises `CursorError`."""
         page = self._store.query(
             Query(
                 table=DEFINITIONS,
                 partition=_partition(name),
-                sort=newest_first,
+                sort=Sort(Range.BEGINS_WITH, "v"),
                 limit=limit,
                 cursor=cursor,
                 descending=True,

@@ -1,4 +1,4 @@
-"""Executions of machines: started by name, described, stopped and redriven, in the words of Step Functions."""
+"""Machine executions: start, describe, stop and redrive, with the terms and limits of Step Functions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from headgate.asl.expressions.scope import Json
-from headgate.asl.machines import Machines
-from headgate.asl.model.definition import Kind, Machine, MapSpec, ParallelSpec, TaskSpec
-from headgate.asl.requests import Request, Stopped, compiled
-from headgate.asl.runtime.durable_host import FUNCTION_NAME, OURS, WORKFLOW
-from headgate.asl.runtime.history import Event
+from headgate.asl.machines.registry import MachineRegistry
+from headgate.asl.model.definition import Machine, MapSpec, ParallelSpec, StateType, TaskSpec
+from headgate.asl.runtime.durable_host import BUILTIN_PREFIX, FUNCTION_NAME, WORKFLOW
+from headgate.asl.runtime.execution_request import ExecutionRequest, StopReason, compiled
+from headgate.asl.runtime.frame import Frame
+from headgate.asl.runtime.history import HistoryEvent
 from headgate.asl.runtime.interpreter import DATA_BYTES_MAX, Limits
-from headgate.asl.runtime.replay import Inspected, Inspector
-from headgate.asl.runtime.task_tokens import Callback, Told, read_token
+from headgate.asl.runtime.replay import HistoryReplayer, ReplayResult
+from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback, read_token
 from headgate.asl.tasks.resources import Callee, target_of
 from headgate.clock import Clock
 from headgate.durable.client.client import Client
@@ -48,7 +49,7 @@ _ERROR_MAX: Final = 256
 
 
 class ExecutionStatus(enum.StrEnum):
-    """Where an execution of a machine stands."""
+    """The status of an execution, as Step Functions names it."""
 
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
@@ -68,8 +69,8 @@ _STATUSES: Final = {
 }
 
 
-class Description(Struct, frozen=True, omit_defaults=True):
-    """An execution of a machine, as one looks at it."""
+class ExecutionDescription(Struct, frozen=True, omit_defaults=True):
+    """An execution of a machine, for display."""
 
     execution_id: str
     machine: str
@@ -83,12 +84,12 @@ class Description(Struct, frozen=True, omit_defaults=True):
     error: str = ""
     cause: str = ""
     redrive_count: int = 0
-    # The states that it is in now, those of branches after the one they belong to.
+    # The current states: each outer state before those of its branches.
     states: tuple[str, ...] = ()
 
 
-class _Asked(Struct, frozen=True):
-    """What makes two starts under one name the same, kept with the execution."""
+class _StartMemo(Struct, frozen=True):
+    """Identifies a start, stored as the memo of the execution: two starts with the same memo are the same."""
 
     machine: str
     input_digest: str
@@ -100,8 +101,8 @@ class MachineExecutions:
     def __init__(
         self,
         client: Client,
-        machines: Machines,
-        inspector: Inspector,
+        machines: MachineRegistry,
+        replayer: HistoryReplayer,
         keyring: Keyring,
         clock: Clock,
         ids: IdMaker,
@@ -110,7 +111,7 @@ class MachineExecutions:
     ) -> None:
         self.machines = machines
         self._client = client
-        self._inspector = inspector
+        self._replayer = replayer
         self._keyring = keyring
         self._clock = clock
         self._ids = ids
@@ -127,11 +128,11 @@ class MachineExecutions:
         delay_seconds: float | None = None,
         also: Sequence[Write] = (),
     ) -> tuple[str, bool]:
-        """Start a machine, and return the id of the execution and whether it is a new one.
+        """Start a machine, and return the id of the execution and whether it is new.
 
-        The same name with the same input gives the one that is there. `also` is written with a new one.
-        Raises `NotFoundError` if there is no such machine or function, `AlreadyStartedError` if the name was used
-        with another input, `PayloadTooLargeError`.
+        A start is idempotent by name and input. `also` is written in the transaction of a new start.
+        Raises `NotFoundError` if the machine or one of its functions does not exist, `AlreadyStartedError` if the
+        name was used with another input, `PayloadTooLargeError`.
         """
         stored = self.machines.get(machine, version)
         return self.start_definition(
@@ -157,10 +158,10 @@ class MachineExecutions:
         delay_seconds: float | None = None,
         also: Sequence[Write] = (),
     ) -> tuple[str, bool]:
-        """Start a definition that need not be kept under its name. Otherwise as `start`."""
+        """Start a definition that is not necessarily stored. Otherwise as `start`."""
         request = self.request(machine, definition, input, name=name, version=version, limits=limits)
         execution_id = execution_id_of(machine, request.name)
-        memo = payload.encode(_Asked(machine, _digest(input)), what="memo")
+        memo = payload.encode(_StartMemo(machine, _digest(input)), what="memo")
         try:
             handle = self._client.start(
                 WORKFLOW,
@@ -174,11 +175,11 @@ class MachineExecutions:
                 also=also,
             )
         except AlreadyStartedError:
-            # When it was started and from which version is part of the input; the same name and input are the same.
-            taken_by = self._row(execution_id)
-            if taken_by.memo == bytes(memo).decode():
+            # Compared by memo: the workflow's input also holds the start time and the version.
+            existing = self._row(execution_id)
+            if existing.memo == bytes(memo).decode():
                 return execution_id, False
-            status = _STATUSES[taken_by.status].value
+            status = _STATUSES[existing.status].value
             raise AlreadyStartedError(
                 f"machine {machine}: the name {request.name} is taken by an execution with another input ({status}); "
                 "choose another name, or give the same input",
@@ -195,8 +196,8 @@ class MachineExecutions:
         name: str | None = None,
         version: int = 0,
         limits: Limits | None = None,
-    ) -> Request:
-        """Return what an execution is started with. Raises as `start` does."""
+    ) -> ExecutionRequest:
+        """Return the workflow input of a new execution. Raises as `start` does."""
         name = name or self._ids.ulid()
         if not _NAME.fullmatch(name):
             raise InvalidIdError(f"execution name {name[:90]!r}: use 1 to 80 letters, digits, '-', '_' and '.'")
@@ -207,28 +208,29 @@ class MachineExecutions:
                 f"input of machine {machine}: {size:,} bytes; at most {limits.data_bytes_max:,}; pass a reference"
             )
         self._check_functions(machine, compiled(definition))
-        # A machine that is kept is named and not written out: its executions are many, and it may be large.
-        return Request(machine, name, "" if version else definition, self._now_ms(), input, version, limits)
+        # A stored definition is referenced, not copied into each of its executions.
+        return ExecutionRequest(machine, name, "" if version else definition, self._now_ms(), input, version, limits)
 
     def _check_functions(self, machine: str, definition: Machine) -> None:
-        """Refuse a machine that would wait for ever for a function that nobody has."""
+        """Raise `NotFoundError` if no worker has a function of the machine: its Task would wait for ever."""
         known = self._known_functions()
         missing = sorted(functions_of(definition) - known)
         if missing:
             raise NotFoundError(
                 f"machine {machine}: no worker has the function {', '.join(missing)}; register it with @app.activity, "
-                f"or start a worker of the app that has it; there is {_theirs(known) or 'none'}"
+                f"or start a worker of the app that has it; there is {_user_functions(known) or 'none'}"
             )
 
-    def describe(self, execution_id: str) -> Description:
-        """Return how an execution is. Raises `NotFoundError`."""
+    def describe(self, execution_id: str) -> ExecutionDescription:
+        """Return the description of an execution. Raises `NotFoundError`."""
         row = self._row(execution_id)
-        found = self.inspect(row)
-        request = found.request or Request(row.tags.get(MACHINE_TAG, ""), execution_id.partition(":")[2], "{}", 0)
-        last = found.events[-1] if found.events else None
+        replayed = self.replay(row)
+        name = execution_id.partition(":")[2]
+        request = replayed.request or ExecutionRequest(row.tags.get(MACHINE_TAG, ""), name, "{}", 0)
+        last = replayed.events[-1] if replayed.events else None
         is_failed = last is not None and row.status.is_closed and last.type in ("ExecutionFailed", "ExecutionAborted")
         details: Mapping[str, Any] = last.details if last is not None and is_failed else {}
-        return Description(
+        return ExecutionDescription(
             execution_id=execution_id,
             machine=request.machine,
             name=request.name,
@@ -241,26 +243,26 @@ class MachineExecutions:
             error=details.get("error", ""),
             cause=details.get("cause", ""),
             redrive_count=request.redrive_count,
-            states=() if row.status.is_closed or found.frame is None else tuple(_states(found.frame)),
+            states=() if row.status.is_closed or replayed.frame is None else tuple(_states(replayed.frame)),
         )
 
-    def history(self, execution_id: str) -> list[Event]:
+    def history(self, execution_id: str) -> list[HistoryEvent]:
         """Return every event of an execution, redrives included. Raises `NotFoundError`."""
-        return self.inspect(self._row(execution_id)).events
+        return self.replay(self._row(execution_id)).events
 
-    def inspect(self, row: Execution) -> Inspected:
-        """Return what the history of an execution amounts to."""
-        return self._inspector.inspect(row, self._client.history(row.execution_id))
+    def replay(self, row: Execution) -> ReplayResult:
+        """Replay an execution: its events, its last request and its current frame."""
+        return self._replayer.replay(row, self._client.history(row.execution_id))
 
     def stop(self, execution_id: str, *, error: str = "", cause: str = "") -> None:
-        """End an execution from outside. Raises `NotFoundError`, `ExecutionClosedError`."""
+        """Cancel an execution with an error and a cause. Raises `NotFoundError`, `ExecutionClosedError`."""
         self._row(execution_id)
-        self._client.cancel(execution_id, Stopped(error[:_ERROR_MAX], cause).text())
+        self._client.cancel(execution_id, StopReason(error[:_ERROR_MAX], cause).text())
 
     def redrive(self, execution_id: str) -> int:
-        """Have an execution that did not succeed go on from where it failed, and return which redrive this is.
+        """Resume an execution at the state that failed, and return the redrive count.
 
-        What has ended well is not done again. Raises `NotFoundError`, and `ConflictError` if it runs or succeeded.
+        States that succeeded do not run again. Raises `NotFoundError`, and `ConflictError` if it runs or succeeded.
         """
         row = self._row(execution_id)
         if not row.status.is_closed or row.status is Status.SUCCEEDED:
@@ -272,17 +274,17 @@ class MachineExecutions:
             raise ConflictError(
                 f"execution {execution_id}: its parent {row.parent_id} has it; redrive that one, which starts it again"
             )
-        found = self.inspect(row)
-        if found.request is None or found.frame is None:
+        replayed = self.replay(row)
+        if replayed.request is None or replayed.frame is None:
             raise ConflictError(f"execution {execution_id}: it ended before its first state; start it again")
-        count = found.request.redrive_count + 1
+        count = replayed.request.redrive_count + 1
         request = replace(
-            found.request,
-            resume=found.frame,
-            events=found.journaled,
+            replayed.request,
+            resume=replayed.frame,
+            events=replayed.journaled,
             redrive_count=count,
             is_redriven=True,
-            ended_as=found.events[-1].type if len(found.events) > found.journaled else "",
+            ended_as=replayed.events[-1].type if len(replayed.events) > replayed.journaled else "",
         )
         machine = compiled(request.definition or self.machines.definition(request.machine, request.version))
         self._check_functions(request.machine, machine)
@@ -297,29 +299,29 @@ class MachineExecutions:
         )
         return count
 
-    def answer(self, token: str, told: Told) -> None:
-        """Say how a Task goes that waits for its token.
+    def send_callback(self, token: str, callback: TaskCallback) -> None:
+        """Report success, failure or a heartbeat to the Task that waits for a token.
 
-        Raises `SignatureError`, `PayloadTooLargeError`, and `StaleClaimError` if nothing waits for the token any more.
+        Raises `SignatureError`, `PayloadTooLargeError`, and `StaleClaimError` if the Task no longer waits.
         """
         read = read_token(self._keyring, token)
-        size = len(msgspec.json.encode(told.output))
+        size = len(msgspec.json.encode(callback.output))
         if size > DATA_BYTES_MAX:
             raise PayloadTooLargeError(
                 f"output of a Task: {size:,} bytes; at most {DATA_BYTES_MAX:,}; pass a reference"
             )
         row = self._row(read.execution_id)
-        # The row names only so many of the signals that are waited for.
-        is_awaited = read.signal in row.awaits or len(row.awaits) >= AWAITED_MAX
-        if row.status.is_closed or not is_awaited:
+        # The row lists at most AWAITED_MAX of the signals that the execution waits for.
+        may_wait = read.signal in row.awaits or len(row.awaits) >= AWAITED_MAX
+        if row.status.is_closed or not may_wait:
             raise StaleClaimError(
                 f"execution {read.execution_id}: the Task of this token no longer waits; nothing is done"
             )
         try:
-            # One answer alone: the same token answered again before it is heard changes nothing.
-            signal_id = None if told.callback is Callback.HEARTBEAT else read.signal
-            said = payload.encode(told, what="answer to a Task")
-            self._client.signal(read.execution_id, read.signal, said, signal_id=signal_id)
+            # A Task completes once: a second callback has the same signal id and changes nothing.
+            signal_id = None if callback.callback is CallbackKind.HEARTBEAT else read.signal
+            encoded = payload.encode(callback, what="answer to a Task")
+            self._client.signal(read.execution_id, read.signal, encoded, signal_id=signal_id)
         except ExecutionClosedError as exc:
             raise StaleClaimError(f"execution {read.execution_id}: it has ended, nothing is done") from exc
 
@@ -336,8 +338,8 @@ class MachineExecutions:
         return int(self._clock.seconds() * 1000)
 
 
-def _theirs(functions: set[str]) -> str:
-    return ", ".join(sorted(name for name in functions if not name.startswith(OURS)))
+def _user_functions(functions: set[str]) -> str:
+    return ", ".join(sorted(name for name in functions if not name.startswith(BUILTIN_PREFIX)))
 
 
 def _digest(input: Json) -> str:
@@ -345,22 +347,22 @@ def _digest(input: Json) -> str:
 
 
 def execution_id_of(machine: str, name: str) -> str:
-    """Return the id of the execution of a machine that has this name."""
+    """Return the id of an execution by its machine and name."""
     return f"{machine}:{name}"
 
 
 def functions_of(machine: Machine) -> set[str]:
-    """Return the names of the functions that a machine calls, those of branches and iterations included."""
+    """Return the names of the functions that a machine calls, including its branches and iterations."""
     found: set[str] = set()
     for state in machine.states.values():
         match state.spec:
-            case TaskSpec() as spec if state.kind is Kind.TASK:
+            case TaskSpec() as spec if state.kind is StateType.TASK:
                 target = target_of(spec.resource)
-                named = FUNCTION_NAME.fullmatch(spec.function)
+                invoked = FUNCTION_NAME.fullmatch(spec.function)
                 if target.callee in (Callee.FUNCTION, Callee.ACTIVITY):
                     found.add(target.name)
-                elif named is not None:
-                    found.add(named[1])
+                elif invoked is not None:
+                    found.add(invoked[1])
             case ParallelSpec() as spec:
                 for branch in spec.branches:
                     found |= functions_of(branch)
@@ -371,5 +373,5 @@ def functions_of(machine: Machine) -> set[str]:
     return found
 
 
-def _states(frame: Any) -> list[str]:  # noqa: ANN401 - a frame, and those in it
-    return [frame.state, *(name for place in sorted(frame.branches) for name in _states(frame.branches[place]))]
+def _states(frame: Frame) -> list[str]:
+    return [frame.state, *(name for index in sorted(frame.branches) for name in _states(frame.branches[index]))]

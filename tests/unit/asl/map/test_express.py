@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.asl.errors import EXCEED_TOLERATED_FAILURE_THRESHOLD, RUNTIME, TIMEOUT
-from headgate.asl.map.ledger import MapBooks
+from headgate.asl.map.ledger import MapLedger
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from tests.unit.asl.map_rig import MapRig, each
 
@@ -47,22 +47,22 @@ def test_express__a_function_that_takes_too_long__timed_out(rig: MapRig) -> None
 
 
 def test_express__chunks_of_a_worker_that_died__are_done_by_another(rig: MapRig) -> None:
-    books = MapBooks(rig.fanouts)
-    taken: list[Any] = []
+    ledger = MapLedger(rig.fanouts)
+    claimed: list[Any] = []
 
     def die(item: int) -> None:
-        # Beside the one that works, another has taken a chunk and is never heard of again.
+        # A second worker claims two chunks and dies.
         if item == 0:
-            taken.extend(books.take(rig.map_run.run_id, 2, lambda *_: "gone"))
+            claimed.extend(ledger.claim(rig.map_run.run_id, 2, lambda *_: "gone"))
 
     rig.heard = die
     assert rig.run(each("EXPRESS", MaxConcurrency=1), [0, 1, 2, 3]) == [0, 2, 4, 6]
-    assert len(taken) == 2
-    # And what it says too late changes nothing.
-    before = rig.queries.chunk(rig.map_run.run_id, taken[0].chunk.chunk_id)
-    assert books.taken(rig.map_run.run_id, taken[0].chunk.chunk_id, taken[0].chunk.token) is None
+    assert len(claimed) == 2
+    # A late report of the dead worker changes nothing.
+    before = rig.queries.chunk(rig.map_run.run_id, claimed[0].chunk.chunk_id)
+    assert ledger.claimed(rig.map_run.run_id, claimed[0].chunk.chunk_id, claimed[0].chunk.token) is None
     assert before.disposition is Disposition.DONE
-    rig.check_books()
+    rig.check_ledger()
 
 
 def test_express__some_of_a_chunk_failed__only_those_are_done_again_when_redriven(rig: MapRig) -> None:
@@ -75,7 +75,7 @@ def test_express__some_of_a_chunk_failed__only_those_are_done_again_when_redrive
     failed = [chunk for chunk in rig.queries.failures(run.run_id) if chunk.start == 6]
     assert [(chunk.items_ok, chunk.items_failed) for chunk in failed] == [(2, 1)]
     assert "ValueError" in (failed[0].item_errors or "")
-    rig.check_books()
+    rig.check_ledger()
 
     rig.broken = set()
     done = {name for name, count in rig.calls.items() if count}
@@ -85,7 +85,7 @@ def test_express__some_of_a_chunk_failed__only_those_are_done_again_when_redrive
         name: 2 for name in ("double 7", "double 1500") if name in done
     }
     assert rig.map_run.status is FanoutStatus.SUCCEEDED
-    rig.check_books()
+    rig.check_ledger()
 
 
 def test_express__too_many_have_failed__begins_none_any_more(rig: MapRig) -> None:
@@ -97,13 +97,13 @@ def test_express__too_many_have_failed__begins_none_any_more(rig: MapRig) -> Non
         "items_ok": 6,
         "items_failed": 1,
     }
-    rig.check_books()
+    rig.check_ledger()
 
     rig.broken = set()
     rig.executions.redrive("m:one")
     assert rig.ended("m:one") == [2 * n for n in items]
     assert rig.calls == {f"double {n}": 1 + (n == 6) for n in items}
-    rig.check_books()
+    rig.check_ledger()
 
 
 def test_express__ten_thousand_items__takes_few_commits(rig: MapRig, capsys: pytest.CaptureFixture[str]) -> None:

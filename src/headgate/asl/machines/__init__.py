@@ -1,0 +1,1 @@
+"""Machines: stored definitions, their executions, and the activities that Tasks call."""
