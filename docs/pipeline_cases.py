@@ -21,14 +21,11 @@ PAGE = ROOT / "docs" / "reference" / "pipeline-cases.md"
 NOTE = "<!-- Written by docs/pipeline_cases.py; run it after changing the tests. -->\n"
 # Where tests of pipelines are. Others number what they know of by themselves.
 PATTERNS: Final = (
-    "tests/unit/pipelines/test_*.py",
-    "tests/unit/triggers/test_*.py",
-    "tests/unit/notify/test_*.py",
-    "tests/unit/*/test_pipeline*.py",
+    "tests/*/pipelines/**/test_*.py",
+    "tests/*/triggers/**/test_*.py",
+    "tests/*/notify/**/test_*.py",
+    "tests/*/**/test_pipeline*.py",
     "tests/contract/test_triggers_*.py",
-    "tests/contract/test_pipeline*.py",
-    "tests/acceptance/test_pipeline*.py",
-    "tests/simulation/test_pipeline*.py",
     "tests/scenarios/test_medallion.py",
 )
 _BUGS: Final = re.compile(r"\bbugs? (\d+(?:(?:, | and | or )(?:bugs? )?\d+)*)")

@@ -50,7 +50,7 @@ def test_config__a_default_is_left_out__its_events_go_to_all_channels() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"channels": {}}, "nobody would ever be told"),
+        ({"channels": {}}, "no channel is configured"),
         ({"channels": {"a": {"kind": "pigeon"}}}, "channels.*pigeon"),
         ({"channels": {"a": {"path": "x"}}}, "missing required field `kind`"),
         ({"channels": {"a": {**FILE, "colour": "red"}}}, "unknown field `colour`"),

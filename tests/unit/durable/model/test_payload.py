@@ -228,7 +228,7 @@ def test_encode__too_large__is_refused_with_both_sizes() -> None:
 def test_encode__set__is_written_alike_under_every_hash_seed() -> None:
     program = (
         "from headgate.durable.model.payload import encode\n"
-        "from tests.unit.durable.test_payload import Line\n"
+        f"from {__name__} import Line\n"
         "words = {'alpha', 'beta', 'gamma', 'delta', 'epsilon'}\n"
         "print(bytes(encode({'z': words, 'a': [Line('s', tags=frozenset(words))]}, what='x')).decode())"
     )

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,7 +77,9 @@ def test_run__that_spins_in_a_library__names_the_line_that_called_it() -> None:
         for _ in itertools.repeat(None):
             __import__("json").dumps({"a": [1, 2, {"b": []}]}, indent=2)
 
-    with pytest.raises(WorkflowViolationError, match=rf"test_turn_watch.py:{spin.__code__.co_firstlineno + 2} in spin"):
+    with pytest.raises(
+        WorkflowViolationError, match=rf"{Path(__file__).name}:{spin.__code__.co_firstlineno + 2} in spin"
+    ):
         watched(spin)
 
 

@@ -34,7 +34,7 @@ SLOT: Final = slot_of()
 # So rarely that a run which ends within a minute was woken.
 CHECK_SECONDS: Final = 1_800
 WRITES: Final = frozenset({"put", "update", "delete", "transact", "transact_many"})
-HANDLERS: Final = "tests.unit.pipelines.test_job_news"
+HANDLERS: Final = __name__
 
 
 async def load(seconds: float) -> None:

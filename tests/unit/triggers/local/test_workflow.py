@@ -19,7 +19,7 @@ from headgate.triggers.contract import FailureCategory, JobState, StartStatus, T
 from tests.stores import open_sqlite
 from tests.unit.triggers.rigs import RUN_ID, kinds, order
 
-HANDLERS = "tests.unit.triggers.local.test_workflow"
+HANDLERS = __name__
 seen: list[int] = []
 
 
