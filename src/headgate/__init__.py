@@ -1,7 +1,6 @@
 """Headgate: a control plane for data pipelines. Nothing flows until it is safe.
 
-What users import: `import headgate as hg`. Names are loaded when they are first used, so that importing the package
-costs next to nothing.
+The public SDK: `import headgate as hg`. Names are loaded on first use, which keeps importing the package cheap.
 """
 
 TYPE_CHECKING = False
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
     from headgate.fanout.remote.chunk_handler import chunk_handler
     from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
 
-_HOMES = {
+_NAMES_BY_MODULE = {
     "durable.sdk.activity_context": ("activity", "complete_later", "heartbeat"),
     "durable.sdk.app": ("App",),
     "durable.client.client": ("Client",),
@@ -110,7 +109,7 @@ _HOMES = {
     "fanout.remote.sdk": ("ActiveChunk", "ChunkWorker"),
     "bootstrap.store": ("connect",),
 }
-_MODULES = {name: f"headgate.{home}" for home, names in _HOMES.items() for name in names}
+_MODULES = {name: f"headgate.{home}" for home, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = (
     "ActiveChunk",
@@ -171,16 +170,16 @@ __all__ = (
 )
 
 
-def __getattr__(name: str) -> "Any":  # noqa: ANN401 - whatever the name stands for
+def __getattr__(name: str) -> "Any":  # noqa: ANN401 - the type of the named object
     from importlib import import_module
 
     if name in _MODULES:
-        found = getattr(import_module(_MODULES[name]), name)
-        globals()[name] = found
-        return found
+        value = getattr(import_module(_MODULES[name]), name)
+        globals()[name] = value
+        return value
     if name == "testing":
         return import_module("headgate.testing")
-    # Reading package metadata takes longer than importing this package, and few who import it ask.
+    # Lazy too: reading package metadata takes longer than importing this package.
     if name == "__version__":
         from importlib.metadata import version
 

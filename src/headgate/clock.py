@@ -1,4 +1,4 @@
-"""The one source of time: objects are given a `Clock` and never ask the operating system themselves."""
+"""Clock: the source of wall and monotonic time that components are constructed with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time for facts that are stored, monotonic time for how long something took."""
+    """Wall time for stored timestamps, monotonic time for durations."""
 
     def seconds(self) -> float:
         """Wall time as seconds since 1970-01-01 UTC."""
@@ -18,7 +18,7 @@ class Clock(Protocol):
         """Seconds that never run backwards, comparable only within this process."""
 
     def sleep(self, seconds: float) -> None:
-        """Let `seconds` pass."""
+        """Block for `seconds`."""
 
     def now(self) -> datetime:
         """Wall time as an aware UTC datetime."""
@@ -27,7 +27,7 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock."""
 
-    # Bound as attributes, not wrapped in methods: the store reads the clock once for each item it returns.
+    # Plain functions instead of methods: the store reads the clock once for every item it returns.
     seconds = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
@@ -37,10 +37,10 @@ class SystemClock:
 
 
 class VirtualClock:
-    """A clock that stands still until it is told to move, for tests and simulations.
+    """A clock for tests and simulations that moves only on request.
 
-    `advance` wakes whoever is due. `step` moves wall time alone, as an operator or NTP does, so that
-    code which measures durations with the wrong clock is found out.
+    `advance` moves both clocks and wakes sleepers that are due. `step` moves wall time only, as NTP does, which
+    exposes code that measures durations in wall time.
     """
 
     def __init__(self, start_seconds: float = 1_750_000_000.0) -> None:
@@ -66,20 +66,20 @@ class VirtualClock:
             self._sleepers -= 1
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass on both clocks."""
+        """Move wall and monotonic time forward and wake due sleepers."""
         if seconds < 0:
-            raise ValueError(f"advance({seconds}): time does not pass backwards; use step() to set the wall clock back")
+            raise ValueError(f"advance({seconds}): must not be negative; use step() to set the wall clock back")
         with self._changed:
             self._wall += seconds
             self._elapsed += seconds
             self._changed.notify_all()
 
     def step(self, seconds: float) -> None:
-        """Set the wall clock forwards or back without any time passing."""
+        """Move wall time forward or back; monotonic time stays."""
         with self._changed:
             self._wall += seconds
 
     def sleepers(self) -> int:
-        """How many threads are asleep on this clock."""
+        """Return the number of threads that sleep on this clock."""
         with self._changed:
             return self._sleepers

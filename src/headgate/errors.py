@@ -1,58 +1,58 @@
-"""Every error Headgate raises, in four families that answer one question: what should the caller do?
+"""Errors: every error Headgate raises, in four families by what the caller should do.
 
 HeadgateError
 ├── UserError               fix the input                400  INVALID_ARGUMENT     exit 2
-│   ├── SettingsError           a setting is unknown or has a value that is not allowed
-│   ├── InvalidItemError        an item, key, condition or query cannot be stored or asked
+│   ├── SettingsError           a setting is unknown or has an invalid value
+│   ├── InvalidItemError        an item, key, condition or query is invalid
 │   ├── ItemTooLargeError       an item is over 400 KB and cannot spill
 │   ├── TransactionLimitError   too many writes, too many bytes, or two writes of one item
 │   ├── CursorError             a page cursor was altered, or belongs to another query
-│   ├── SignatureError          a signed token was altered, or its key is gone
+│   ├── SignatureError          a signed token was altered, or its key was dropped
 │   ├── ForeignFileError        the file or folder belongs to another program
-│   ├── InvalidIdError          an id has a form that is not allowed
-│   ├── InvalidPayloadError     a value cannot be stored as JSON, or is not what the code expects
-│   ├── PayloadTooLargeError    a value is larger than is accepted
-│   ├── InvalidScheduleError    a cron expression, time zone or policy is not understood
-│   ├── DefinitionError         a workflow, activity, subscription or route cannot be declared so
+│   ├── InvalidIdError          an id is malformed
+│   ├── InvalidPayloadError     a value is not valid JSON or does not fit the expected type
+│   ├── PayloadTooLargeError    a value exceeds the size limit
+│   ├── InvalidScheduleError    a cron expression, time zone or policy is invalid
+│   ├── DefinitionError         a workflow, activity, subscription or route is declared wrongly
 │   ├── WorkflowViolationError  workflow code did what only an activity may do
 │   ├── KeyReusedError          one Idempotency-Key, two different requests           422
-│   ├── QueryLimitError         a query is too deep or asks for too much
-│   ├── UnauthenticatedError    who calls is not known                401  UNAUTHENTICATED
-│   ├── ForbiddenError          who calls may not do this             403  PERMISSION_DENIED
+│   ├── QueryLimitError         a query is too deep or too expensive
+│   ├── UnauthenticatedError    the caller is not authenticated       401  UNAUTHENTICATED
+│   ├── ForbiddenError          the caller lacks the permission       403  PERMISSION_DENIED
 │   │   └── ApprovalRequiredError   the change needs an approval ticket
-│   └── NotFoundError           the thing named does not exist        404  NOT_FOUND
-│       ├── UnknownWorkflowError    no app that is loaded here has this workflow
+│   └── NotFoundError           the resource does not exist           404  NOT_FOUND
+│       ├── UnknownWorkflowError    no loaded app has this workflow
 │       └── DatasetNotFoundError    no dataset of this name is registered
 ├── ConflictError           re-read, then decide         409  ABORTED              exit 3
 │   ├── OutcomeUnknownError     a write may or may not have been applied
 │   ├── TokenReusedError        one idempotency token, two different requests
-│   ├── VersionConflictError    the thing was changed since it was read
-│   ├── PreconditionFailedError it is not what If-Match says           412  FAILED_PRECONDITION
-│   ├── AlreadyExistsError      a thing of this name exists
-│   ├── IllegalTransitionError  from where it stands it cannot go there
-│   ├── AlreadyStartedError     an execution of this id exists, and its input differs
-│   ├── ExecutionClosedError    the execution has ended, or waits for someone to look at it
-│   └── StaleClaimError         the activity is no longer this worker's: its lease ran out, or it was cancelled
+│   ├── VersionConflictError    the resource was changed since it was read
+│   ├── PreconditionFailedError If-Match does not match               412  FAILED_PRECONDITION
+│   ├── AlreadyExistsError      a resource of this name exists
+│   ├── IllegalTransitionError  the current state does not allow this transition
+│   ├── AlreadyStartedError     an execution of this id exists with a different input
+│   ├── ExecutionClosedError    the execution has ended or is stuck
+│   └── StaleClaimError         the worker's claim is void: its lease expired, or the activity was cancelled
 ├── TransientError          retry with backoff           503  UNAVAILABLE          exit 75
-│   ├── ServerBusyError         the server has more to do than it will soon get to
-│   ├── IntakeEndedError        the process that was answering a call ended before it did
-│   ├── QueryTimeoutError       the code of an execution did not answer a query in time
-│   ├── NotAdmittedError        a chunk is not to be run now: someone else is at it, or it is paused
-│   ├── BreakerOpenError        a part that kept failing is left alone for a while
-│   ├── StillRunningError       the first request with this Idempotency-Key has no answer yet   409
-│   ├── DeadlineExceededError   the caller's time was up before there was an answer   504  DEADLINE_EXCEEDED
-│   ├── StoreBusyError          the store did not let us in before the deadline
-│   └── ThrottledError          the backend asks for less traffic     429  RESOURCE_EXHAUSTED
+│   ├── ServerBusyError         the server is overloaded
+│   ├── IntakeEndedError        the intake process ended before it answered a call
+│   ├── QueryTimeoutError       workflow code did not answer a query in time
+│   ├── NotAdmittedError        a chunk must not run now: another worker holds it, or it is paused
+│   ├── BreakerOpenError        the circuit breaker of a dependency is open
+│   ├── StillRunningError       the first request with this Idempotency-Key is still running   409
+│   ├── DeadlineExceededError   the caller's deadline passed before an answer   504  DEADLINE_EXCEEDED
+│   ├── StoreBusyError          the store stayed locked or overloaded until the deadline
+│   └── ThrottledError          the backend throttles                 429  RESOURCE_EXHAUSTED
 └── FatalError              stop, page a human           500  INTERNAL             exit 70
-    ├── CorruptionError         stored bytes are not what was written     DATA_LOSS
-    ├── StoreFullError          no space left where the state lives
-    ├── ReadOnlyStoreError      the state cannot be written
-    ├── StoreIOError            the operating system or the backend refused
-    ├── NewerStoreError         the state was written by a newer Headgate
-    ├── StoreClosedError        the store was closed, or carried over a fork
-    ├── StreamTrimmedError      a consumer slept past the stream's retention
-    ├── DeterminismError        workflow code does not do what its history says it did
-    └── BadOutputError          an app answered a request with what cannot be sent, or is not what it declared
+    ├── CorruptionError         stored bytes are corrupt                  DATA_LOSS
+    ├── StoreFullError          the disk or the table space is full
+    ├── ReadOnlyStoreError      the store is read-only
+    ├── StoreIOError            the operating system or the backend refused an operation
+    ├── NewerStoreError         the store was written by a newer Headgate
+    ├── StoreClosedError        the store was closed, or used after a fork
+    ├── StreamTrimmedError      a consumer's checkpoint is older than the stream's retention
+    ├── DeterminismError        workflow code does not match its recorded history
+    └── BadOutputError          an app returned an invalid response
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class HeadgateError(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence for a person: the id, the fact, the remedy."""
+        """The text for a person: the id, the fact, the remedy."""
         return str(self)
 
 
 class UserError(HeadgateError):
-    """The input is wrong; the same call will fail again until it is changed."""
+    """The input is wrong; the same call fails again until the input is changed."""
 
     code = "user"
     http_status = 400
@@ -84,26 +84,26 @@ class UserError(HeadgateError):
 
 
 class SettingsError(UserError):
-    """A setting is unknown or has a value that is not allowed."""
+    """A setting is unknown or has an invalid value."""
 
     code = "bad_setting"
 
 
 class InvalidItemError(UserError):
-    """An item, key, condition or query cannot be stored or asked. Nothing was written."""
+    """An item, key, condition or query is invalid. Nothing was written."""
 
     code = "invalid_item"
 
 
 class ItemTooLargeError(UserError):
-    """An item is larger than every backend allows, and no attribute is left that could spill."""
+    """An item exceeds 400 KB, and no attribute is left that could spill to a blob."""
 
     code = "item_too_large"
     http_status = 413
 
 
 class TransactionLimitError(UserError):
-    """A transaction or batch breaks a limit that binds on every backend. Nothing was written."""
+    """A transaction or batch exceeds a limit of the store. Nothing was written."""
 
     code = "transaction_limit"
 
@@ -115,44 +115,44 @@ class CursorError(UserError):
 
 
 class SignatureError(UserError):
-    """A signed token was altered, or was signed with a key that is no longer kept."""
+    """A signed token was altered, or was signed with a key that has been dropped."""
 
     code = "bad_signature"
 
 
 class ForeignFileError(UserError):
-    """The file belongs to another program. It was not touched."""
+    """The file belongs to another program. It was not changed."""
 
     code = "foreign_file"
 
 
 class InvalidIdError(UserError):
-    """An id has a form that is not allowed."""
+    """An id is malformed."""
 
     code = "bad_id"
 
 
 class InvalidPayloadError(UserError):
-    """A value cannot be stored as JSON, or is not what the code that reads it expects."""
+    """A value is not valid JSON, or does not fit the expected type."""
 
     code = "bad_payload"
 
 
 class PayloadTooLargeError(UserError):
-    """A value is larger than is accepted."""
+    """A value exceeds the size limit."""
 
     code = "payload_too_large"
     http_status = 413
 
 
 class InvalidScheduleError(UserError):
-    """A cron expression, a time zone or a policy is not understood."""
+    """A cron expression, a time zone or a policy is invalid."""
 
     code = "bad_schedule"
 
 
 class DefinitionError(UserError):
-    """A workflow, activity, subscription or route cannot be declared like this."""
+    """A workflow, activity, subscription or route is declared wrongly."""
 
     code = "bad_definition"
 
@@ -171,13 +171,13 @@ class KeyReusedError(UserError):
 
 
 class QueryLimitError(UserError):
-    """A query is deeper than is allowed, or would cost more."""
+    """A query is too deep or too expensive."""
 
     code = "query_limit"
 
 
 class UnauthenticatedError(UserError):
-    """Who calls is not known: no key or token was given, or one that is not valid."""
+    """The caller is not authenticated: the API key or token is missing or invalid."""
 
     code = "unauthenticated"
     http_status = 401
@@ -185,7 +185,7 @@ class UnauthenticatedError(UserError):
 
 
 class ForbiddenError(UserError):
-    """Who calls is known, and may not do this, or not to this."""
+    """The caller lacks the permission for this action or this resource."""
 
     code = "forbidden"
     http_status = 403
@@ -193,13 +193,13 @@ class ForbiddenError(UserError):
 
 
 class ApprovalRequiredError(ForbiddenError):
-    """The change is of a kind that needs an approval ticket, and none was given."""
+    """The change needs an approval ticket."""
 
     code = "approval_required"
 
 
 class NotFoundError(UserError):
-    """The thing named does not exist."""
+    """The resource does not exist."""
 
     code = "not_found"
     http_status = 404
@@ -208,7 +208,7 @@ class NotFoundError(UserError):
 
 
 class UnknownWorkflowError(NotFoundError):
-    """No app that is loaded here has a workflow of this name."""
+    """No loaded app has a workflow of this name."""
 
     code = "unknown_workflow"
 
@@ -222,9 +222,9 @@ class DatasetNotFoundError(NotFoundError):
 class ConflictError(HeadgateError):
     """A condition did not hold, and nothing was written.
 
-    `current` is the item as it stands (None: there is none), so that a loser needs no second read.
-    `write_index` is the position of the first refused write in its transaction; `failures` maps the
-    position of every refused write to the item that refused it.
+    `current` is the current item, or None if it does not exist, so that the loser of a race needs no second read.
+    `write_index` is the position of the first failed write in its transaction; `failures` maps the position of every
+    failed write to its current item.
     """
 
     code = "conflict"
@@ -259,13 +259,13 @@ class TokenReusedError(ConflictError):
 
 
 class VersionConflictError(ConflictError):
-    """The thing was changed since the caller read it. Nothing was written."""
+    """The resource was changed since the caller read it. Nothing was written."""
 
     code = "version_conflict"
 
 
 class PreconditionFailedError(ConflictError):
-    """The thing is not the one that the caller's If-Match names. Nothing was written."""
+    """The caller's If-Match does not match the current version. Nothing was written."""
 
     code = "precondition_failed"
     http_status = 412
@@ -273,39 +273,39 @@ class PreconditionFailedError(ConflictError):
 
 
 class AlreadyExistsError(ConflictError):
-    """A thing of this name exists already."""
+    """A resource of this name exists."""
 
     code = "already_exists"
     grpc_status = "ALREADY_EXISTS"
 
 
 class IllegalTransitionError(ConflictError):
-    """From where the thing stands it cannot go where it was asked to. Nothing was written."""
+    """The current state does not allow this transition. Nothing was written."""
 
     code = "illegal_transition"
     grpc_status = "FAILED_PRECONDITION"
 
 
 class AlreadyStartedError(ConflictError):
-    """An execution of this id exists already, and may not be taken for the one that was asked for."""
+    """An execution of this id exists, with a different workflow or input."""
 
     code = "already_started"
 
 
 class ExecutionClosedError(ConflictError):
-    """The execution has ended, and takes no more messages."""
+    """The execution has ended and accepts no more messages."""
 
     code = "execution_closed"
 
 
 class StaleClaimError(ConflictError):
-    """The activity is no longer this worker's: its lease ran out, it was cancelled, or its execution has ended."""
+    """The worker's claim is void: its lease expired, the activity was cancelled, or its execution has ended."""
 
     code = "stale_claim"
 
 
 class TransientError(HeadgateError):
-    """Nothing is wrong with the request; try it again after a pause."""
+    """The request is valid but cannot be served now; retry it after `retry_after_seconds`."""
 
     code = "transient"
     http_status = 503
@@ -315,25 +315,25 @@ class TransientError(HeadgateError):
 
 
 class ServerBusyError(TransientError):
-    """The server has more to do than it will soon get to. Nothing was begun."""
+    """The server is overloaded. The request was not started."""
 
     code = "server_busy"
 
 
 class IntakeEndedError(TransientError):
-    """The process that was answering a call ended before it did. What it began may be done; sent again, it is once."""
+    """The intake process ended before it answered. The write may have been applied; a retry does not apply it twice."""
 
     code = "intake_ended"
 
 
 class QueryTimeoutError(TransientError):
-    """The code of an execution did not answer a query in time. Nothing was changed."""
+    """Workflow code did not answer a query in time. Nothing was changed."""
 
     code = "query_timeout"
 
 
 class NotAdmittedError(TransientError):
-    """A chunk is not to be run now. `admission` says why: BUSY, someone else is at it; PAUSED, its fan-out is."""
+    """A chunk must not run now. `admission` is BUSY if another worker holds it, PAUSED if its fan-out is paused."""
 
     code = "not_admitted"
 
@@ -343,13 +343,13 @@ class NotAdmittedError(TransientError):
 
 
 class BreakerOpenError(TransientError):
-    """A part kept failing and is left alone for a while. `retry_after_seconds` is when it is tried again."""
+    """The circuit breaker of a dependency is open. It allows another attempt after `retry_after_seconds`."""
 
     code = "breaker_open"
 
 
 class StillRunningError(TransientError):
-    """The first request with this Idempotency-Key has not been answered yet."""
+    """The first request with this Idempotency-Key is still running."""
 
     code = "still_running"
     http_status = 409
@@ -357,7 +357,7 @@ class StillRunningError(TransientError):
 
 
 class DeadlineExceededError(TransientError):
-    """The caller's time was up before there was an answer. What was begun may still be finished."""
+    """The caller's deadline passed before an answer. Work already started may still complete."""
 
     code = "deadline_exceeded"
     http_status = 504
@@ -365,13 +365,13 @@ class DeadlineExceededError(TransientError):
 
 
 class StoreBusyError(TransientError):
-    """The store did not let us in before the deadline."""
+    """The store stayed locked or overloaded until the deadline."""
 
     code = "store_busy"
 
 
 class ThrottledError(TransientError):
-    """The backend kept asking for less traffic until the deadline passed."""
+    """The backend throttled every attempt until the deadline."""
 
     code = "throttled"
     http_status = 429
@@ -379,20 +379,20 @@ class ThrottledError(TransientError):
 
 
 class FatalError(HeadgateError):
-    """Going on could do harm: stop, and wake someone."""
+    """Continuing could lose or corrupt data: stop, and page a human."""
 
     code = "fatal"
 
 
 class CorruptionError(FatalError):
-    """Stored bytes are not what was written."""
+    """Stored bytes are corrupt."""
 
     code = "corruption"
     grpc_status = "DATA_LOSS"
 
 
 class StoreFullError(FatalError):
-    """There is no space left where the state lives. Everything acknowledged before is safe."""
+    """The disk or the table space is full. All acknowledged writes are safe."""
 
     code = "store_full"
     http_status = 507
@@ -400,19 +400,19 @@ class StoreFullError(FatalError):
 
 
 class ReadOnlyStoreError(FatalError):
-    """The state can be read but not written."""
+    """The store can be read but not written."""
 
     code = "store_read_only"
 
 
 class StoreIOError(FatalError):
-    """The operating system or the backend refused an operation for a reason that a retry will not cure."""
+    """The operating system or the backend refused an operation, and a retry would not help."""
 
     code = "store_io"
 
 
 class NewerStoreError(FatalError):
-    """The state was written by a newer Headgate. It was not touched."""
+    """The store was written by a newer Headgate. It was not changed."""
 
     code = "newer_store"
 
@@ -424,18 +424,18 @@ class StoreClosedError(FatalError):
 
 
 class StreamTrimmedError(FatalError):
-    """A consumer's checkpoint is older than the oldest change that is kept: changes were missed."""
+    """A consumer's checkpoint is older than the oldest retained change: changes were missed."""
 
     code = "stream_trimmed"
 
 
 class DeterminismError(FatalError):
-    """Workflow code does not do what its history says it did. The execution waits until the code is mended."""
+    """Workflow code does not match its recorded history. The execution is stuck until the code is fixed."""
 
     code = "nondeterministic"
 
 
 class BadOutputError(FatalError):
-    """The app answered with something that cannot be sent, or that is not what it declared."""
+    """The app returned a response that cannot be encoded or does not fit its declared type."""
 
     code = "bad_output"

@@ -1,6 +1,6 @@
-"""Timings: how long things took, counted where thousands a second are, and made into histograms when someone asks.
+"""Latency histograms: cheap counters for hot paths, turned into Prometheus histograms when metrics are scraped.
 
-One lock for each, where a counter and a histogram of Prometheus take three.
+An observation takes one lock; a Prometheus counter plus histogram takes three.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import Final
 
 from msgspec import Struct
 
-# In milliseconds.
 BOUNDS_MS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 Labels = tuple[str, ...]
 
 
-class Timing(Struct, frozen=True):
-    """What was counted under some labels: how many took at most so long, by bound, and how long all took together."""
+class LatencyHistogram(Struct, frozen=True):
+    """The observations of one label set: counts per bucket (not cumulative) and their sum."""
 
     counts: tuple[int, ...]
     sum_ms: float
@@ -29,17 +28,17 @@ class Timing(Struct, frozen=True):
         return sum(self.counts)
 
     def buckets(self) -> Sequence[tuple[str, float]]:
-        """Return the buckets as a histogram has them: each counts what is in those before it as well."""
+        """Return cumulative buckets, as Prometheus expects them."""
         bounds = [*(str(float(bound)) for bound in BOUNDS_MS), "+Inf"]
         return [(bound, float(sum(self.counts[: place + 1]))) for place, bound in enumerate(bounds)]
 
-    def __add__(self, other: Timing) -> Timing:
-        counts = tuple(mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True))
-        return Timing(counts, self.sum_ms + other.sum_ms)
+    def __add__(self, other: LatencyHistogram) -> LatencyHistogram:
+        counts = tuple(left + right for left, right in zip(self.counts, other.counts, strict=True))
+        return LatencyHistogram(counts, self.sum_ms + other.sum_ms)
 
 
-class Timings:
-    """Timings by their labels, of which there must be few. Safe to use from many threads."""
+class LatencyHistograms:
+    """Histograms by label set, which must be few. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,18 +46,20 @@ class Timings:
         self._sums: dict[Labels, float] = {}
 
     def add(self, labels: Labels, milliseconds: float) -> None:
-        """Count one."""
-        place = bisect_left(BOUNDS_MS, milliseconds)
+        """Add one observation."""
+        bucket = bisect_left(BOUNDS_MS, milliseconds)
         with self._lock:
             counts = self._counts.get(labels)
             if counts is None:
                 counts = self._counts[labels] = [0] * (len(BOUNDS_MS) + 1)
                 self._sums[labels] = 0.0
-            counts[place] += 1
+            counts[bucket] += 1
             self._sums[labels] += milliseconds
 
-    def snapshot(self) -> Iterator[tuple[Labels, Timing]]:
-        """Return what was counted until now."""
+    def snapshot(self) -> Iterator[tuple[Labels, LatencyHistogram]]:
+        """Return a copy of all histograms."""
         with self._lock:
-            found = [(labels, Timing(tuple(counts), self._sums[labels])) for labels, counts in self._counts.items()]
-        return iter(found)
+            histograms = [
+                (labels, LatencyHistogram(tuple(counts), self._sums[labels])) for labels, counts in self._counts.items()
+            ]
+        return iter(histograms)

@@ -1,4 +1,4 @@
-"""Where settings are read from: a file, the environment and flags, each value with the place it was given at."""
+"""Setting sources: reads raw values from a TOML file, the environment and flags, each with its location."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _TEST_PREFIX: Final = "HEADGATE_TEST_"
 _KUBERNETES: Final = re.compile(r"HEADGATE_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\w+)=.*|HEADGATE_PORT=\w+://.*", re.S)
 
 
-class Given(NamedTuple):
-    """A value that was given, and where."""
+class RawSetting(NamedTuple):
+    """A value before conversion, and where it was set. `is_text` marks values of variables and flags."""
 
     value: object
     source: str
@@ -27,28 +27,28 @@ class Given(NamedTuple):
 
 
 def variable(key: str) -> str:
-    """Return the environment variable of a setting."""
+    """Return the name of a setting's environment variable."""
     return _VARIABLE_PREFIX + key.replace(".", "_").upper()
 
 
 def find_file(environ: Mapping[str, str], file: Path | None) -> Path | None:
-    """Return the settings file that is named, or is in the current folder, if there is one. Raises `SettingsError`."""
+    """Return the named settings file, or the one in the current folder if it exists. Raises `SettingsError`."""
     if file is None and environ.get(FILE_VARIABLE):
         file = Path(environ[FILE_VARIABLE])
-    looked_for = Path(FILE_NAME) if file is None else file
+    candidate = Path(FILE_NAME) if file is None else file
     try:
-        is_there = looked_for.is_file()
+        exists = candidate.is_file()
     except OSError as exc:
         raise SettingsError(
-            f"settings file {looked_for}: cannot be looked for: {exc.strerror}; correct the permissions of its folder"
+            f"settings file {candidate}: cannot be accessed: {exc.strerror}; correct the permissions of its folder"
         ) from exc
-    if file is not None and not is_there:
+    if file is not None and not exists:
         raise SettingsError(f"settings file {file}: there is no such file; correct --config or {FILE_VARIABLE}")
-    return looked_for if is_there else None
+    return candidate if exists else None
 
 
-def from_file(file: Path | None, keys: Collection[str]) -> dict[str, Given]:
-    """Return what a file says of these settings. Raises `SettingsError`."""
+def from_file(file: Path | None, keys: Collection[str]) -> dict[str, RawSetting]:
+    """Read the values of a TOML file. Raises `SettingsError` for an unknown key."""
     if file is None:
         return {}
     try:
@@ -58,12 +58,12 @@ def from_file(file: Path | None, keys: Collection[str]) -> dict[str, Given]:
         raise SettingsError(f"settings file {file}: cannot be read: {exc.strerror}; correct its permissions") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise SettingsError(f"settings file {file}: not TOML: {exc}; correct that line") from exc
-    found = {}
+    settings = {}
     for key, value in _flat(content, keys):
         source = f"{file}{_line(text, key)}"
         _refuse_unknown(key, key, list(keys), source)
-        found[key] = Given(value, source, is_text=False)
-    return found
+        settings[key] = RawSetting(value, source, is_text=False)
+    return settings
 
 
 def _flat(content: Mapping[str, Any], keys: Collection[str]) -> Iterator[tuple[str, object]]:
@@ -75,41 +75,41 @@ def _flat(content: Mapping[str, Any], keys: Collection[str]) -> Iterator[tuple[s
 
 
 def _line(text: str, key: str) -> str:
-    """Return ` line N` for the line that sets `key`, or nothing where it is written in some unusual way."""
+    """Return ` line N` for the line that sets `key`, or its section if the line is not recognised."""
     section, _, name = key.rpartition(".")
     current = ""
     for number, line in enumerate(text.splitlines(), 1):
         header = re.match(r"\s*\[([\w.\"-]+)\]", line)
         current = header.group(1) if header else current
-        written = re.match(r"\s*([\w.-]+)\s*=", line)
-        if (written and f"{current}.{written.group(1)}".strip(".") == key) or (header and current == key):
+        assignment = re.match(r"\s*([\w.-]+)\s*=", line)
+        if (assignment and f"{current}.{assignment.group(1)}".strip(".") == key) or (header and current == key):
             return f" line {number}"
     return f" section [{section}]" if section and name else ""
 
 
-def from_environ(environ: Mapping[str, str], keys: Collection[str]) -> dict[str, Given]:
-    """Return what the environment says of these settings. Raises `SettingsError`."""
-    named = {variable(key): key for key in keys}
-    found = {}
+def from_environ(environ: Mapping[str, str], keys: Collection[str]) -> dict[str, RawSetting]:
+    """Read the values of `HEADGATE_*` variables. Raises `SettingsError` for an unknown one."""
+    key_of = {variable(key): key for key in keys}
+    settings = {}
     for name, value in environ.items():
         ours = name.startswith(_VARIABLE_PREFIX) and not name.startswith(_TEST_PREFIX) and name != FILE_VARIABLE
         if not ours or _KUBERNETES.fullmatch(f"{name}={value}"):
             continue
-        _refuse_unknown(name, name, [*named, FILE_VARIABLE], "the environment")
+        _refuse_unknown(name, name, [*key_of, FILE_VARIABLE], "the environment")
         if value:
-            found[named[name]] = Given(value, f"variable {name}", is_text=True)
-    return found
+            settings[key_of[name]] = RawSetting(value, f"variable {name}", is_text=True)
+    return settings
 
 
-def from_flags(flags: Mapping[str, object], keys: Collection[str]) -> dict[str, Given]:
-    """Return what flags say of these settings. Raises `SettingsError`."""
-    found = {}
+def from_flags(flags: Mapping[str, object], keys: Collection[str]) -> dict[str, RawSetting]:
+    """Read the values of command-line flags. Raises `SettingsError` for an unknown one."""
+    settings = {}
     for key, value in flags.items():
         flag = "--" + key.replace("_", "-")
         _refuse_unknown(key, flag, list(keys), "the command line")
         if value is not None:
-            found[key] = Given(value, f"flag {flag}", is_text=isinstance(value, str))
-    return found
+            settings[key] = RawSetting(value, f"flag {flag}", is_text=isinstance(value, str))
+    return settings
 
 
 def _refuse_unknown(name: str, shown: str, known: list[str], source: str) -> None:

@@ -1,107 +1,363 @@
-"""Every setting of Headgate, read once from a file, the environment and flags into one frozen object.
+"""Settings: every setting of Headgate, loaded once from a file, the environment and flags into one frozen object.
 
-A later source wins: `headgate.toml`, then `HEADGATE_*` variables, then flags. A name that does not
-exist is refused with the nearest one that does; a value that is not allowed is refused with its key, its
-source and what is allowed. An empty variable counts as not set; `HEADGATE_TEST_*` is left to test suites.
-Kubernetes gives every pod beside a Service named headgate `HEADGATE_SERVICE_HOST`, `HEADGATE_SERVICE_PORT*`,
-`HEADGATE_PORT` with a URL, and `HEADGATE_PORT_*`; those are no settings and are passed over.
+A later source wins: `headgate.toml`, then `HEADGATE_*` variables, then flags. An unknown name is refused with the
+nearest known one; an invalid value is refused with its key, its source and the allowed values. An empty variable
+counts as unset; `HEADGATE_TEST_*` is reserved for test suites. Kubernetes sets `HEADGATE_SERVICE_HOST`,
+`HEADGATE_SERVICE_PORT*`, `HEADGATE_PORT` (a URL) and `HEADGATE_PORT_*` in every pod beside a Service named headgate;
+those are ignored.
 """
 
 from __future__ import annotations
 
 import functools
 import ipaddress
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
+from msgspec import Meta
 
 from headgate import typed_decode
 from headgate.errors import SettingsError
-from headgate.setting_sections import (
-    Address as Address,
-)
-from headgate.setting_sections import (
-    ArchiveSettings as ArchiveSettings,
-)
-from headgate.setting_sections import (
-    AuthSettings as AuthSettings,
-)
-from headgate.setting_sections import (
-    CacheSettings as CacheSettings,
-)
-from headgate.setting_sections import (
-    EvidenceSettings as EvidenceSettings,
-)
-from headgate.setting_sections import (
-    FanoutSettings as FanoutSettings,
-)
-from headgate.setting_sections import (
-    FolderPath as FolderPath,
-)
-from headgate.setting_sections import (
-    ForwardSettings as ForwardSettings,
-)
-from headgate.setting_sections import (
-    HealthSettings as HealthSettings,
-)
-from headgate.setting_sections import (
-    HostNames as HostNames,
-)
-from headgate.setting_sections import (
-    ListenAddress as ListenAddress,
-)
-from headgate.setting_sections import (
-    LogSettings as LogSettings,
-)
-from headgate.setting_sections import (
-    Names as Names,
-)
-from headgate.setting_sections import (
-    PipelineSettings as PipelineSettings,
-)
-from headgate.setting_sections import (
-    RegionSettings as RegionSettings,
-)
-from headgate.setting_sections import (
-    Seconds as Seconds,
-)
-from headgate.setting_sections import (
-    Secret as Secret,
-)
-from headgate.setting_sections import (
-    StoreSettings as StoreSettings,
-)
-from headgate.setting_sections import (
-    Switch as Switch,
-)
-from headgate.setting_sections import (
-    TelemetrySettings as TelemetrySettings,
-)
-from headgate.setting_sections import (
-    TlsSettings as TlsSettings,
-)
-from headgate.setting_sections import (
-    WorkerSettings as WorkerSettings,
-)
-from headgate.setting_sections import (
-    about,
-)
-from headgate.setting_sources import Given, find_file, from_environ, from_file, from_flags, variable
+from headgate.setting_sources import RawSetting, find_file, from_environ, from_file, from_flags, variable
+
+
+class Address(NamedTuple):
+    """The address a listener binds to. Port 0 means any free port."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read `HOST:PORT`, with an IPv6 host in brackets. Raises `ValueError` for anything else."""
+        match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):(\d{1,5})", text)
+        if match is None or int(match.group(3)) > 65535:
+            raise ValueError(text)
+        if match.group(1) is not None:
+            ipaddress.IPv6Address(match.group(1))
+        return cls(match.group(1) or match.group(2), int(match.group(3)))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Secret:
+    """A text hidden from `repr` and `str`; `reveal` returns it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
+def about(text: str) -> Meta:
+    """Attach the one-sentence description of a setting."""
+    return Meta(description=text)
+
+
+def _redis_url(text: str) -> Secret:
+    if not text.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError
+    return Secret(text)
+
+
+def _url(text: str) -> str:
+    if not re.match(r"https?://[^/\s]+", text):
+        raise ValueError(text)
+    return text
+
+
+def _folder(text: str) -> Path:
+    if not text.strip():
+        raise ValueError(text)
+    return Path(text)
+
+
+def _comma_separated(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+# `allowed` describes the allowed values; `parse` converts a text into a type that msgspec does not know;
+# `unpack` converts the text of an environment variable into the value that the TOML file would hold.
+ListenAddress = Annotated[
+    Address, Meta(extra={"allowed": "HOST:PORT, such as 127.0.0.1:8400 or [::1]:8400", "parse": Address.parse})
+]
+FolderPath = Annotated[Path, Meta(extra={"allowed": "a path, not empty", "parse": _folder})]
+OptionalFile = Annotated[Path | None, Meta(extra={"allowed": "a path, not empty", "parse": _folder})]
+RedisUrl = Annotated[
+    Secret | None, Meta(extra={"allowed": "a URL that starts with redis://, rediss:// or unix://", "parse": _redis_url})
+]
+_URL: Final = Meta(extra={"allowed": "a URL that starts with http:// or https://", "parse": _url})
+HostNames = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)$")], ...],
+    Meta(extra={"allowed": "a list of host names; in the environment, a,b", "unpack": _comma_separated}),
+]
+Names = Annotated[
+    dict[str, str],
+    Meta(extra={"allowed": "a table of texts; in the environment, a JSON object", "unpack": msgspec.json.decode}),
+]
+Networks = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"^[0-9A-Fa-f:.]+/[0-9]{1,3}\Z")], ...],
+    Meta(extra={"allowed": "a list of ranges such as 10.0.0.0/8; in the environment, a,b", "unpack": _comma_separated}),
+]
+Packages = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*\Z")], ...],
+    Meta(extra={"allowed": "a list of package names; in the environment, a,b", "unpack": _comma_separated}),
+]
+Algorithms = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"^[A-Z][A-Za-z0-9]{1,15}\Z")], ...],
+    Meta(extra={"allowed": "a list of names such as RS256; in the environment, a,b", "unpack": _comma_separated}),
+]
+Leeway = Annotated[float, Meta(ge=0, le=300, extra={"allowed": "a number from 0 to 300"})]
+Switch = Annotated[bool, Meta(extra={"allowed": "true or false"})]
+Namespace = Annotated[
+    str, Meta(pattern=r"^[!-~]{1,100}\Z", extra={"allowed": "1 to 100 ASCII characters without spaces"})
+]
+Seconds = Annotated[float, Meta(ge=1, le=600, extra={"allowed": "a number from 1 to 600"})]
+Processes = Annotated[int, Meta(ge=0, le=1000, extra={"allowed": "a whole number from 0 to 1,000"})]
+Threads = Annotated[int, Meta(ge=1, le=1000, extra={"allowed": "a whole number from 1 to 1,000"})]
+Days = Annotated[int, Meta(ge=0, le=36_500, extra={"allowed": "a whole number from 0 to 36,500"})]
+Hours = Annotated[int, Meta(ge=1, le=8_760, extra={"allowed": "a whole number from 1 to 8,760"})]
+Share = Annotated[float, Meta(ge=0, le=1, extra={"allowed": "a number from 0 to 1"})]
+Many = Annotated[int, Meta(ge=1, le=10**12, extra={"allowed": "a whole number of at least 1"})]
+Entries = Annotated[int, Meta(ge=0, le=10_000_000, extra={"allowed": "a whole number from 0 to 10,000,000"})]
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The store: backend, tables and blobs."""
+
+    backend: Annotated[Literal["sqlite", "dynamodb"], about("Database that holds all state.")] = "sqlite"
+    synchronous: Annotated[
+        Literal["FULL", "NORMAL"],
+        about(
+            "SQLite only. FULL: acknowledged writes survive a power cut. "
+            "NORMAL: they survive a crash of the process, but a power cut may lose the latest ones."
+        ),
+    ] = "FULL"
+    table_prefix: Annotated[str, about("Prefix of every table name.")] = ""
+    table_names: Annotated[
+        Names, about("Names of single tables: catalogue name to backend name, used without prefix.")
+    ] = {}
+    aws_region: Annotated[str | None, about("AWS region of the tables and the bucket.")] = None
+    aws_endpoint_url: Annotated[str | None, _URL, about("Endpoint to use instead of AWS's public ones.")] = None
+    blob_bucket: Annotated[str | None, about("S3 bucket for large payloads; without it, files in HOME/blobs.")] = None
+    blob_prefix: Annotated[str, about("Key prefix of every object in the bucket.")] = ""
+    deadline_seconds: Annotated[Seconds, about("DynamoDB only. Deadline of a call including its retries.")] = 10.0
+
+
+class CacheSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The read-through cache."""
+
+    entries_max: Annotated[Entries, about("Maximum entries in the process's memory; 0 disables it.")] = 10_000
+    redis_url: Annotated[RedisUrl, about("Redis that several processes share. Treated as a secret.")] = None
+    namespace: Annotated[
+        Namespace,
+        about(
+            "Prefix of every Redis key, with store.table_prefix. Installations that share a Redis need different ones."
+        ),
+    ] = "headgate:"
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The log on standard error."""
+
+    format: Annotated[Literal["console", "json"], about("Text for a terminal, or one JSON object per line.")] = (
+        "console"
+    )
+    level: Annotated[Literal["debug", "info", "warning", "error"], about("Lowest level that is logged.")] = "info"
+
+
+class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Tracing. Metrics are always on, at `/metrics`."""
+
+    tracing: Annotated[Switch, about("Export OpenTelemetry spans.")] = False
+    otlp_endpoint: Annotated[str, _URL, about("OTLP/HTTP collector for the spans.")] = "http://127.0.0.1:4318"
+    service_name: Annotated[str, Meta(min_length=1), about("Service name in traces.")] = "headgate"
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker that runs workflows and activities."""
+
+    threads_max: Annotated[
+        Threads, about("Maximum concurrent activities in threads; async activities do not count.")
+    ] = 64
+    lease_seconds: Annotated[Seconds, about("Worker lease; on expiry its activities are reclaimed.")] = 10.0
+    turn_seconds: Annotated[
+        Seconds, about("Maximum time workflow code may run without awaiting; then the turn is interrupted.")
+    ] = 2.0
+
+
+class ForwardSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Outbound HTTP: event forwarding, webhooks and probes. The default allows public addresses over TLS only."""
+
+    private_hosts: Annotated[HostNames, about("Receivers that may have private addresses.")] = ()
+    private_networks: Annotated[Networks, about("Private networks that receivers may be in.")] = ()
+    plain_http: Annotated[
+        Switch, about("Allow receivers without TLS; events and secret headers then travel unencrypted.")
+    ] = False
+    timeout_seconds: Annotated[Seconds, about("Timeout of one delivery.")] = 30.0
+    headers: Annotated[
+        Names, about("Files of secret request headers (`Name: value` per line), by receiver host or host:port.")
+    ] = {}
+
+
+class ArchiveSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The archive of closed executions after their retention."""
+
+    days: Annotated[
+        Days, about("Days an archived execution is kept, during which its id stays reserved; 0 keeps it forever.")
+    ] = 365
+
+
+class FanoutSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The local chunk workers of fan-outs."""
+
+    processes: Annotated[
+        Processes, about("Chunk worker processes of the server, started when chunks are queued; 0 runs none.")
+    ] = 2
+    handlers: Annotated[
+        Packages,
+        about("Installed packages whose functions may be chunk handlers, besides those in the current folder."),
+    ] = ()
+
+
+class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Pipeline definitions, the watchdog, and the lifecycle on Step Functions."""
+
+    folder: Annotated[
+        OptionalFile, about("Folder with the YAML and JSON files that define pipelines, read when the server starts.")
+    ] = None
+    watchdog: Annotated[Switch, about("Run a watchdog process beside the server once a pipeline is defined.")] = True
+    state_machine_arn: Annotated[
+        str | None,
+        about(
+            "Step Functions state machine that runs the pipeline lifecycle. Lambda functions then start and watch "
+            "pipelines; the server shows them and accepts commands, but schedules nothing itself."
+        ),
+    ] = None
+    scheduler_role_arn: Annotated[
+        str | None,
+        about("Role that EventBridge Scheduler assumes for delayed starts; required with the state machine."),
+    ] = None
+    scheduler_group_name: Annotated[str, about("EventBridge schedule group of the delayed starts.")] = "default"
+
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """TLS for both ports. Without it they are plain text, for loopback or behind a proxy."""
+
+    cert: Annotated[OptionalFile, about("Certificate chain (PEM).")] = None
+    key: Annotated[OptionalFile, about("Private key (PEM) without a password.")] = None
+
+
+class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Authentication. API keys are always accepted, tokens if an issuer is set."""
+
+    required: Annotated[Switch, about("Require authentication on loopback too; other addresses always do.")] = False
+    oidc_issuer: Annotated[str | None, _URL, about("OIDC issuer whose tokens (JWT) are accepted.")] = None
+    oidc_audience: Annotated[str | None, about("Required audience of the tokens.")] = None
+    oidc_jwks_url: Annotated[
+        str | None, _URL, about("URL of the issuer's key set; the default comes from its discovery document.")
+    ] = None
+    oidc_jwks_file: Annotated[OptionalFile, about("File with the issuer's key set, instead of fetching it.")] = None
+    oidc_algorithms: Annotated[Algorithms, about("Accepted signature algorithms.")] = (
+        "RS256",
+        "PS256",
+        "ES256",
+        "EdDSA",
+    )
+    oidc_leeway_seconds: Annotated[Leeway, about("Allowed clock skew between the issuer and this server.")] = 30.0
+    oidc_name_claim: Annotated[str, about("Claim with the caller's name.")] = "sub"
+    oidc_roles_claim: Annotated[str, about("Claim with the caller's roles; may be a path such as a.b.")] = "roles"
+    oidc_scopes_claim: Annotated[
+        str | None, about("Claim with dataset patterns; without it every dataset is in scope.")
+    ] = None
+    oidc_roles: Annotated[Names, about("Mapping from the issuer's role names to Headgate's.")] = {}
+
+
+class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The health of datasets."""
+
+    opens_incidents: Annotated[Switch, about("Open an incident when a signal becomes CRITICAL.")] = True
+    tier_1_needs_ticket: Annotated[Switch, about("Require an approval ticket for changes of TIER_1 datasets.")] = False
+    intake: Annotated[
+        Literal["auto", "always", "never"],
+        about("Serve write calls from a second process: auto starts it under load."),
+    ] = "auto"
+
+
+class EvidenceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Sampling and retention of evidence. The limits apply to each process."""
+
+    pass_rate: Annotated[
+        Share, about("Share of passed checks that is kept; the last good one of each dataset always is.")
+    ] = 0.01
+    fail_rate: Annotated[Share, about("Share of failed checks that is kept.")] = 1.0
+    warn_rate: Annotated[Share, about("Share of warnings that is kept.")] = 1.0
+    skip_rate: Annotated[Share, about("Share of skipped checks that is kept.")] = 0.01
+    hot_hours: Annotated[Hours, about("Hours in the table; older evidence is in the archive only.")] = 24
+    archive_days: Annotated[Days, about("Days in the archive; 0 keeps it forever.")] = 400
+    per_signature_per_minute: Annotated[Many, about("Rate limit per failure signature of a dataset.")] = 1_000
+    per_dataset_per_minute: Annotated[Many, about("Rate limit per dataset.")] = 30_000
+    total_per_minute: Annotated[Many, about("Total rate limit; passed checks are dropped first.")] = 120_000
+    rows_max: Annotated[Many, about("Maximum rows in the table.")] = 200_000_000
+
+
+class RegionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Active/standby regions: one region at a time writes dataset health. Without a name there is no fencing."""
+
+    name: Annotated[str | None, about("The region of this process.")] = None
+    home: Annotated[str | None, about("The region that is the writer while it is healthy.")] = None
+    standby: Annotated[str | None, about("The region that becomes the writer on failover.")] = None
+    authority_home: Annotated[
+        OptionalFile, about("Home folder of the store that holds the writer lease, on SQLite.")
+    ] = None
+    authority_aws_region: Annotated[
+        str | None, about("AWS region of the table that holds the writer lease, on DynamoDB; use a third region.")
+    ] = None
+    authority_table: Annotated[str, about("Name of that table; its keys are PK and SK.")] = "headgate-control"
+    urls: Annotated[Names, about("Base URL of each region's server, whose /health is probed.")] = {}
+    observer: Annotated[
+        str | None, about("Name of this process among the observers of the regions; by default its region.")
+    ] = None
+    move_command: Annotated[
+        OptionalFile, about("Command that moves traffic to the region given as argument; must be idempotent.")
+    ] = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one process."""
 
-    home: Annotated[FolderPath, about("Folder of all state; relative to the current folder.")] = Path(".headgate")
-    http: Annotated[ListenAddress, about("Where HTTP is served; port 0: any free one.")] = Address("127.0.0.1", 8400)
-    grpc: Annotated[ListenAddress, about("Where gRPC is served; port 0: any free one.")] = Address("127.0.0.1", 8401)
+    home: Annotated[FolderPath, about("Home folder with all state; relative to the current folder.")] = Path(
+        ".headgate"
+    )
+    http: Annotated[ListenAddress, about("Listen address of HTTP; port 0 is any free port.")] = Address(
+        "127.0.0.1", 8400
+    )
+    grpc: Annotated[ListenAddress, about("Listen address of gRPC; port 0 is any free port.")] = Address(
+        "127.0.0.1", 8401
+    )
     behind_proxy: Annotated[
-        Switch, about("A reverse proxy in front checks who calls, so other addresses than loopback may be used.")
+        Switch, about("A reverse proxy authenticates callers, so non-loopback addresses are allowed without TLS.")
     ] = False
-    allowed_hosts: Annotated[HostNames, about("Names besides loopback that requests may use, without ports.")] = ()
-    drain_seconds: Annotated[Seconds, about("How long a stopping server may take to finish its work.")] = 10.0
+    allowed_hosts: Annotated[
+        HostNames, about("Host names, without ports, that requests may use besides loopback.")
+    ] = ()
+    drain_seconds: Annotated[Seconds, about("Time limit for draining on shutdown.")] = 10.0
     store: StoreSettings = StoreSettings()
     cache: CacheSettings = CacheSettings()
     log: LogSettings = LogSettings()
@@ -119,18 +375,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, environ: Mapping[str, str], file: Path | None, flags: Mapping[str, object]) -> Settings:
-        """Return the settings that the sources add up to.
+        """Merge all sources into one object.
 
-        Without `file`, the one named by HEADGATE_CONFIG is read, or `headgate.toml` in the current folder if it is
-        there. `flags` maps keys to values; None means not given. Raises `SettingsError`.
+        Without `file`, reads the file named by HEADGATE_CONFIG, or `headgate.toml` in the current folder if it
+        exists. `flags` maps keys to values; None means unset. Raises `SettingsError`.
         """
         keys = _catalogue().keys()
-        given = {
+        raw = {
             **from_file(find_file(environ, file), keys),
             **from_environ(environ, keys),
             **from_flags(flags, keys),
         }
-        values = {key: _value(key, setting) for key, setting in given.items()}
+        values = {key: _value(key, setting) for key, setting in raw.items()}
         sections: dict[str, Any] = {name: kind(**_below(name, values)) for name, kind in _SECTIONS.items()}
         settings = cls(**{key: value for key, value in values.items() if "." not in key}, **sections)
         _check_together(settings)
@@ -138,7 +394,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Description(NamedTuple):
-    """One row of the reference of settings."""
+    """One row of the settings reference."""
 
     key: str
     variable: str
@@ -148,7 +404,7 @@ class Description(NamedTuple):
 
 
 def describe() -> list[Description]:
-    """Return every setting with its variable, what is allowed, its default and what it is for."""
+    """Return every setting with its variable, allowed values, default and description."""
     return [
         Description(key, variable(key), _allowed(field.type), _shown(field), get_args(field.type)[-1].description)
         for key, field in _catalogue().items()
@@ -157,7 +413,7 @@ def describe() -> list[Description]:
 
 @functools.lru_cache(maxsize=4096)
 def is_loopback(host: str) -> bool:
-    """Whether a host, by name or number and without its port, is this machine talking to itself."""
+    """Whether a host name or IP address, without port, is loopback."""
     if host.lower() == "localhost":
         return True
     try:
@@ -199,26 +455,26 @@ def _below(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {key.removeprefix(f"{section}."): value for key, value in values.items() if key.startswith(f"{section}.")}
 
 
-def _value(key: str, given: Given) -> Any:  # noqa: ANN401 - the type is the field's own
+def _value(key: str, raw: RawSetting) -> Any:  # noqa: ANN401 - the type is the field's own
     field_type = _catalogue()[key].type
     try:
-        return _convert(field_type, given)
+        return _convert(field_type, raw)
     except ValueError as exc:
-        shown = "the value" if Secret in get_args(get_args(field_type)[0]) else repr(given.value)
-        raise SettingsError(f"{key} ({given.source}): {shown} is not allowed; use {_allowed(field_type)}") from exc
+        shown = "the value" if Secret in get_args(get_args(field_type)[0]) else repr(raw.value)
+        raise SettingsError(f"{key} ({raw.source}): {shown} is not allowed; use {_allowed(field_type)}") from exc
 
 
-def _convert(field_type: object, given: Given) -> Any:  # noqa: ANN401
-    """Return the value in the field's type. Raises `ValueError`, which msgspec's own error is too, if it has none."""
-    value = given.value
+def _convert(field_type: object, raw: RawSetting) -> Any:  # noqa: ANN401
+    """Convert a raw value to the field's type. Raises `ValueError`, of which msgspec's error is a subclass."""
+    value = raw.value
     parse, unpack = _extra(field_type, "parse"), _extra(field_type, "unpack")
     if parse is not None:
         if not isinstance(value, str):
             raise ValueError(value)
         return parse(value)
-    if given.is_text and unpack is not None:
+    if raw.is_text and unpack is not None:
         value = unpack(value)
-    return typed_decode.convert(value, field_type, strict=not given.is_text)
+    return typed_decode.convert(value, field_type, strict=not raw.is_text)
 
 
 def _extra(field_type: object, name: str) -> Any:  # noqa: ANN401
@@ -245,26 +501,24 @@ def _absolute(home: Path) -> Path:
     try:
         return home.expanduser().absolute()
     except (RuntimeError, OSError) as exc:
-        raise SettingsError(f"home = {home}: does not lead to a folder: {exc}; write it out from /") from exc
+        raise SettingsError(f"home = {home}: not a usable path: {exc}; use an absolute path") from exc
 
 
 def _check_together(settings: Settings) -> None:
-    """Refuse settings that are fine one by one and wrong together."""
+    """Refuse combinations of settings that contradict each other."""
     store = settings.store
     if (store.backend == "dynamodb" or store.blob_bucket) and not store.aws_region:
         raise SettingsError("store.aws_region: DynamoDB and S3 need a region; set it, for instance to eu-west-1")
     if store.backend == "dynamodb" and not store.blob_bucket:
         raise SettingsError(
-            "store.blob_bucket: with DynamoDB, large payloads must lie where all processes find them; name an S3 bucket"
+            "store.blob_bucket: with DynamoDB, large payloads need storage that all processes share; set an S3 bucket"
         )
     for key, address in (("http", settings.http), ("grpc", settings.grpc)):
         _check_exposure(settings, key, address)
     if (settings.pipelines.state_machine_arn is None) != (settings.pipelines.scheduler_role_arn is None):
-        raise SettingsError(
-            "pipelines.state_machine_arn, pipelines.scheduler_role_arn: they go together; set both, or neither"
-        )
+        raise SettingsError("pipelines.state_machine_arn, pipelines.scheduler_role_arn: set both or neither")
     if (settings.tls.cert is None) != (settings.tls.key is None):
-        raise SettingsError("tls.cert, tls.key: a certificate and its key go together; set both, or neither")
+        raise SettingsError("tls.cert, tls.key: set both or neither")
     _check_region(settings.region)
     if settings.http.port == settings.grpc.port != 0:
         raise SettingsError(
@@ -276,12 +530,12 @@ def _check_region(region: RegionSettings) -> None:
     if not (region.name or region.home or region.standby):
         return
     if not (region.home and region.standby) or region.home == region.standby:
-        raise SettingsError("region.home, region.standby: name both regions, the one that writes and the other")
+        raise SettingsError("region.home, region.standby: set both, to two different regions")
     if region.name not in (None, region.home, region.standby):
-        raise SettingsError(f"region.name {region.name}: it is neither {region.home} nor {region.standby}")
+        raise SettingsError(f"region.name {region.name}: must be {region.home} or {region.standby}")
     if (region.authority_home is None) == (region.authority_aws_region is None):
         raise SettingsError(
-            "region.authority_home, region.authority_aws_region: say where the lease is kept, in one of them"
+            "region.authority_home, region.authority_aws_region: set exactly one, the store of the writer lease"
         )
 
 
@@ -290,8 +544,8 @@ def _check_exposure(settings: Settings, key: str, address: Address) -> None:
         return
     if not settings.behind_proxy and settings.tls.cert is None:
         raise SettingsError(
-            f"{key} = {address}: what other machines send could be read on the way; set tls.cert and tls.key, or, "
-            "if a reverse proxy encrypts it, checks callers, and nothing else can reach the port, set behind_proxy"
+            f"{key} = {address}: traffic from other machines would be unencrypted; set tls.cert and tls.key, or, if "
+            "a reverse proxy encrypts and authenticates it and nothing else can reach the port, set behind_proxy"
         )
     if not settings.allowed_hosts:
-        raise SettingsError(f"{key} = {address}: it needs allowed_hosts, the names that requests may be addressed to")
+        raise SettingsError(f"{key} = {address}: needs allowed_hosts, the host names that requests may use")

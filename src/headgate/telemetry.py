@@ -1,7 +1,7 @@
-"""Telemetry: log lines with a correlation id, metrics in a registry of their own, spans that cost nothing when off.
+"""Telemetry: structured logs with a correlation id, a Prometheus registry, and OpenTelemetry spans (free when off).
 
-The libraries behind it are imported where they are used, so that importing this module is cheap and a
-process without tracing never loads OpenTelemetry.
+Libraries are imported where they are used: importing this module is cheap, and a process without tracing never loads
+OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _SECRET_NAME: Final = re.compile(
     r"secret|passw|pwd|credential|authorization|cookie|session_?token|(^|[_.-])(tokens?|redis_url|(api|private|access)[_-]?keys?)$",
     re.IGNORECASE,
 )
-# Up to the last @ of the word: a password may hold a slash or an @ that should have been escaped.
+# Matches up to the last @ of the word: a password may hold an unescaped slash or @.
 _URL_PASSWORD: Final = re.compile(r"(://[^/\s:@]*:)(?:[^\s\"'<>]+|[^/\s@]+)@")
 _URL_SECRET: Final = re.compile(r"([?&][\w.-]*(?:passw|pwd|secret|token|signature)[\w.-]*=)[^&#\s]+", re.IGNORECASE)
-# Lines of the state store have the name that its dashboards look for.
+# The state store logs under the name that its dashboards query.
 _OURS: Final = ("headgate", "statestore")
-# At debug they write out requests whole, and with them what they are signed with.
-_TALKATIVE: Final = ("botocore", "boto3", "urllib3", "s3transfer")
+# At debug level these log whole requests with their signatures.
+_VERBOSE: Final = ("botocore", "boto3", "urllib3", "s3transfer")
 _HIDDEN: Final = "[redacted]"
 _DEPTH_MAX: Final = 6
-# Also what `close` waits for at most: a collector that is away must not hold up a server that stops.
+# Also bounds `close`: an unreachable collector must not delay shutdown.
 EXPORT_SECONDS_MAX: Final = 2.0
 _TRACES_PATH: Final = "/v1/traces"
 
@@ -43,12 +43,12 @@ Attribute = str | int | float | bool
 
 
 def correlation_id() -> str | None:
-    """Return the id that ties together what is done for one request, if there is one."""
+    """Return the correlation id of the current request, if there is one."""
     return _correlation.get()
 
 
 class correlated:
-    """Bind `identifier` to every log line and span made inside, in this task or thread and those it starts."""
+    """Bind a correlation id to every log line and span inside the block, also in tasks it starts."""
 
     __slots__ = ("_identifier", "_token")
 
@@ -63,14 +63,14 @@ class correlated:
 
 
 def is_correlation_id(text: str) -> bool:
-    """Whether a caller's id is short and harmless enough to be repeated in logs and headers."""
+    """Whether a caller's id is short and safe enough for logs and headers."""
     return _CORRELATION_ID.fullmatch(text) is not None
 
 
 def configure_logs(*, style: Literal["console", "json"], level: str, stream: TextIO | None = None) -> None:
-    """Send the lines of structlog and of the standard `logging` alike to `stream`, in one style, without secrets.
+    """Send the logs of structlog and of `logging` to `stream` in one format, with secrets redacted.
 
-    Without a stream they go to standard error. Debug is for our own lines alone: libraries start at info.
+    The default stream is standard error. Level debug applies to Headgate only: libraries log from info on.
     """
     import structlog
 
@@ -81,7 +81,7 @@ def configure_logs(*, style: Literal["console", "json"], level: str, stream: Tex
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
         _add_correlation,
-        # A traceback as text: the richer formats show local variables, and with them secrets.
+        # Tracebacks as plain text: richer formats show local variables, which may hold secrets.
         structlog.processors.format_exc_info,
         _redact,
     ]
@@ -101,7 +101,7 @@ def configure_logs(*, style: Literal["console", "json"], level: str, stream: Tex
     logging.basicConfig(handlers=[handler], level=max(least, logging.INFO), force=True)
     for name in _OURS:
         logging.getLogger(name).setLevel(least)
-    for name in _TALKATIVE:
+    for name in _VERBOSE:
         logging.getLogger(name).setLevel(max(least, logging.WARNING))
     structlog.configure(
         processors=[
@@ -116,14 +116,14 @@ def configure_logs(*, style: Literal["console", "json"], level: str, stream: Tex
 
 
 class Span(Protocol):
-    """A measured stretch of work."""
+    """A trace span."""
 
     def set_attribute(self, key: str, value: Attribute, /) -> None:
-        """Add a fact that became known during the work."""
+        """Add an attribute to the running span."""
 
 
 class SpanScope(Protocol):
-    """A span while it lasts: enter it to start, leave it to end."""
+    """A span as a context manager: entering starts it, leaving ends it."""
 
     def __enter__(self) -> Span: ...
 
@@ -131,7 +131,7 @@ class SpanScope(Protocol):
 
 
 class _NoSpan:
-    """The span of a process that does not trace. There is one, and it holds nothing."""
+    """The shared no-op span of a process without tracing."""
 
     __slots__ = ()
 
@@ -149,16 +149,16 @@ _NO_SPAN: Final = _NoSpan()
 
 
 class Tracing:
-    """Makes spans, or nothing at all."""
+    """Creates spans, or no-op spans when tracing is off."""
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
-        """Take a provider to make real spans with; without one every span is the same empty object."""
+        """Without a provider, every span is the shared no-op span."""
         self._provider = provider
         self._tracer = provider.get_tracer("headgate") if provider is not None else None
 
     @classmethod
     def start(cls, *, service_name: str, otlp_endpoint: str, exporter: SpanExporter | None = None) -> Tracing:
-        """Return tracing that exports over OTLP/HTTP, or to `exporter` if one is given."""
+        """Return tracing that exports over OTLP/HTTP, or to `exporter`."""
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -173,11 +173,11 @@ class Tracing:
 
     @property
     def is_on(self) -> bool:
-        """Whether spans are made."""
+        """Whether real spans are created."""
         return self._tracer is not None
 
     def span(self, name: str, /, *, parent: Mapping[str, str] | None = None, **attributes: Attribute) -> SpanScope:
-        """Return a span to enter. `parent` is headers that may carry a W3C `traceparent` from the caller."""
+        """Return a span to enter. `parent` holds request headers with the caller's W3C `traceparent`, if any."""
         if self._tracer is None:
             return _NO_SPAN
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -189,16 +189,16 @@ class Tracing:
         return self._tracer.start_as_current_span(name, context=context, attributes=attributes)
 
     def close(self) -> None:
-        """Export what is left, and stop."""
+        """Flush the remaining spans and shut down."""
         if self._provider is not None:
             self._provider.shutdown()
 
 
 class Metrics:
-    """The Prometheus registry of one process, and what it holds from the start."""
+    """The Prometheus registry of one process, with process, platform and version metrics."""
 
     def __init__(self, *, version: str, registry: CollectorRegistry | None = None) -> None:
-        """Put what there is from the start into a registry, a new one if none is given."""
+        """Register the standard metrics in `registry`, by default a new one."""
         from prometheus_client import CollectorRegistry, Info, PlatformCollector, ProcessCollector
 
         self.registry: CollectorRegistry = CollectorRegistry() if registry is None else registry
@@ -211,14 +211,14 @@ class Metrics:
         watch_store(self.registry, counters)
 
     def render(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
+        """Return all metrics in the Prometheus text format."""
         from prometheus_client import generate_latest
 
         return generate_latest(self.registry)
 
 
 def watch_store(registry: CollectorRegistry, counters: Callable[[], Mapping[str, int]]) -> None:
-    """Expose the store's counters as `headgate_store_*_total`, read when the metrics are asked for."""
+    """Expose the store's counters as `headgate_store_*_total`, read on every scrape."""
     from prometheus_client.registry import Collector
 
     class StoreCollector(Collector):
@@ -251,7 +251,7 @@ def _add_correlation(_logger: Any, _method: str, event: MutableMapping[str, Any]
 
 def _redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ANN401
     for key, value in event.items():
-        # Names that start with an underscore are structlog's own and never rendered.
+        # Keys with a leading underscore are structlog's own and never rendered.
         if not key.startswith("_"):
             event[key] = _HIDDEN if _SECRET_NAME.search(key) else _without_secrets(value, _DEPTH_MAX)
     return event

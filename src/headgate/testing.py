@@ -1,7 +1,7 @@
-"""Tests for users' workflows: a clock moved by hand, activities stood in for, replay after every event.
+"""Test environment for users' workflows: a virtual clock, stand-ins for activities, and replay after every event.
 
-Everything runs in the thread of the test, on a real store in a folder of its own, so that a test can neither hang nor
-depend on timing.
+Everything runs in the test's own thread on a real store in a temporary folder, so that a test neither hangs nor
+depends on timing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headgate.durable.client.handle import Handle, failure_of
 from headgate.durable.model.duration import Duration, seconds
 from headgate.durable.model.history import Started, Status, TerminateRequested, Turn
 from headgate.durable.model.records import NEVER_MS, Execution
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.durable.replay.interpreter import Interpreter
 from headgate.durable.sdk.activity_context import activity as current_activity
 from headgate.durable.sdk.activity_context import complete_later
@@ -53,7 +53,7 @@ def _empty_database() -> bytes:
 
 
 class Call:
-    """One call that a stand-in was given."""
+    """The arguments of one call to a stand-in."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args = args
@@ -61,7 +61,7 @@ class Call:
 
 
 class StandIn:
-    """Answers in place of an activity. What is said `_once` is used up first, in order; then what is said for good."""
+    """Replaces an activity. Answers set by `*_once` are used first, in order; then the permanent answer."""
 
     def __init__(self, real: Callable[..., Any], tokens: list[str]) -> None:
         self.calls: list[Call] = []
@@ -99,7 +99,7 @@ class StandIn:
         return self._set(self._real)
 
     def waits(self) -> Self:
-        """Never answer: the test completes the activity by its token, kept in `env.tokens`, or lets time run out."""
+        """Never answer: the test completes the activity by its token in `env.tokens`, or lets it time out."""
         return self._set(self._wait)
 
     def waits_once(self) -> Self:
@@ -111,7 +111,7 @@ class StandIn:
         return complete_later()
 
     def answer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Return what was said for this call, or what the activity itself returns if nothing was."""
+        """Return the configured answer of this call, or call the activity itself if none is set."""
         self.calls.append(Call(args, kwargs))
         function = self._once.popleft() if self._once else self._always or self._real
         answer = function(*args, **kwargs)
@@ -127,26 +127,26 @@ class StandIn:
 
 
 class WorkflowStandIn(StandIn):
-    """Answers in place of a workflow, which is then an execution that does nothing else.
+    """Replaces a workflow: the execution only returns the configured answer.
 
-    What is called in its place may be `async`, and is then workflow code itself.
+    A replacement function may be `async` and then runs as workflow code.
     """
 
     def __init__(self, real: Callable[..., Any]) -> None:
         super().__init__(real, [])
-        # What cannot be written into a history: functions to run, and errors to raise.
-        self._kept: list[Any] = []
+        # Functions to run and errors to raise, which cannot be recorded in a history.
+        self._unrecorded: list[Any] = []
 
     async def run(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Do what was said for this call, the same on every replay."""
+        """Return the configured answer of this call, the same on every replay."""
         chosen = side_effect(lambda: self._choose(args, kwargs))
         match chosen["how"]:
             case "returns":
                 return chosen["value"]
             case "raises":
-                raise self._kept[chosen["place"]]
+                raise self._unrecorded[chosen["place"]]
             case "runs":
-                return await self._kept[chosen["place"]](*args, **kwargs)
+                return await self._unrecorded[chosen["place"]](*args, **kwargs)
             case _:
                 return await asyncio.get_running_loop().create_future()
 
@@ -156,22 +156,22 @@ class WorkflowStandIn(StandIn):
         if function == self._wait:
             return {"how": "waits"}
         if inspect.iscoroutinefunction(function):
-            return {"how": "runs", "place": self._keep(function)}
+            return {"how": "runs", "place": self._add_unrecorded(function)}
         try:
             return {"how": "returns", "value": function(*args, **kwargs)}
-        except Exception as exc:  # noqa: BLE001 - it is what the workflow is to raise
-            return {"how": "raises", "place": self._keep(exc)}
+        except Exception as exc:  # noqa: BLE001 - the workflow raises it
+            return {"how": "raises", "place": self._add_unrecorded(exc)}
 
-    def _keep(self, what: object) -> int:
-        self._kept.append(what)
-        return len(self._kept) - 1
+    def _add_unrecorded(self, answer: object) -> int:
+        self._unrecorded.append(answer)
+        return len(self._unrecorded) - 1
 
 
 class Environment:
-    """Runs an app in virtual time. Use it as a context manager.
+    """Runs an app in virtual time, as a context manager.
 
-    With `replay_always`, which is the default, every turn is computed by replaying the whole history, so that code
-    which cannot be replayed fails in the test and not after a restart.
+    With `replay_always`, the default, every turn replays the whole history, so that non-deterministic code fails in
+    the test and not after a restart in production.
     """
 
     def __init__(self, app: App, *, replay_always: bool = True, start_seconds: float = 1_750_000_000.0) -> None:
@@ -189,14 +189,14 @@ class Environment:
     def __enter__(self) -> Self:
         with ExitStack() as exits:
             self._open(exits)
-            # All went well, so that what was opened is closed at the end and not here.
+            # Everything opened: keep it open until `__exit__`.
             self._exits = exits.pop_all()
         return self
 
     def _open(self, exits: ExitStack) -> None:
         home = exits.enter_context(tempfile.TemporaryDirectory(prefix="headgate-test-"))
         settings = Settings(home=Path(home))
-        # Most of what it takes to open a new store is to make its tables.
+        # Copying an empty database is faster than creating its tables.
         database_path(settings).write_bytes(_empty_database())
         opened = open_store(settings, self.clock)
         exits.callback(opened.store.close)
@@ -204,19 +204,17 @@ class Environment:
         exits.callback(lambda: self.app.bind(None, None))
         fanouts = join_fanouts(self._service, opened, self.clock)
         self._chunks = InlineWorker(fanouts)
-        guard.install()
+        sandbox.install()
         install_notes()
         self._worker = self._service.worker(queues=self._queues(), replay_always=self._replay_always)
         self._worker.join()
         self._service.client.notify = self._worker.engine.look
-        # Whoever waits for an answer in the thread of the test waits for what only this thread can do.
+        # A result awaited in the test's thread can only be produced by this thread, so the wait runs the environment.
         self._service.client.waits.meanwhile = self._run_in_own_thread
         exits.callback(self._worker.engine.drop)
 
     def __exit__(self, *_: object) -> None:
         self._exits.close()
-
-    # What is there.
 
     @property
     def service(self) -> AppService:
@@ -232,19 +230,17 @@ class Environment:
 
     @property
     def now(self) -> datetime:
-        """The virtual time."""
+        """The current virtual time."""
         return self.clock.now()
 
-    # Making things happen.
-
     def start(self, workflow: Workflow[..., Any], *args: Any, **options: Any) -> Handle:  # noqa: ANN401
-        """Start an execution and run everything that can happen at once."""
+        """Start an execution and run until idle."""
         handle = workflow.start(*args, **options)
         self.run()
         return handle
 
     def run(self) -> None:
-        """Run until nothing can happen without time passing or someone doing something."""
+        """Run until idle: nothing is left to do before time passes or an external message arrives."""
         self._is_running = True
         try:
             self._run()
@@ -272,10 +268,10 @@ class Environment:
                 steps += self._chunks.work()
             if steps == before:
                 return
-        raise AssertionError(f"no rest after {STEPS_MAX} steps: a workflow or activity starts itself again and again")
+        raise AssertionError(f"not idle after {STEPS_MAX} steps: a workflow or activity restarts itself endlessly")
 
     def advance(self, duration: Duration) -> None:
-        """Let time pass, and have everything happen at its time."""
+        """Advance the clock, firing every timer at its time."""
         until = self.clock.seconds() + seconds(duration, name="advance")
         self.run()
         while True:
@@ -286,7 +282,7 @@ class Environment:
         self._move_to(until)
 
     def result(self, handle: Handle, *, within: Duration = "3650d") -> Any:  # noqa: ANN401
-        """Return the result of an execution, skipping time as needed. Raises as `Handle.result` does."""
+        """Return the result of an execution, advancing time as needed. Raises as `Handle.result` does."""
         until = self.clock.seconds() + seconds(within, name="within")
         self.run()
         while not handle.describe().status.is_closed:
@@ -294,7 +290,7 @@ class Environment:
             if handle.status() is Status.STUCK:
                 raise failure_of(_stuck(handle))
             if due_ms >= NEVER_MS or due_ms / 1000 > until:
-                raise TimeoutError(f"execution {handle.id}: it waits for something that no passing of time will bring")
+                raise TimeoutError(f"execution {handle.id}: waits for an external message; no timer will end the wait")
             self._move_to(due_ms / 1000)
         return handle.result(0)
 
@@ -303,43 +299,44 @@ class Environment:
         return min(self.worker.agenda.next_due_ms, NEVER_MS if chunks is None else chunks)
 
     def stand_in(self, target: Activity[..., Any] | Workflow[..., Any]) -> StandIn:
-        """Have something else called in place of an activity, or of a workflow, be it a child or not.
+        """Replace an activity, or a workflow (also as a child), and return the stand-in to configure.
 
-        Raises `DefinitionError` for what the app does not have.
+        Raises `DefinitionError` if the app does not have it.
         """
         if not isinstance(target, Activity | Workflow):
             raise DefinitionError(f"stand_in({target!r}): give an activity or a workflow of app {self.app.name}")
         is_workflow = isinstance(target, Workflow)
         if target.name not in (self.app.workflows if is_workflow else self.app.activities):
             kind = "workflow" if is_workflow else "activity"
-            raise DefinitionError(f"{kind} {target.name}: app {self.app.name} does not have it; stand in for its own")
+            raise DefinitionError(
+                f"{kind} {target.name}: app {self.app.name} does not have it; stand in for one of its own"
+            )
         if isinstance(target, Workflow):
             return self._stand_in_workflow(target)
         return self._stand_in_activity(target)
 
     def _stand_in_workflow(self, workflow: Workflow[..., Any]) -> StandIn:
-        made = WorkflowStandIn(workflow.function)
+        stand_in = WorkflowStandIn(workflow.function)
         definition = object.__new__(Workflow)
         definition.__dict__.update(workflow.__dict__)
-        definition.function = made.run
+        definition.function = stand_in.run
         self._exits.callback(self.app.workflows.__setitem__, workflow.name, self.app.workflows[workflow.name])
         self.app.workflows[workflow.name] = definition
-        return made
+        return stand_in
 
     def _stand_in_activity(self, activity: Activity[..., Any]) -> StandIn:
-        made = StandIn(activity.function, self.tokens)
+        stand_in = StandIn(activity.function, self.tokens)
         definition = object.__new__(Activity)
         definition.__dict__.update(activity.__dict__)
-        definition.function = made.answer
+        definition.function = stand_in.answer
         definition.is_async = False
         definition.isolate = False
         self.worker.stand_ins[activity.name] = definition
-        # Every call is to reach the stand-in, also one that only looks.
+        # Every call must reach the stand-in, so the activity's in-worker shortcut is disabled.
         activity.look = None
-        return made
+        return stand_in
 
     def _move_to(self, moment: float) -> None:
-        # In steps, so that leases are renewed as they would be.
         self.clock.advance(max(0.0, moment - self.clock.seconds()))
         self.run()
 
@@ -366,7 +363,7 @@ def replay(workflow: Workflow[..., Any], execution_id: str, turns: Iterable[Turn
     try:
         for turn in turns:
             if any(isinstance(event, TerminateRequested) for event in turn.events):
-                continue  # Ended from outside, without asking the code.
+                continue  # Terminated externally, without running the code.
             if turn.events and isinstance(turn.events[0], Started) and interpreter.started is not None:
                 # The next run under the same id.
                 interpreter.evict()

@@ -1,15 +1,14 @@
-"""Reading values as types: the one place where a type is given to msgspec at run time, safely from any thread.
+"""Typed decoding: thread-safe msgspec decoding of types that are only known at run time.
 
-msgspec (as of 0.22) works out how a Struct is read when it is first asked to, and shows the description to other
-threads while it is half finished. Two threads that read the same type for the first time at once read through null
-pointers, and the interpreter dies of SIGSEGV. Servers, workers and chunk workers all read from threads, also the types
-of users, which no import of ours could make ready.
+msgspec (as of 0.22) builds the type information of a Struct on first use and publishes it to other threads half built:
+two threads that decode a type for the first time dereference null pointers, and the interpreter dies of SIGSEGV.
+Servers and workers decode in threads, also users' types, which no import of ours could prepare.
 
-Therefore a type is described here under one lock before it is first used, together with every type in it, and
-remembered; from then on it is read without a lock. Decoders that a module makes while it is imported need none of this.
+This module therefore prepares a type, with every type in it, under one lock before its first use and remembers it;
+after that, decoding takes no lock. Decoders created while a module is imported need none of this.
 
-What is read and raised is msgspec's: `msgspec.ValidationError` for a value that does not fit the type,
-`msgspec.DecodeError` for bytes that are not JSON or MessagePack, `TypeError` for a type that cannot be read.
+Errors are msgspec's: `msgspec.ValidationError` for a value that does not fit the type, `msgspec.DecodeError` for
+bytes that are not JSON or MessagePack, `TypeError` for an unsupported type.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ import msgspec
 T = TypeVar("T")
 Hook = Callable[[type, Any], Any]
 
-# Every type that is described, by itself. It is the described object that is read with: of two equal generic types
-# (`Page[Item]` written twice) msgspec describes each anew. It grows with the types of a program, not with its work.
-_described: Final[dict[object, object]] = {}
-# Reentrant: describing a type evaluates its annotations, which is code of the user.
-_describing: Final = threading.RLock()
-# No fork in the middle of it: the child would keep a lock that nobody releases and a type that nobody finishes.
-os.register_at_fork(before=_describing.acquire, after_in_parent=_describing.release, after_in_child=_describing.release)
+# Prepared types, each by itself. The stored object is the one to decode with: msgspec prepares two equal generic types
+# (`Page[Item]` written twice) separately. The size is bounded by the number of types in the program.
+_prepared: Final[dict[object, object]] = {}
+# Reentrant: preparing a type evaluates its annotations, which is user code.
+_preparing: Final = threading.RLock()
+# A fork waits for the lock: the child would otherwise inherit a held lock and a half-built type.
+os.register_at_fork(before=_preparing.acquire, after_in_parent=_preparing.release, after_in_child=_preparing.release)
 
 
 @overload
@@ -42,9 +41,9 @@ def convert(
     value: object, kind: object, *, strict: bool = ..., dec_hook: Hook | None = ..., str_keys: bool = ...
 ) -> Any: ...  # noqa: ANN401 - of the given kind
 def convert(value: object, kind: object, **options: Any) -> object:
-    """`msgspec.convert`: the value as that type. Raises `msgspec.ValidationError` if it does not fit."""
-    # Options are handed on as they came: msgspec takes twice as long when it is told its own defaults.
-    return msgspec.convert(value, _ready(kind), **options)
+    """Convert a value to a type, as `msgspec.convert`. Raises `msgspec.ValidationError` if it does not fit."""
+    # Options are passed on only if given: msgspec takes twice as long when its defaults are passed explicitly.
+    return msgspec.convert(value, _prepare(kind), **options)
 
 
 @overload
@@ -52,8 +51,8 @@ def from_json(content: bytes | str, kind: type[T]) -> T: ...
 @overload
 def from_json(content: bytes | str, kind: object) -> Any: ...  # noqa: ANN401 - of the given kind
 def from_json(content: bytes | str, kind: object) -> object:
-    """Read JSON as that type. Raises `msgspec.DecodeError`, of which `msgspec.ValidationError` is a kind."""
-    return msgspec.json.decode(content, type=_ready(kind))
+    """Decode JSON as a type. Raises `msgspec.DecodeError`, of which `msgspec.ValidationError` is a subclass."""
+    return msgspec.json.decode(content, type=_prepare(kind))
 
 
 @overload
@@ -61,8 +60,8 @@ def from_msgpack(content: bytes, kind: type[T]) -> T: ...
 @overload
 def from_msgpack(content: bytes, kind: object) -> Any: ...  # noqa: ANN401 - of the given kind
 def from_msgpack(content: bytes, kind: object) -> object:
-    """Read MessagePack as that type. Raises `msgspec.DecodeError`, of which `msgspec.ValidationError` is a kind."""
-    return msgspec.msgpack.decode(content, type=_ready(kind))
+    """Decode MessagePack as a type. Raises `msgspec.DecodeError`, of which `msgspec.ValidationError` is a subclass."""
+    return msgspec.msgpack.decode(content, type=_prepare(kind))
 
 
 @overload
@@ -70,8 +69,8 @@ def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]: ...
 @overload
 def json_decoder(kind: object) -> msgspec.json.Decoder[Any]: ...
 def json_decoder(kind: object) -> msgspec.json.Decoder[Any]:
-    """A decoder of JSON to keep, for a type that is not known before the program runs."""
-    with _describing:
+    """Return a reusable JSON decoder for a type that is only known at run time."""
+    with _preparing:
         return msgspec.json.Decoder(kind)
 
 
@@ -80,20 +79,20 @@ def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]: ...
 @overload
 def msgpack_decoder(kind: object) -> msgspec.msgpack.Decoder[Any]: ...
 def msgpack_decoder(kind: object) -> msgspec.msgpack.Decoder[Any]:
-    """A decoder of MessagePack to keep, for a type that is not known before the program runs."""
-    with _describing:
+    """Return a reusable MessagePack decoder for a type that is only known at run time."""
+    with _preparing:
         return msgspec.msgpack.Decoder(kind)
 
 
-def _ready(kind: object) -> object:
-    """The type to read with, described: it, or the equal one that came first."""
+def _prepare(kind: object) -> object:
+    """Return the prepared type: `kind` itself, or an equal one that was prepared earlier."""
     try:
-        return _described[kind]
+        return _prepared[kind]
     except (KeyError, TypeError):
         pass
-    with _describing:
+    with _preparing:
         msgspec.json.Decoder(kind)
         try:
-            return _described.setdefault(kind, kind)
-        except TypeError:  # it cannot be hashed, and is looked at each time
+            return _prepared.setdefault(kind, kind)
+        except TypeError:  # unhashable, so it is prepared on every call
             return kind

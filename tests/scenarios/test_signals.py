@@ -78,7 +78,7 @@ def test_wait_signal__none_sent__waits_for_ever(open_env: OpenEnvironment) -> No
     env.advance("365d")
     assert handle.status() is hg.Status.RUNNING
     assert issued(env, handle) == []
-    with pytest.raises(TimeoutError, match="no passing of time"):
+    with pytest.raises(TimeoutError, match="no timer will end the wait"):
         env.result(handle)
 
 

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from headgate.latency_histograms import BOUNDS_MS, Timings
+from headgate.latency_histograms import BOUNDS_MS, LatencyHistograms
 
 
 def test_timings__on_a_bound_above_and_below__are_counted_up_to_it() -> None:
-    timings = Timings()
+    timings = LatencyHistograms()
     for milliseconds in (0.0, 0.5, 0.6, 10_000, 10_001):
         timings.add(("get",), milliseconds)
     [(labels, timing)] = timings.snapshot()
@@ -23,7 +23,7 @@ def test_timings__on_a_bound_above_and_below__are_counted_up_to_it() -> None:
 
 
 def test_timings__of_two_labels__are_apart_and_add_up() -> None:
-    timings = Timings()
+    timings = LatencyHistograms()
     timings.add(("get", "OK"), 1)
     timings.add(("get", "NOT_FOUND"), 3)
     one, other = (timing for _, timing in timings.snapshot())
@@ -35,7 +35,7 @@ def test_timings__of_two_labels__are_apart_and_add_up() -> None:
 
 
 def test_timings__from_many_threads__none_is_lost() -> None:
-    timings = Timings()
+    timings = LatencyHistograms()
 
     def count() -> None:
         for _ in range(2_000):

@@ -337,7 +337,7 @@ def test_load__home_of_nobody__is_refused() -> None:
 def test_load__settings_file_that_cannot_be_looked_for__is_refused() -> None:
     file = Path("x" * 5000)
 
-    assert "cannot be looked for: File name too long" in _refusal(file=file)
+    assert "cannot be accessed: File name too long" in _refusal(file=file)
 
 
 def test_load__one_port_for_both__is_refused_unless_it_is_any() -> None:

@@ -18,7 +18,7 @@ from headgate.errors import ThrottledError
 from headgate.health.evidence.limits import Stats as EvidenceStats
 from headgate.health.model.enums import Severity, SignalState, Tier
 from headgate.health.registry.degraded_lookup import LookupStats
-from headgate.latency_histograms import BOUNDS_MS, Timings
+from headgate.latency_histograms import BOUNDS_MS, LatencyHistograms
 from headgate.store.cache.keys import Kind
 from headgate.store.cache.stats import CacheStats
 from headgate.store.catalogue.tables import DATASET_REGISTRY, DATASET_RESOLUTION, SIGNAL_STATE
@@ -70,7 +70,7 @@ class HealthMeters:
         self._creation_failed = counter("incident_creation_failed", "Incidents that could not be opened.")
         self._resolved = counter("incident_resolved", "Incidents resolved.", "severity", "resolution_time_bucket")
         self._mttr = histogram("incident_mttr", "Seconds from opening to resolution.", _MTTR_BUCKETS, "severity")
-        self._reads, self._writes = Timings(), Timings()
+        self._reads, self._writes = LatencyHistograms(), LatencyHistograms()
         registry.register(
             _OnDemand(lambda: _latencies("dynamodb_read_latency", "Milliseconds of a read.", self._reads))
         )
@@ -252,7 +252,7 @@ class _OnDemand(Collector):
         return self._collect()
 
 
-def _latencies(name: str, said: str, timings: Timings) -> Iterator[Metric]:
+def _latencies(name: str, said: str, timings: LatencyHistograms) -> Iterator[Metric]:
     family = HistogramMetricFamily(name, said, labels=["table", "operation"])
     for labels, timing in timings.snapshot():
         family.add_metric(labels, timing.buckets(), timing.sum_ms)

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from headgate.latency_histograms import Timing, Timings
+from headgate.latency_histograms import LatencyHistogram, LatencyHistograms
 from headgate.serve.runtime.thread_pool import WorkPool
 from headgate.serve.sweeper import Sweeper
 from headgate.store.cache.stats import COUNTERS, CacheStats
@@ -18,7 +18,7 @@ class ApiMeters(Collector):
     """`api_request_count` and `api_latency`, by API, method and status (HTTP or gRPC)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._timings = Timings()
+        self._timings = LatencyHistograms()
         registry.register(self)
 
     def record(self, api: str, method: str, status: str, seconds: float) -> None:
@@ -32,7 +32,7 @@ class ApiMeters(Collector):
         latency = HistogramMetricFamily(
             "api_latency", "Milliseconds from a call to its answer.", labels=["api_type", "method"]
         )
-        by_method: dict[tuple[str, str], Timing] = {}
+        by_method: dict[tuple[str, str], LatencyHistogram] = {}
         for (api, method, status), timing in self._timings.snapshot():
             count.add_metric([api, method, status], timing.count)
             known = by_method.get((api, method))

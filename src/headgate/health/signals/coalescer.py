@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from headgate.batch_pacer import ENOUGH, Pace
+from headgate.batch_pacer import FULL_BATCH, BatchPacer
 from headgate.errors import StoreClosedError, TransientError
 from headgate.health.model.enums import VOLUME, SignalState
 from headgate.health.model.signals import ANY_VERSION, SignalUpdate, UpdateResult
@@ -66,7 +66,7 @@ class Coalescer:
         self._is_led = False
         self._is_closed = False
         self._thread: threading.Thread | None = None
-        self._pace = Pace()
+        self._pace = BatchPacer()
         # Ends the wait for more: there is enough, or no more will come.
         self._hurry = threading.Event()
         # What the thread is to do; None: see whether it is to end.
@@ -108,7 +108,7 @@ class Coalescer:
             if mine.woken is None:
                 self._start()
             self._queue.append(mine)
-            if len(self._queue) >= ENOUGH:
+            if len(self._queue) >= FULL_BATCH:
                 self._hurry.set()
             leads = not self._is_led
             self._is_led = True
@@ -162,7 +162,7 @@ class Coalescer:
         if pause_seconds > 0:
             self._hurry.wait(pause_seconds)
             now = monotonic()
-        self._pace.began(now, self._work())
+        self._pace.on_batch_started(now, self._work())
         self._pass_on()
 
     def _taken(self) -> list[_Waiting]:

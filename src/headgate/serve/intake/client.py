@@ -24,7 +24,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from headgate.auth.principals import Principal
-from headgate.batch_pacer import Pace
+from headgate.batch_pacer import BatchPacer
 from headgate.clock import Clock
 from headgate.errors import IntakeEndedError
 from headgate.serve.intake.connection import IntakeConnection
@@ -183,7 +183,9 @@ class IntakeClient:
         """Start a process, and supervise it until it exits."""
         ours, theirs = socket.socketpair()
         lost = asyncio.Event()
-        connection = IntakeConnection(self._cache, self._clock, on_frame=self._on_frame, on_lost=lost.set, pace=Pace())
+        connection = IntakeConnection(
+            self._cache, self._clock, on_frame=self._on_frame, on_lost=lost.set, pace=BatchPacer()
+        )
         with theirs:
             process = await asyncio.to_thread(_spawn, theirs.fileno(), self._settings)
         await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=ours)

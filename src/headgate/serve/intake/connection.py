@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from headgate.batch_pacer import Pace
+from headgate.batch_pacer import BatchPacer
 from headgate.clock import Clock
 from headgate.serve.intake.frames import (
     Frame,
@@ -31,7 +31,7 @@ class IntakeConnection(asyncio.Protocol):
         *,
         on_frame: Callable[[Frame], None],
         on_lost: Callable[[], None] = lambda: None,
-        pace: Pace | None = None,
+        pace: BatchPacer | None = None,
     ) -> None:
         """Pass each frame except invalidations to `on_frame`, and call `on_lost` when the peer disconnects.
 
@@ -114,5 +114,5 @@ class IntakeConnection(asyncio.Protocol):
         if not outgoing or self._transport is None:
             return
         if self._pace is not None:
-            self._pace.began(self._clock.monotonic(), len(outgoing))
+            self._pace.on_batch_started(self._clock.monotonic(), len(outgoing))
         self._transport.writelines(outgoing)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.batch_pacer import BUSY_PER_SECOND, ENOUGH, PACE_SECONDS, Pace
+from headgate.batch_pacer import BUSY_PER_SECOND, FULL_BATCH, LINGER_SECONDS, BatchPacer
 from headgate.durable.model.records import instant
 from headgate.errors import InvalidPayloadError, StoreBusyError, StoreClosedError
 from headgate.health.model.signals import SignalUpdate, UpdateResult, UpdateVerdict
@@ -260,39 +260,39 @@ def test_close__a_value_is_in_line_behind_one_that_waits__returns_once_it_is_tol
 
 
 def test_pace__few_values__never_waits() -> None:
-    pace = Pace()
+    pace = BatchPacer()
     for place in range(BUSY_PER_SECOND - 1):
         now = 10.0 + place / BUSY_PER_SECOND
         assert pace.pause_seconds(now, 1) == 0
-        pace.began(now, 1)
+        pace.on_batch_started(now, 1)
 
 
 def test_pace__many_values_in_a_second__groups_begin_apart_until_there_are_few_again() -> None:
-    pace = Pace()
-    pace.began(10.0, BUSY_PER_SECOND)
-    assert pace.pause_seconds(10.002, 1) == pytest.approx(PACE_SECONDS - 0.002)
-    assert pace.pause_seconds(10.002 + PACE_SECONDS, 1) == 0
-    pace.began(10.999, 1)
-    assert pace.pause_seconds(11.0, 1) == pytest.approx(PACE_SECONDS - 0.001), "there were many in the second before"
-    pace.began(11.5, 1)
-    pace.began(12.0, 1)
+    pace = BatchPacer()
+    pace.on_batch_started(10.0, BUSY_PER_SECOND)
+    assert pace.pause_seconds(10.002, 1) == pytest.approx(LINGER_SECONDS - 0.002)
+    assert pace.pause_seconds(10.002 + LINGER_SECONDS, 1) == 0
+    pace.on_batch_started(10.999, 1)
+    assert pace.pause_seconds(11.0, 1) == pytest.approx(LINGER_SECONDS - 0.001), "there were many in the second before"
+    pace.on_batch_started(11.5, 1)
+    pace.on_batch_started(12.0, 1)
     assert pace.pause_seconds(12.001, 1) == 0
-    pace.began(12.5, BUSY_PER_SECOND)
-    pace.began(14.0, 1)
+    pace.on_batch_started(12.5, BUSY_PER_SECOND)
+    pace.on_batch_started(14.0, 1)
     assert pace.pause_seconds(14.001, 1) == 0, "many, but long ago"
 
 
 def test_pace__enough_wait_already__they_need_not_wait_for_more() -> None:
-    pace = Pace()
-    pace.began(10.0, BUSY_PER_SECOND)
-    assert pace.pause_seconds(10.001, ENOUGH - 1) > 0
-    assert pace.pause_seconds(10.001, ENOUGH) == 0
+    pace = BatchPacer()
+    pace.on_batch_started(10.0, BUSY_PER_SECOND)
+    assert pace.pause_seconds(10.001, FULL_BATCH - 1) > 0
+    assert pace.pause_seconds(10.001, FULL_BATCH) == 0
 
 
 def test_submit__group_that_is_to_wait__takes_all_that_come_meanwhile_and_closing_ends_the_wait(
     rig: Rig, held: Held
 ) -> None:
-    class Patient(Pace):
+    class Patient(BatchPacer):
         def pause_seconds(self, now: float, waiting: int) -> float:
             return 60.0
 
@@ -307,17 +307,17 @@ def test_submit__group_that_is_to_wait__takes_all_that_come_meanwhile_and_closin
 
 
 def test_submit__enough_come_while_a_group_waits__it_begins_at_once(rig: Rig, held: Held) -> None:
-    class Patient(Pace):
+    class Patient(BatchPacer):
         def pause_seconds(self, now: float, waiting: int) -> float:
-            return 60.0 if waiting < ENOUGH else 0.0
+            return 60.0 if waiting < FULL_BATCH else 0.0
 
     coalescer = Coalescer(held)
     coalescer._pace = Patient()
     done = threading.Semaphore(0)
-    for place in range(ENOUGH):
+    for place in range(FULL_BATCH):
         coalescer.submit(rig.update(OK, kind=f"K{place}"), lambda _result, _error: done.release())
-    for _ in range(ENOUGH):
+    for _ in range(FULL_BATCH):
         assert done.acquire(timeout=30)
     coalescer.close()
 
-    assert sum(held.batches) == ENOUGH
+    assert sum(held.batches) == FULL_BATCH

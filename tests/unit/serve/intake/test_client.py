@@ -17,7 +17,7 @@ from google.rpc.error_details_pb2 import (  # type: ignore[import-untyped]  # no
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from headgate.auth.principals import LOCAL
-from headgate.batch_pacer import ENOUGH, Pace
+from headgate.batch_pacer import FULL_BATCH, BatchPacer
 from headgate.clock import VirtualClock
 from headgate.serve.intake.client import BYTES_MANY, CALLS_MANY, LoadMeter
 from headgate.serve.intake.connection import IntakeConnection
@@ -168,7 +168,7 @@ class Wire(asyncio.Transport):
         self.is_closed = True
 
 
-class Waits(Pace):
+class Waits(BatchPacer):
     """Lets the first group leave at once, and the next so many seconds later."""
 
     def __init__(self, seconds: float) -> None:
@@ -176,10 +176,10 @@ class Waits(Pace):
         self._seconds = seconds
 
     def pause_seconds(self, now: float, waiting: int) -> float:
-        return self._seconds if self._began_at and waiting < ENOUGH else 0.0
+        return self._seconds if self._started_at and waiting < FULL_BATCH else 0.0
 
 
-def on_a_line(pace: Pace | None, work: Callable[[IntakeConnection, Wire], Awaitable[None]]) -> None:
+def on_a_line(pace: BatchPacer | None, work: Callable[[IntakeConnection, Wire], Awaitable[None]]) -> None:
     async def run() -> None:
         wire, clock = Wire(), VirtualClock()
         clock.advance(100)
@@ -216,9 +216,9 @@ def test_line__many_frames__leave_together_a_moment_after_those_before_them() ->
 def test_line__enough_frames__leave_at_once() -> None:
     async def send(line: IntakeConnection, wire: Wire) -> None:
         line.send(MetricsRequest(0))
-        for number in range(1, ENOUGH + 2):
+        for number in range(1, FULL_BATCH + 2):
             line.send(MetricsRequest(number))
-        assert [len(frames) for frames in wire.written] == [1, ENOUGH]
+        assert [len(frames) for frames in wire.written] == [1, FULL_BATCH]
 
     on_a_line(Waits(3600), send)
 
