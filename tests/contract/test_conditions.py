@@ -34,8 +34,11 @@ from headgate.store.model.requests import Check, Delete, Put, Update
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
+from tests.cases import each
 from tests.contract.conftest import assert_refused
 from tests.unit.store.model.test_conditions import FALSE_OF_ITEM, FALSE_OF_NOTHING, ITEM, TRUE_OF_ITEM, TRUE_OF_NOTHING
+
+READS_INDEXES = False
 
 TABLES = (CONTROL, EVIDENCE_CACHE, IDEMPOTENCY)
 KEY = Key("p", "s")
@@ -49,7 +52,7 @@ def _read(store: Store) -> Item | None:
 # Every clause, with an item and without one
 
 
-@pytest.mark.parametrize("condition", TRUE_OF_ITEM, ids=describe)
+@each("condition", TRUE_OF_ITEM)
 def test_put__clause_true_of_the_item__replaces_it(store: Store, condition: Condition) -> None:
     store.put(CONTROL, STORED)
 
@@ -58,7 +61,7 @@ def test_put__clause_true_of_the_item__replaces_it(store: Store, condition: Cond
     assert _read(store) == {"PK": "p", "SK": "s", "new": 1}
 
 
-@pytest.mark.parametrize("condition", FALSE_OF_ITEM, ids=describe)
+@each("condition", FALSE_OF_ITEM)
 def test_put__clause_false_of_the_item__conflicts_and_shows_it(store: Store, condition: Condition) -> None:
     store.put(CONTROL, STORED)
 
@@ -108,7 +111,7 @@ WRITES: dict[str, Callable[[Store, Condition], object]] = {
 BEFORE: Item = {"PK": "p", "SK": "s", "n": 1, "tags": ["a"], "deep": {"set": frozenset({1})}}
 
 
-@pytest.mark.parametrize("write", WRITES)
+@each("write", WRITES)
 def test_write__condition_holds__is_done(store: Store, write: str) -> None:
     store.put(CONTROL, BEFORE)
 
@@ -118,7 +121,7 @@ def test_write__condition_holds__is_done(store: Store, write: str) -> None:
     assert after == BEFORE if "check" in write else after != BEFORE
 
 
-@pytest.mark.parametrize("write", WRITES)
+@each("write", WRITES)
 def test_write__condition_does_not_hold__conflicts_and_carries_the_item(store: Store, write: str) -> None:
     store.put(CONTROL, BEFORE)
 
@@ -292,7 +295,7 @@ CLAUSES_WITHOUT_A_NAME: dict[str, Callable[[], Condition]] = {
 }
 
 
-@pytest.mark.parametrize("clause", CLAUSES_WITHOUT_A_NAME)
+@each("clause", CLAUSES_WITHOUT_A_NAME)
 def test_condition__on_an_attribute_without_a_name__is_refused(store: Store, clause: str) -> None:
     store.put(CONTROL, BEFORE)
 

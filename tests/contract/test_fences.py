@@ -26,6 +26,8 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 from tests.contract.conftest import contents
 
+READS_INDEXES = False
+
 TABLES = (CONTROL,)
 COUNT = Update(CONTROL, Key("p", "count"), add={"n": 1})
 

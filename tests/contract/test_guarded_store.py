@@ -41,6 +41,8 @@ from tests.contract.test_transactions import (
 )
 from tests.contract.test_updates import test_update__set_add_and_remove_together__all_happen
 
+READS_INDEXES = False
+
 __all__ = [
     "reader",
     "test_batch_write__one_write_it_cannot_take__is_refused_as_a_whole",

@@ -22,7 +22,10 @@ from headgate.store.model.schema import Key, Table
 from headgate.store.model.validation import ITEM_BYTES_MAX
 from headgate.store.model.values import Item, stored_bytes
 from headgate.store.port import Store
+from tests.cases import each
 from tests.contract.conftest import assert_refused, contents
+
+READS_INDEXES = False
 
 TABLES = (CONTROL, DATASET_REGISTRY, EVIDENCE_CACHE, PIPELINES, STREAM_CHECKPOINTS, TURNS)
 KEY = Key("p", "s")
@@ -81,14 +84,14 @@ BAD_ITEMS: dict[str, tuple[Table, Any]] = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD_ITEMS)
+@each("bad", BAD_ITEMS)
 def test_put__item_without_a_good_key__is_refused(store: Store, everything: Callable[[], object], bad: str) -> None:
     table, item = BAD_ITEMS[bad]
 
     assert_refused(InvalidItemError, lambda: store.put(table, item), everything)
 
 
-@pytest.mark.parametrize("bad", BAD_ITEMS)
+@each("bad", BAD_ITEMS)
 def test_batch_write__one_item_without_a_good_key__writes_nothing(
     store: Store, everything: Callable[[], object], bad: str
 ) -> None:
@@ -122,8 +125,8 @@ KEY_CALLS: dict[str, Callable[[Store, Table, Key], object]] = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD_KEYS)
-@pytest.mark.parametrize("call", KEY_CALLS)
+@each("bad", BAD_KEYS)
+@each("call", KEY_CALLS)
 def test_any_call__with_a_bad_key__is_refused(
     store: Store, everything: Callable[[], object], call: str, bad: str
 ) -> None:
@@ -152,14 +155,14 @@ BAD_INDEX_KEYS: dict[str, tuple[Table, Item]] = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD_INDEX_KEYS)
+@each("bad", BAD_INDEX_KEYS)
 def test_put__bad_index_key__is_refused(store: Store, everything: Callable[[], object], bad: str) -> None:
     table, item = BAD_INDEX_KEYS[bad]
 
     assert_refused(InvalidItemError, lambda: store.put(table, item), everything)
 
 
-@pytest.mark.parametrize("bad", [bad for bad in BAD_INDEX_KEYS if not bad.startswith("table key")])
+@each("bad", [bad for bad in BAD_INDEX_KEYS if not bad.startswith("table key")])
 def test_update__bad_index_key__is_refused(store: Store, everything: Callable[[], object], bad: str) -> None:
     table, item = BAD_INDEX_KEYS[bad]
     key = table.key_of(item)
@@ -210,7 +213,7 @@ BAD_UPDATES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD_UPDATES)
+@each("bad", BAD_UPDATES)
 def test_update__that_makes_no_sense__is_refused(store: Store, everything: Callable[[], object], bad: str) -> None:
     assert_refused(InvalidItemError, lambda: store.update(CONTROL, KEY, **BAD_UPDATES[bad]), everything)
 

@@ -14,6 +14,8 @@ from headgate.store.model.requests import Put, Query
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
+READS_INDEXES = False
+
 TABLES: Final = (CONTROL,)
 KEY: Final = Key("p", "s")
 

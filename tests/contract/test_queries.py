@@ -11,6 +11,7 @@ from headgate.store.catalogue.tables import CONTROL, EVIDENCE_CACHE, PIPELINES, 
 from headgate.store.model.requests import Delete, Page, Put, Query, Range, Sort
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
+from tests.cases import each
 from tests.contract.conftest import Eventually, items_of, pages_of
 
 TABLES = (CONTROL, EVIDENCE_CACHE, TURNS)
@@ -77,8 +78,8 @@ NUMBER_RANGES: dict[str, tuple[Sort | None, list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
-@pytest.mark.parametrize("name", TEXT_RANGES)
+@each("descending", [False, True])
+@each("name", TEXT_RANGES)
 def test_query__range_of_text_keys__gives_them_in_byte_order(letters: Store, name: str, descending: bool) -> None:
     sort, expected = TEXT_RANGES[name]
 
@@ -88,8 +89,8 @@ def test_query__range_of_text_keys__gives_them_in_byte_order(letters: Store, nam
     assert page.cursor is None
 
 
-@pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
-@pytest.mark.parametrize("name", NUMBER_RANGES)
+@each("descending", [False, True])
+@each("name", NUMBER_RANGES)
 def test_query__range_of_number_keys__gives_them_in_number_order(turns: Store, name: str, descending: bool) -> None:
     sort, expected = NUMBER_RANGES[name]
 
@@ -99,7 +100,7 @@ def test_query__range_of_number_keys__gives_them_in_number_order(turns: Store, n
     assert page.cursor is None
 
 
-@pytest.mark.parametrize("name", TEXT_RANGES)
+@each("name", TEXT_RANGES)
 def test_query__range_in_pages_of_one__gives_the_same(letters: Store, name: str) -> None:
     sort, expected = TEXT_RANGES[name]
 
@@ -349,7 +350,7 @@ BAD: dict[str, Query] = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD)
+@each("bad", BAD)
 def test_query__that_cannot_be_asked__is_refused(store: Store, bad: str) -> None:
     with pytest.raises(InvalidItemError) as caught:
         store.query(BAD[bad])
@@ -357,7 +358,7 @@ def test_query__that_cannot_be_asked__is_refused(store: Store, bad: str) -> None
     assert caught.type is InvalidItemError
 
 
-@pytest.mark.parametrize("bad", BAD)
+@each("bad", BAD)
 def test_query_many__one_query_that_cannot_be_asked__is_refused(store: Store, bad: str) -> None:
     with pytest.raises(InvalidItemError) as caught:
         store.query_many([Query(table=CONTROL, partition="p"), BAD[bad]])

@@ -14,6 +14,8 @@ from headgate.store.model.schema import Key, Table
 from headgate.store.port import Store
 from tests.contract.conftest import contents
 
+READS_INDEXES = False
+
 TABLES = (CONTROL, EVIDENCE_CACHE, HEALTH_CHECK, PIPELINES, TURNS)
 KEY = Key("p", "s")
 

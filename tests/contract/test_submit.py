@@ -21,6 +21,8 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 from tests.contract.conftest import OpenStore, assert_refused, contents
 
+READS_INDEXES = False
+
 TABLES = (CONTROL, PIPELINES)
 PATIENCE_SECONDS = 20
 

@@ -20,6 +20,8 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 from tests.contract.conftest import OpenStore, assert_refused, contents
 
+READS_INDEXES = False
+
 TABLES = (CONTROL, FANOUT, IDEMPOTENCY, PIPELINES)
 
 

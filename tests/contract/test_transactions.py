@@ -21,6 +21,8 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 from tests.contract.conftest import assert_refused, contents
 
+READS_INDEXES = False
+
 TABLES = (CONTROL, EVIDENCE_CACHE, PIPELINES, TURNS)
 
 

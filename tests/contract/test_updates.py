@@ -13,6 +13,8 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 from tests.contract.conftest import assert_refused, contents
 
+READS_INDEXES = False
+
 TABLES = (CONTROL, EVIDENCE_CACHE, TURNS)
 KEY = Key("p", "s")
 

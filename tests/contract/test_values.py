@@ -17,7 +17,10 @@ from headgate.store.model.requests import Put, Query, Update
 from headgate.store.model.schema import Key
 from headgate.store.model.values import BLOB, Item, canonical_item
 from headgate.store.port import Store
+from tests.cases import each
 from tests.contract.conftest import assert_refused, contents
+
+READS_INDEXES = False
 
 TABLES = (CONTROL, IDEMPOTENCY, PIPELINES)
 KEY = Key("p", "s")
@@ -153,14 +156,14 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", SAME)
+@each("value", SAME)
 def test_get__a_value_of_any_type__comes_back_unchanged(store: Store, value: str) -> None:
     store.put(CONTROL, _item(value=SAME[value]))
 
     assert _typed(_read(store)) == _typed(_item(value=SAME[value]))
 
 
-@pytest.mark.parametrize("value", CHANGED)
+@each("value", CHANGED)
 def test_get__a_value_with_another_stored_form__comes_back_in_that_form(store: Store, value: str) -> None:
     given_value, stored = CHANGED[value]
 
@@ -169,7 +172,7 @@ def test_get__a_value_with_another_stored_form__comes_back_in_that_form(store: S
     assert _typed(_read(store)) == _typed(_item(value=stored))
 
 
-@pytest.mark.parametrize("value", REFUSED)
+@each("value", REFUSED)
 def test_put__a_value_that_cannot_be_stored__is_refused(store: Store, value: str) -> None:
     store.put(CONTROL, _item(value="before"))
 
@@ -178,7 +181,7 @@ def test_put__a_value_that_cannot_be_stored__is_refused(store: Store, value: str
     )
 
 
-@pytest.mark.parametrize("value", REFUSED)
+@each("value", REFUSED)
 def test_update__a_value_that_cannot_be_stored__is_refused(store: Store, value: str) -> None:
     store.put(CONTROL, _item(value="before"))
 
@@ -238,7 +241,7 @@ def test_every_read__all_types_in_one_item__gives_the_same(store: Store) -> None
     assert _typed(removed) == _typed(item)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_attribute__of_any_name__is_put_updated_compared_counted_and_removed(store: Store, name: str) -> None:
     store.put(CONTROL, _item(**{name: "old", "version": 1}))
     assert _read(store) == _item(**{name: "old", "version": 1})
@@ -261,7 +264,7 @@ def test_attribute__with_a_dot__is_not_a_path(store: Store) -> None:
     assert after == _item(**{"a": {"b": "inner"}, "a.b": "changed"})
 
 
-@pytest.mark.parametrize("name", ["", None, 1, b"x"], ids=repr)
+@each("name", ["", None, 1, b"x"])
 def test_put__attribute_name_that_is_not_text__is_refused(store: Store, name: Any) -> None:
     assert_refused(
         InvalidItemError, lambda: store.put(CONTROL, {**_item(), name: 1}), lambda: contents(store, CONTROL, "p")

@@ -17,6 +17,8 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 from tests.contract.conftest import OpenStore
 
+READS_INDEXES = False
+
 TABLES = (CONTROL, IDEMPOTENCY)
 FAR_SECONDS = 600.0
 SOON_SECONDS = 10.0
