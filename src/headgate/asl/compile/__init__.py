@@ -1,1 +1,1 @@
-"""Compile: say here what this part is for."""
+"""Compile: validates definitions and compiles them to the model; estimates their event count."""

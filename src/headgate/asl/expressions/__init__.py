@@ -1,1 +1,1 @@
-"""Expressions: say here what this part is for."""
+"""Expressions: JSONPath, JSONata, intrinsic functions and choice rules, compiled to evaluators."""

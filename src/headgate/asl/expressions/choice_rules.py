@@ -1,4 +1,4 @@
-"""Choices: the rules of a Choice state in JSONPath, compiled to evaluators that say whether they hold."""
+"""Choice rules in JSONPath, compiled to evaluators that return True or False."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from headgate.asl.expressions.formats import parse_timestamp
 from headgate.asl.expressions.jsonpath import compile_path
 from headgate.asl.expressions.scope import Evaluator, Json, Scope
 
-# What a value is compared as; None if it is not of that type, which no comparison holds for.
-_Reading: TypeAlias = Callable[[Json], Any]
+# Converts a value for a comparison; None if it has another type, which makes the comparison false.
+_Converter: TypeAlias = Callable[[Json], Any]
 _Comparison: TypeAlias = Callable[[Any, Any], bool]
 
 
@@ -28,7 +28,7 @@ def _boolean(value: Json) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-_READINGS: Final[dict[str, _Reading]] = {"String": _text, "Numeric": _number, "Timestamp": parse_timestamp}
+_CONVERTERS: Final[dict[str, _Converter]] = {"String": _text, "Numeric": _number, "Timestamp": parse_timestamp}
 _COMPARISONS: Final[dict[str, _Comparison]] = {
     "Equals": operator.eq,
     "LessThan": operator.lt,
@@ -36,9 +36,13 @@ _COMPARISONS: Final[dict[str, _Comparison]] = {
     "LessThanEquals": operator.le,
     "GreaterThanEquals": operator.ge,
 }
-_COMPARATORS: Final[dict[str, tuple[_Reading, _Comparison]]] = {
+_COMPARATORS: Final[dict[str, tuple[_Converter, _Comparison]]] = {
     "BooleanEquals": (_boolean, operator.eq),
-    **{f"{kind}{name}": (reading, how) for kind, reading in _READINGS.items() for name, how in _COMPARISONS.items()},
+    **{
+        f"{kind}{name}": (convert, compare)
+        for kind, convert in _CONVERTERS.items()
+        for name, compare in _COMPARISONS.items()
+    },
 }
 _TYPE_TESTS: Final[dict[str, Callable[[Json], bool]]] = {
     "IsNull": lambda value: value is None,
@@ -49,23 +53,23 @@ _TYPE_TESTS: Final[dict[str, Callable[[Json], bool]]] = {
 }
 _MATCHES: Final = "StringMatches"
 _PRESENT: Final = "IsPresent"
-# Every operator that a rule with a Variable may have one of.
+# A rule with a Variable has exactly one of these.
 OPERATORS: Final = frozenset(
     {*_COMPARATORS, *(f"{name}Path" for name in _COMPARATORS), *_TYPE_TESTS, _MATCHES, _PRESENT}
 )
-# What joins rules to a rule.
+# Combine rules.
 CONNECTIVES: Final = ("And", "Or", "Not")
 
-# A star stands for any characters, unless a backslash is before it; a backslash for itself is written twice.
+# `*` matches any characters; `\*` and `\\` are literal.
 _WILDCARD: Final = re.compile(r"\\([*\\])|(\*)")
 
 
 def compile_rule(rule: Json) -> Evaluator:
-    """Return an evaluator that says whether the rule holds: True or False.
+    """Compile a choice rule. Raises `ValueError` with the allowed forms.
 
-    A value of another type than the operator's makes a comparison false. Raises `ValueError`, with what is allowed,
-    for what is not a rule. The evaluator raises `StateError` (States.Runtime) where a path selects nothing, except for
-    IsPresent. And and Or stop at the first rule that decides, so that And may ask for IsPresent first.
+    A value of another type than the operator's makes a comparison false. The evaluator raises `StateError`
+    (States.Runtime) if a path selects nothing, except for IsPresent. And and Or short-circuit, so that And can test
+    IsPresent first.
     """
     if not isinstance(rule, dict):
         raise ValueError(f"a choice rule must be an object, not {rule!r}")
@@ -75,12 +79,12 @@ def compile_rule(rule: Json) -> Evaluator:
     if len(connectives) > 1 or "Variable" in rule:
         raise ValueError("a choice rule has one of And, Or, Not and Variable alone")
     if connectives == ["Not"]:
-        denied = compile_rule(rule["Not"])
-        return lambda scope: not denied(scope)
-    return _joined(connectives[0], rule[connectives[0]])
+        negated = compile_rule(rule["Not"])
+        return lambda scope: not negated(scope)
+    return _combined(connectives[0], rule[connectives[0]])
 
 
-def _joined(connective: str, rules: Json) -> Evaluator:
+def _combined(connective: str, rules: Json) -> Evaluator:
     if not isinstance(rules, list) or not rules:
         raise ValueError(f"{connective} must be a non-empty list of choice rules")
     parts = tuple(compile_rule(part) for part in rules)
@@ -99,10 +103,10 @@ def _comparison(rule: dict[str, Json]) -> Evaluator:
     variable = compile_path(rule["Variable"], "Variable")
     name, operand = names[0], rule[names[0]]
     if name == _PRESENT:
-        wanted = _flag(name, operand)
-        return lambda scope: variable.is_present(scope) is wanted
+        expected = _flag(name, operand)
+        return lambda scope: variable.is_present(scope) is expected
     if name in _TYPE_TESTS:
-        return _type_test(variable, name, wanted=_flag(name, operand))
+        return _type_test(variable, name, expected=_flag(name, operand))
     if name == _MATCHES:
         return _match(variable, operand)
     return _compared(variable, name, operand)
@@ -114,29 +118,29 @@ def _flag(name: str, operand: Json) -> bool:
     return operand
 
 
-def _type_test(variable: Evaluator, name: str, *, wanted: bool) -> Evaluator:
+def _type_test(variable: Evaluator, name: str, *, expected: bool) -> Evaluator:
     test = _TYPE_TESTS[name]
-    return lambda scope: test(variable(scope)) is wanted
+    return lambda scope: test(variable(scope)) is expected
 
 
 def _compared(variable: Evaluator, name: str, operand: Json) -> Evaluator:
-    reading, compare = _COMPARATORS.get(name) or _COMPARATORS[name.removesuffix("Path")]
+    convert, compare = _COMPARATORS.get(name) or _COMPARATORS[name.removesuffix("Path")]
     if name not in _COMPARATORS:
         other = compile_path(operand, name)
-        return lambda scope: _holds(reading, compare, variable(scope), other(scope))
-    expected = reading(operand)
+        return lambda scope: _holds(convert, compare, variable(scope), other(scope))
+    expected = convert(operand)
     if expected is None:
         raise ValueError(f"{name} cannot be compared with {operand!r}, which is of another type")
 
     def holds(scope: Scope) -> bool:
-        value = reading(variable(scope))
+        value = convert(variable(scope))
         return value is not None and compare(value, expected)
 
     return holds
 
 
-def _holds(reading: _Reading, compare: _Comparison, left: Json, right: Json) -> bool:
-    value, other = reading(left), reading(right)
+def _holds(convert: _Converter, compare: _Comparison, left: Json, right: Json) -> bool:
+    value, other = convert(left), convert(right)
     return value is not None and other is not None and compare(value, other)
 
 
@@ -153,7 +157,7 @@ def _match(variable: Evaluator, operand: Json) -> Evaluator:
 
 
 def _pieces(pattern: str) -> list[str]:
-    """Return what stands between the stars of a pattern."""
+    """Return the literal parts between the stars of a pattern."""
     pieces = [""]
     start = 0
     for special in _WILDCARD.finditer(pattern):
@@ -166,8 +170,7 @@ def _pieces(pattern: str) -> list[str]:
 
 
 def _matches(pieces: list[str], value: str) -> bool:
-    # Not a regular expression: many stars would take it forever on some texts. The first place of a piece is as good
-    # as any later one, so there is nothing to go back to.
+    # Linear time, unlike a backtracking regular expression: the earliest match of each piece is always sufficient.
     first, *middle = pieces
     if not middle:
         return value == first

@@ -1,7 +1,4 @@
-"""Hashes: the algorithms that both query languages know, by the names that Step Functions gives them.
-
-Moments as Amazon States Language writes them: RFC 3339 with a T, and a Z or an offset.
-"""
+"""Formats shared by both query languages: hash algorithms by Step Functions' names, and RFC 3339 timestamps."""
 
 from __future__ import annotations
 
@@ -18,20 +15,20 @@ ALGORITHMS: Final = {
     "SHA-512": hashlib.sha512,
 }
 
-_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+_TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
 def iso_timestamp(at_ms: int) -> str:
-    """Return a moment as text, with milliseconds and a Z."""
+    """Return a timestamp with milliseconds, in UTC."""
     return f"{datetime.fromtimestamp(at_ms // 1000, UTC).isoformat()[:19]}.{at_ms % 1000:03}Z"
 
 
 def parse_timestamp(text: object) -> int | None:
-    """Return the milliseconds since 1970 of a moment, or None if `text` is not one."""
-    if not isinstance(text, str) or not _MOMENT.fullmatch(text):
+    """Return milliseconds since the epoch, or None if `text` is not an RFC 3339 timestamp with a T and a zone."""
+    if not isinstance(text, str) or not _TIMESTAMP.fullmatch(text):
         return None
     try:
-        # Python reads at most six digits of a fraction.
+        # Python parses at most six fractional digits.
         parsed = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
     except ValueError:
         return None

@@ -1,4 +1,4 @@
-"""Intrinsics: calls such as States.Format('{}', $.a), compiled once. Limits are those that AWS documents."""
+"""Intrinsic functions such as States.Format('{}', $.a), with the limits that AWS documents."""
 
 from __future__ import annotations
 
@@ -31,22 +31,21 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.
 _KEYWORD: Final = re.compile(r"(null|true|false)(?!\w)")
 _KEYWORDS: Final[dict[str, Json]] = {"null": None, "true": True, "false": False}
 _SPACE: Final = re.compile(r"\s*")
-# What a path is made of, as far as finding its end needs it: a comma or a bracket in a string ends nothing.
+# Tokens of a path, enough to find its end: a comma or a bracket inside a string is skipped.
 _PATH_PART: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"()\[\],]+|[()\[\],]""", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _RESERVED: Final = frozenset("'{}\\")
-# The places of a template: what is escaped, {}, and what should have been escaped. A template that comes from the data
-# was not written as a literal, so there only braces can be escaped and a backslash is a backslash.
-_LITERAL_PLACE: Final = re.compile(r"\\(?P<escaped>.)|(?P<hole>\{\})|[{}]", re.DOTALL)
-_DATA_PLACE: Final = re.compile(r"\\(?P<escaped>[{}])|(?P<hole>\{\})|[{}]")
+# Tokens of a template: an escape, {}, or an unescaped brace. In a template that comes from the data only braces can be
+# escaped, and any other backslash is literal.
+_LITERAL_TOKEN: Final = re.compile(r"\\(?P<escaped>.)|(?P<hole>\{\})|[{}]", re.DOTALL)
+_DATA_TOKEN: Final = re.compile(r"\\(?P<escaped>[{}])|(?P<hole>\{\})|[{}]")
 
 
 def compile_intrinsic(text: Json) -> Evaluator:
-    """Return the evaluator of a call of an intrinsic function.
+    """Compile a call of an intrinsic function. Raises `ValueError` with the allowed forms.
 
-    Raises `ValueError`, with what is allowed, when `text` is no such call. The evaluator raises `StateError`:
-    States.IntrinsicFailure where the function cannot do with its arguments, and States.Runtime, as anywhere, where an
-    argument is a path that selects nothing.
+    The evaluator raises `StateError`: States.IntrinsicFailure for invalid arguments, States.Runtime for an argument
+    path that selects nothing.
     """
     if not isinstance(text, str):
         raise ValueError(f"{text!r} is not a call of an intrinsic function: it is no string. {_ALLOWED}")
@@ -67,7 +66,7 @@ def _compiled(text: str) -> Evaluator:
 
 
 class _Parser:
-    """Reads one call from its text. Every method reads from where the one before it stopped."""
+    """Recursive-descent parser of one call."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -76,38 +75,38 @@ class _Parser:
     def whole(self) -> Evaluator:
         call = self._call(depth=1)
         if self._at != len(self._text):
-            self._refuse("text follows the call")
+            self._fail("text follows the call")
         return call
 
     def _call(self, depth: int) -> Evaluator:
         match = _CALL.match(self._text, self._at)
         if match is None:
-            self._refuse("a function's name and '(' are expected")
+            self._fail("a function's name and '(' are expected")
         name = match[1]
         function = FUNCTIONS.get(name)
         if function is None:
-            self._refuse(f"there is no function {name}")
+            self._fail(f"there is no function {name}")
         if depth > DEPTH_MAX:
-            self._refuse(f"calls may be nested {DEPTH_MAX} deep")
+            self._fail(f"calls may be nested {DEPTH_MAX} deep")
         self._at = match.end()
         arguments = self._arguments(depth, has_template=name == _FORMAT)
         if not function.takes(len(arguments)):
-            self._refuse(f"{name} takes {function.arity} arguments, not {len(arguments)}")
+            self._fail(f"{name} takes {function.arity} arguments, not {len(arguments)}")
         return _calling(function, tuple(arguments))
 
     def _arguments(self, depth: int, *, has_template: bool) -> list[Evaluator]:
         arguments: list[Evaluator] = []
         self._skip_space()
-        if self._took(")"):
+        if self._accept(")"):
             return arguments
         while True:
             self._skip_space()
             arguments.append(self._argument(depth, is_template=has_template and not arguments))
             self._skip_space()
-            if self._took(")"):
+            if self._accept(")"):
                 return arguments
-            if not self._took(","):
-                self._refuse("',' or ')' is expected")
+            if not self._accept(","):
+                self._fail("',' or ')' is expected")
 
     def _argument(self, depth: int, *, is_template: bool) -> Evaluator:
         following = self._text[self._at : self._at + 1]
@@ -126,14 +125,14 @@ class _Parser:
     def _string(self, *, is_template: bool) -> Evaluator:
         match = _STRING.match(self._text, self._at)
         if match is None:
-            self._refuse("the string is not closed with '")
-        # AWS makes this an error of the execution; it can never go well, so it is refused before there is one.
+            self._fail("the string is not closed with '")
+        # AWS fails the execution; it can never succeed, so it is rejected at compile time.
         if any(found[1] not in _RESERVED for found in _ESCAPE.finditer(match[1])):
-            self._refuse(r"in a string only ', {, } and \ can follow a backslash")
+            self._fail(r"in a string only ', {, } and \ can follow a backslash")
         try:
-            value = _pieces(match[1], _LITERAL_PLACE) if is_template else _ESCAPE.sub(r"\1", match[1])
+            value = _pieces(match[1], _LITERAL_TOKEN) if is_template else _ESCAPE.sub(r"\1", match[1])
         except ValueError as exc:
-            self._refuse(str(exc))
+            self._fail(str(exc))
         self._at = match.end()
         return constant(value)
 
@@ -150,13 +149,13 @@ class _Parser:
         match = _SPACE.match(self._text, self._at)
         self._at = match.end() if match else self._at
 
-    def _took(self, character: str) -> bool:
+    def _accept(self, character: str) -> bool:
         if not self._text.startswith(character, self._at):
             return False
         self._at += 1
         return True
 
-    def _refuse(self, fact: str) -> Never:
+    def _fail(self, fact: str) -> Never:
         raise ValueError(
             f"{self._text!r} is not a call of an intrinsic function: {fact}, at character {self._at}. {_ALLOWED}"
         )
@@ -165,10 +164,10 @@ class _Parser:
 class _Function(NamedTuple):
     apply: Callable[..., Json]
     arguments_min: int
-    # None where any number will do.
+    # None: any number.
     arguments_max: int | None
-    # Whether `apply` is given the source of randomness before its arguments.
-    draws: bool = False
+    # Whether `apply` takes the source of random numbers as its first argument.
+    needs_random: bool = False
 
     @property
     def arity(self) -> str:
@@ -188,7 +187,7 @@ def _calling(function: _Function, arguments: tuple[Evaluator, ...]) -> Evaluator
     def call(scope: Scope) -> Json:
         values = [argument(scope) for argument in arguments]
         try:
-            return apply(scope.draw, *values) if function.draws else apply(*values)
+            return apply(scope.random, *values) if function.needs_random else apply(*values)
         except (ValueError, RecursionError) as exc:
             raise StateError(INTRINSIC_FAILURE, str(exc)) from exc
 
@@ -196,16 +195,16 @@ def _calling(function: _Function, arguments: tuple[Evaluator, ...]) -> Evaluator
 
 
 def _format(template: Json, *values: Json) -> str:
-    # A template that was written as a literal comes in pieces already.
-    pieces = template if isinstance(template, tuple) else _pieces(_text(template), _DATA_PLACE)
+    # A literal template was split when it was compiled.
+    pieces = template if isinstance(template, tuple) else _pieces(_text(template), _DATA_TOKEN)
     if len(values) != len(pieces) - 1:
         raise ValueError(f"the template has {len(pieces) - 1} {{}}, and there are {len(values)} arguments for them")
     return pieces[0] + "".join(_shown(value) + piece for value, piece in zip(values, pieces[1:], strict=True))
 
 
-def _pieces(template: str, place: re.Pattern[str]) -> tuple[str, ...]:
+def _pieces(template: str, token: re.Pattern[str]) -> tuple[str, ...]:
     pieces, at = [""], 0
-    for found in place.finditer(template):
+    for found in token.finditer(template):
         pieces[-1] += template[at : found.start()] + (found["escaped"] or "")
         at = found.end()
         if found["hole"]:
@@ -222,7 +221,7 @@ def _shown(value: Json) -> str:
     # The specification: MUST NOT be a JSON array or object.
     if isinstance(value, list | dict):
         raise ValueError("a list or an object cannot be put into a template: use States.JsonToString")
-    # Numbers are written alike in Python and in JSON; what is left is not.
+    # Numbers look the same in Python and JSON; null and booleans do not.
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
@@ -238,7 +237,7 @@ def _finite(text: str) -> float:
 
 
 def _whole_text(text: str) -> str:
-    """Return a text that holds no half of a character, written as an escape. Raises `ValueError` for one that does."""
+    """Return JSON text, or raise `ValueError` if it contains an escaped lone surrogate."""
     if "\\u" in text:
         json.dumps(json.loads(text), ensure_ascii=False).encode()
     return text
@@ -264,8 +263,8 @@ def _array_partition(array: Json, size: Json) -> list[list[Json]]:
 
 
 def _array_contains(array: Json, value: Json) -> bool:
-    wanted = _identity(value)
-    return any(_identity(item) == wanted for item in _list(array))
+    identity = _identity(value)
+    return any(_identity(item) == identity for item in _list(array))
 
 
 def _array_range(first: Json, last: Json, step: Json) -> list[int]:
@@ -275,14 +274,14 @@ def _array_range(first: Json, last: Json, step: Json) -> list[int]:
     count = (end - start) // by + 1
     if count > RANGE_ITEMS_MAX:
         raise ValueError(f"a range may have {RANGE_ITEMS_MAX} items, not {count}")
-    return [start + by * place for place in range(count)]
+    return [start + by * index for index in range(count)]
 
 
 def _array_get_item(array: Json, index: Json) -> Json:
-    items, place = _list(array), _integer(index)
-    if not 0 <= place < len(items):
-        raise ValueError(f"the index {place} is outside of a list of {len(items)}")
-    return items[place]
+    items, at = _list(array), _integer(index)
+    if not 0 <= at < len(items):
+        raise ValueError(f"the index {at} is outside of a list of {len(items)}")
+    return items[at]
 
 
 def _array_length(array: Json) -> int:
@@ -290,7 +289,7 @@ def _array_length(array: Json) -> int:
 
 
 def _array_unique(array: Json) -> list[Json]:
-    # The first of equals stays, where it was.
+    # The first of equal items keeps its position.
     unique: dict[Hashable, Json] = {}
     for item in _list(array):
         unique.setdefault(_identity(item), item)
@@ -298,20 +297,20 @@ def _array_unique(array: Json) -> list[Json]:
 
 
 def _base64_encode(text: Json) -> str:
-    return base64.b64encode(_short(_text(text)).encode()).decode()
+    return base64.b64encode(_limited(_text(text)).encode()).decode()
 
 
 def _base64_decode(text: Json) -> str:
-    # MIME, which AWS names, lets white space stand between the lines.
-    return base64.b64decode("".join(_short(_text(text)).split()), validate=True).decode()
+    # MIME base64, which AWS documents, allows white space between lines.
+    return base64.b64decode("".join(_limited(_text(text)).split()), validate=True).decode()
 
 
 def _hash(data: Json, algorithm: Json) -> str:
-    # AWS asks for "an object string": what is no string is hashed as its JSON.
+    # AWS documents "an object string": other values are hashed as JSON.
     text = data if isinstance(data, str) else _json_to_string(data)
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise ValueError(f"there is no algorithm {algorithm!r}: use {', '.join(ALGORITHMS)}")
-    return ALGORITHMS[algorithm](_short(text).encode()).hexdigest()
+    return ALGORITHMS[algorithm](_limited(text).encode()).hexdigest()
 
 
 def _json_merge(first: Json, second: Json, deep: Json) -> dict[str, Json]:
@@ -322,12 +321,11 @@ def _json_merge(first: Json, second: Json, deep: Json) -> dict[str, Json]:
     return {**first, **second}
 
 
-def _math_random(draw: random.Random, start: Json, end: Json, *seed: Json) -> int:
+def _math_random(source: random.Random, start: Json, end: Json, *seed: Json) -> int:
     low, high = _integer(start), _integer(end)
     if low >= high:
         raise ValueError(f"the end, which is not drawn itself, must be above the start: {low}, {high}")
-    source = random.Random(_integer(seed[0])) if seed else draw
-    return source.randrange(low, high)
+    return (random.Random(_integer(seed[0])) if seed else source).randrange(low, high)
 
 
 def _math_add(first: Json, second: Json) -> int:
@@ -338,16 +336,15 @@ def _math_add(first: Json, second: Json) -> int:
 
 
 def _string_split(text: Json, delimiters: Json) -> list[str]:
-    # Each character is a delimiter, as documented, and nothing between two of them is no part: histories of AWS
-    # executions show ",,a," as ["a"].
+    # Each character is a delimiter, as documented, and empty parts are dropped: AWS histories show ",,a," as ["a"].
     string, characters = _text(text), _text(delimiters)
     if not characters:
         return [string] if string else []
     return [part for part in re.split(f"[{re.escape(characters)}]", string) if part]
 
 
-def _uuid(draw: random.Random) -> str:
-    return str(uuid.UUID(int=draw.getrandbits(128), version=4))
+def _uuid(source: random.Random) -> str:
+    return str(uuid.UUID(int=source.getrandbits(128), version=4))
 
 
 def _text(value: Json) -> str:
@@ -356,7 +353,7 @@ def _text(value: Json) -> str:
     return value
 
 
-def _short(text: str) -> str:
+def _limited(text: str) -> str:
     if len(text) > TEXT_CHARS_MAX:
         raise ValueError(f"a text may have {TEXT_CHARS_MAX} characters, not {len(text)}")
     return text
@@ -373,7 +370,7 @@ def _integer(value: Json) -> int:
         return value
     if not isinstance(value, float) or not math.isfinite(value):
         raise ValueError(f"a number is expected, not {_kind(value)}")
-    # Rounded to the nearest, as documented.
+    # Rounded to the nearest integer, as documented.
     return math.floor(value + 0.5)
 
 
@@ -383,7 +380,7 @@ def _kind(value: Json) -> str:
 
 
 def _identity(value: Json) -> Hashable:
-    """Return what is equal for equal JSON: unlike in Python, true is not 1; like there, 1 is 1.0."""
+    """Return a hashable key that is equal for equal JSON values: true differs from 1, but 1 equals 1.0."""
     if isinstance(value, bool):
         return (value,)
     if isinstance(value, list):
@@ -408,10 +405,10 @@ FUNCTIONS: Final = {
     "States.Base64Decode": _Function(_base64_decode, 1, 1),
     "States.Hash": _Function(_hash, 2, 2),
     "States.JsonMerge": _Function(_json_merge, 3, 3),
-    "States.MathRandom": _Function(_math_random, 2, 3, draws=True),
+    "States.MathRandom": _Function(_math_random, 2, 3, needs_random=True),
     "States.MathAdd": _Function(_math_add, 2, 2),
     "States.StringSplit": _Function(_string_split, 2, 2),
-    "States.UUID": _Function(_uuid, 0, 0, draws=True),
+    "States.UUID": _Function(_uuid, 0, 0, needs_random=True),
 }
 _ALLOWED: Final = (
     f"Allowed: {', '.join(FUNCTIONS)}, each with arguments in parentheses that are 'strings', numbers, null, true, "

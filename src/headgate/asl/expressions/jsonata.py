@@ -1,4 +1,4 @@
-"""JSONata: the expressions between {% and %}, compiled once and evaluated within bounds."""
+"""JSONata: compiles the expressions between {% and %}, and evaluates them with limits on steps, depth and size."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from jsonata import JException, Jsonata, Parser, Utils  # type: ignore[import-un
 from jsonata.regex_engine import CompiledPattern, RegexFlags  # type: ignore[import-untyped]  # nor this
 
 from headgate.asl.errors import QUERY_EVALUATION_ERROR, StateError
-from headgate.asl.expressions.jsonata_functions import SIZE_MAX, library, refused, with_nulls
+from headgate.asl.expressions.jsonata_functions import SIZE_MAX, evaluation_error, library, with_nulls
 from headgate.asl.expressions.scope import Evaluator, Json, Scope, constant
 
 # A node of the library's syntax tree, which has no types.
 _Node = Any
 
-# Counted, not timed: on replay the same expression must end the same way, however busy the machine is. A few seconds.
+# Counted, not timed, so that a replay ends the same way on any machine. Equals a few seconds.
 STEPS_MAX: Final = 500_000
-# Importing the library lets the process nest 10,000 calls, so many that code in C could overflow a thread's stack.
+# The library sets a recursion limit of 10,000, at which C code can overflow a thread's stack.
 CALLS_MAX: Final = 3_000
 sys.setrecursionlimit(CALLS_MAX)
-# Nested evaluations and calls. Each takes up to 14 of Python's own calls; and those must not be the ones to run out,
-# since how many are left depends on who calls.
+# Nested evaluations and calls. Each uses up to 14 Python frames. This limit is reached before Python's own, which
+# depends on the depth of the caller and would not replay alike.
 DEPTH_MAX: Final = 180
-# Elements or characters that are handled in the time of one step.
+# Elements or characters that count as one step.
 _SIZE_OF_STEP_BITS: Final = 10
-# JSON numbers up to here are written without an exponent, so 2.0 is 2.
+# Integral floats below this become integers: JSON has no 2.0.
 _INTEGRAL_MAX: Final = 1e21
 
 _LIBRARY: Final = library()
@@ -39,14 +39,14 @@ _CODE: Final = re.compile(r"[A-Z]\d{4}")
 _OPEN: Final = "{%"
 _CLOSE: Final = "%}"
 
-# Where a node has its parts. What `$` means in the first it means in the node too; in the second it is another value.
-_PARTS_ALIKE: Final = ("procedure", "arguments", "expressions", "expression", "lhs", "rhs", "lhs_object")
+# The attributes of a node that hold child nodes. In the first two groups `$` has the same value as in the node itself.
+_PARTS_SAME_SCOPE: Final = ("procedure", "arguments", "expressions", "expression", "lhs", "rhs", "lhs_object")
 _PARTS_BRANCHING: Final = ("condition", "then", "_else", "body")
-_PARTS_WITHIN: Final = ("predicate", "stages", "group", "terms", "expr", "pattern", "update", "delete")
+_PARTS_INNER_SCOPE: Final = ("predicate", "stages", "group", "terms", "expr", "pattern", "update", "delete")
 
 
 def is_expression(value: Json) -> TypeGuard[str]:
-    """Whether a value is a JSONata expression: a text from {% to %}, with nothing around them."""
+    """Whether a value is a JSONata expression: a string that starts with {% and ends with %}."""
     return (
         isinstance(value, str)
         and value.startswith(_OPEN)
@@ -55,15 +55,14 @@ def is_expression(value: Json) -> TypeGuard[str]:
     )
 
 
-# A state machine keeps what it was compiled to; this is for those that are compiled again and again.
+# Cached for definitions that are compiled repeatedly.
 @functools.lru_cache(maxsize=512)
 def compile_expression(text: str) -> Evaluator:
-    """Return the evaluator of an expression, which is written with its {% and %}.
+    """Compile an expression, including its {% and %}.
 
-    Raises `ValueError`, with the position, for what is not JSONata or not allowed in a state machine: `$$`, `$eval`,
-    and at the top level `$` and names of fields without anything before them. The evaluator raises `StateError`
-    (States.QueryEvaluationError) when evaluation fails, comes to nothing (undefined) or to what JSON does not have,
-    or goes beyond `STEPS_MAX` or `DEPTH_MAX`.
+    Raises `ValueError` with the position of invalid JSONata, or of what a state machine does not allow: `$$`, `$eval`,
+    and at the top level `$` and bare field names. The evaluator raises `StateError` (States.QueryEvaluationError) if
+    the evaluation fails, returns undefined or a value that JSON lacks, or exceeds `STEPS_MAX` or `DEPTH_MAX`.
     """
     if not is_expression(text):
         raise ValueError(f"{text!r} is not a JSONata expression; write it as '{{% expression %}}'")
@@ -72,10 +71,7 @@ def compile_expression(text: str) -> Evaluator:
 
 
 def compile_jsonata(value: Json) -> Evaluator:
-    """Return the evaluator of a JSON value that has expressions in place of any of its values, at any depth.
-
-    Raises `ValueError` as `compile_expression` does.
-    """
+    """Compile a JSON value that contains expressions at any depth. Raises `ValueError` as `compile_expression` does."""
     if is_expression(value):
         return compile_expression(value)
     if isinstance(value, dict) and _is_dynamic(value):
@@ -88,7 +84,7 @@ def compile_jsonata(value: Json) -> Evaluator:
 
 
 def compile_field(value: Json, field: str) -> Evaluator:
-    """Return the evaluator of what a field has, as `compile_jsonata` does. Its errors say which field it was."""
+    """Compile the value of a field as `compile_jsonata` does; its errors carry the name of the field."""
     if not _is_dynamic(value):
         return constant(value)
     evaluate = compile_jsonata(value)
@@ -112,8 +108,8 @@ def _is_dynamic(value: Json) -> bool:
 
 
 def _linear_time(pattern: str, flags: RegexFlags) -> CompiledPattern:
-    """Compile a regular expression so that no text takes for ever to match: Python's own engine may."""
-    import re2  # type: ignore[import-untyped]  # Only where an expression has one.
+    """Compile a regular expression with RE2, which matches in linear time."""
+    import re2  # type: ignore[import-untyped]  # imported on use: few expressions have a regular expression
 
     letters = ("i" if flags.case_insensitive else "") + ("m" if flags.multiline else "")
     try:
@@ -124,22 +120,22 @@ def _linear_time(pattern: str, flags: RegexFlags) -> CompiledPattern:
 
 
 class _Expression:
-    """An expression, parsed and checked. Evaluation leaves it as it is, so threads may share it."""
+    """A parsed and checked expression. Immutable, so threads may share it."""
 
     __slots__ = ("names", "source", "tree")
 
     def __init__(self, source: str) -> None:
         self.source = source
         try:
-            # A parser of its own: those that the library keeps are not clean after an error.
+            # A new parser: the library's cached ones keep state after an error.
             self.tree: _Node = Parser().parse(source, _linear_time)
         except JException as exc:
             raise ValueError(f"JSONata is not valid at character {exc.location} of '{source}': {exc}") from exc
-        except Exception as exc:  # the parser falls over some texts, with whatever it meets first
+        except Exception as exc:  # the parser raises arbitrary errors for some texts
             raise ValueError(
                 f"JSONata is not valid: '{source}' cannot be parsed ({type(exc).__name__}: {exc})"
             ) from exc
-        # What the expression may look up: nothing else need be bound for it.
+        # The names that the expression reads: only these are bound.
         self.names = frozenset(_checked_names(self.tree, source))
 
     def evaluate(self, scope: Scope) -> Json:
@@ -149,7 +145,7 @@ class _Expression:
         except JException as exc:
             code = f"{exc.error}: " if _CODE.fullmatch(str(exc.error)) else ""
             raise self._failed(f"threw an error during evaluation. {code}{exc}") from exc
-        except Exception as exc:  # the library lets Python's own errors through, such as division by 0
+        except Exception as exc:  # the library passes on Python's own errors, such as division by 0
             raise self._failed(f"threw an error during evaluation. {type(exc).__name__}: {exc}") from exc
         if value is None:
             raise self._failed("returned nothing (undefined).")
@@ -177,24 +173,24 @@ def _states(scope: Scope) -> dict[str, Json]:
 
 def _bound(value: Json) -> Json:
     if value is None or isinstance(value, dict | list):
-        # Few documents have a null, and to find out is far cheaper than to copy them.
+        # Few documents contain null, and the check is far cheaper than a copy.
         try:
             if b"null" not in msgspec.json.encode(value):
                 return value
-        except ValueError:  # half a surrogate pair, which Python's texts may have and UTF-8 may not
+        except ValueError:  # a lone surrogate, which UTF-8 cannot encode
             pass
         return with_nulls(value)
     return value
 
 
 class _Evaluation(Jsonata):  # type: ignore[misc]  # the library has no types
-    """One evaluation. The library's interpreter with bounds, and corrected where it departs from JSONata.
+    """One evaluation: the library's interpreter with limits, and corrected where it deviates from JSONata.
 
-    The library keeps an interpreter for every thread, whichever expression was made last. It is given a new one for
-    every evaluation instead, so that evaluations have nothing in common but syntax trees, which stay as they are.
+    The library keeps one interpreter per thread. Each evaluation replaces it with a new one, so that evaluations share
+    nothing but immutable syntax trees.
     """
 
-    # Not calling the constructor: it would parse an expression.
+    # Does not call the base constructor, which would parse an expression.
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.parser = Jsonata.get_parser()
@@ -204,7 +200,7 @@ class _Evaluation(Jsonata):  # type: ignore[misc]  # the library has no types
         self._depth = 0
 
     def run(self, tree: _Node, bindings: dict[str, Json]) -> Json:
-        """Return the value of the tree in plain JSON; None if undefined, the library's null if null."""
+        """Return the value of the tree as plain JSON; None if undefined, the library's null if null."""
         frame = Jsonata.Frame(_LIBRARY)
         frame.bindings = bindings
         Jsonata.CURRENT.jsonata = self
@@ -214,7 +210,7 @@ class _Evaluation(Jsonata):  # type: ignore[misc]  # the library has no types
             del Jsonata.CURRENT.jsonata
         if value is None or value is Utils.NULL_VALUE:
             return value
-        # A document that is passed on whole is plain already, and may be large.
+        # An input or result that is returned whole is plain already, and may be large.
         states = bindings.get("states", {})
         for name, document in (("input", self.scope.input), ("result", self.scope.result)):
             if value is states.get(name):
@@ -222,7 +218,7 @@ class _Evaluation(Jsonata):  # type: ignore[misc]  # the library has no types
         return self._plain(value)
 
     def eval(self, expr: _Node, input: Json, environment: Json) -> Json:
-        """Evaluate one node, as the library does, and count it."""
+        """Evaluate one node as the library does, and count it."""
         outer = self.input, self.environment
         self._descend()
         value = self._eval(expr, input, environment)
@@ -232,46 +228,46 @@ class _Evaluation(Jsonata):  # type: ignore[misc]  # the library has no types
         return value
 
     def apply(self, proc: _Node, args: Json, input: Json, environment: Json) -> Json:
-        """Call a function, as the library does. Functions that call back nest without an evaluation in between."""
+        """Call a function as the library does, and count its depth: callbacks nest without an evaluation in between."""
         self._descend()
         value = super().apply(proc, args, input, environment)
         self._depth -= 1
         return value
 
     def evaluate_numeric_expression(self, lhs: Json, rhs: Json, op: str) -> Json:
-        """The library's, but for % of numbers with a fraction, which it cuts off."""
+        """As the library, but with % on fractions, which it truncates."""
         if op == "%" and Utils.is_numeric(lhs) and Utils.is_numeric(rhs):
             return Utils.convert_number(math.fmod(lhs, rhs))
         return super().evaluate_numeric_expression(lhs, rhs, op)
 
     def evaluate_includes_expression(self, lhs: Json, rhs: Json) -> bool:
-        """The library's, but 1 is not in [true]: JSONata compares without converting."""
+        """As the library, but 1 is not in [true]: JSONata compares without conversion."""
         if lhs is None or rhs is None:
             return False
         return any(_is_same(lhs, item) for item in (rhs if isinstance(rhs, list) else [rhs]))
 
     def evaluate_group_expression(self, expr: _Node, input: Json, environment: Json) -> Json:
-        """The library's, which would write into an empty list even if it is of the users' document."""
+        """As the library, which would modify an empty list of the user's document."""
         if isinstance(input, list) and not input:
             input = Utils.create_sequence()
         return super().evaluate_group_expression(expr, input, environment)
 
     def _descend(self) -> None:
-        # Whoever comes back up says so itself; after an error nobody does, because nothing goes on.
+        # The caller decrements the depth on return; after an error the evaluation ends.
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise refused(f"it nests deeper than {DEPTH_MAX} evaluations")
+            raise evaluation_error(f"it nests deeper than {DEPTH_MAX} evaluations")
 
     def _spend(self, size: int) -> None:
         if size > SIZE_MAX:
-            raise refused(f"it makes more than {SIZE_MAX} characters or elements")
+            raise evaluation_error(f"it makes more than {SIZE_MAX} characters or elements")
         self._steps_left -= 1 + (size >> _SIZE_OF_STEP_BITS)
         if self._steps_left < 0:
-            raise refused(f"it takes more than {STEPS_MAX} steps")
+            raise evaluation_error(f"it takes more than {STEPS_MAX} steps")
 
     def _plain(self, value: Json) -> Json:
-        """Return a value in Python's own types. Raises where JSON has no such value."""
-        # Counted too: a value that is small because its parts are shared can be endless when written out.
+        """Return a value in Python's own types. Raises if JSON has no such value."""
+        # Counted as steps: a value with shared parts can be exponentially large when expanded.
         self._spend(len(value) if isinstance(value, str) else 0)
         if isinstance(value, list):
             return [self._plain(item) for item in value]
@@ -279,13 +275,13 @@ class _Evaluation(Jsonata):  # type: ignore[misc]  # the library has no types
             return {key: self._plain(member) for key, member in value.items()}
         if isinstance(value, float):
             if not math.isfinite(value):
-                raise refused(f"{value} is not a JSON number")
+                raise evaluation_error(f"{value} is not a JSON number")
             return int(value) if value.is_integer() and abs(value) < _INTEGRAL_MAX else value
         if value is Utils.NULL_VALUE or value is None:
             return None
         if isinstance(value, str | int):
             return value
-        raise refused("it returned a function, which JSON does not have")
+        raise evaluation_error("it returned a function, which JSON does not have")
 
 
 def _is_same(left: Json, right: Json) -> bool:
@@ -297,8 +293,8 @@ def _is_same(left: Json, right: Json) -> bool:
 
 
 def _checked_names(tree: _Node, source: str) -> Iterator[str]:
-    """Yield the names of all variables and functions of a tree, and refuse what a state machine may not use."""
-    # Whether `$` is the root there, which a state machine does not have.
+    """Yield the names of all variables and functions in a tree. Raises `ValueError` for disallowed syntax."""
+    # Each node with whether `$` is the root there, which has no value in a state machine.
     pending: list[tuple[_Node, bool]] = [(tree, True)]
     while pending:
         node, is_top = pending.pop()
@@ -333,9 +329,9 @@ def _parts(node: _Node, *, is_top: bool) -> Iterator[tuple[_Node, bool]]:
     if node.type == "path":
         yield node.steps[0], is_top
         yield node.steps[1:], False
-    for part in (*_PARTS_ALIKE, *_PARTS_BRANCHING):
+    for part in (*_PARTS_SAME_SCOPE, *_PARTS_BRANCHING):
         # The arguments of a lambda are the names it declares.
         if not (part == "arguments" and node.type == "lambda"):
             yield getattr(node, part), is_top
-    for part in _PARTS_WITHIN:
+    for part in _PARTS_INNER_SCOPE:
         yield getattr(node, part), False

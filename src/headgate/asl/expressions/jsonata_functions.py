@@ -1,4 +1,4 @@
-"""The functions of JSONata that Step Functions adds, and those that must be ours to be bounded and replayed."""
+"""JSONata functions: those that Step Functions adds, and replacements that are bounded and deterministic."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jsonata import Functions, JException, Jsonata, Utils  # type: ignore[import
 from headgate.asl.expressions.formats import ALGORITHMS, iso_timestamp, parse_timestamp
 from headgate.asl.expressions.scope import Json, Scope
 
-# The most characters of a text and elements of a list that an expression may make, far above what a state may pass on.
+# The largest string or list that an expression may build; far above the size limit of a state.
 SIZE_MAX: Final = 4_000_000
 
-# The letter of every component of a picture such as [Y0001]-[M01]; [[ is a bracket that means itself.
+# The letter of every component of a picture such as [Y0001]-[M01]; [[ is a literal bracket.
 _COMPONENTS: Final = re.compile(r"(?<!\[)\[\s*([A-Za-z])")
 
 
-def refused(fact: str) -> Exception:
-    """Return the error that ends an expression with these words. The library passes errors of its own on unchanged."""
-    # D3137 is the code of $error, whose message is the caller's own; but this is not what $error was told.
+def evaluation_error(fact: str) -> Exception:
+    """Return an error with this message. The library propagates only its own exception class unchanged."""
+    # D3137 is the code of $error, which formats the message verbatim; the code itself is cleared.
     error = JException("D3137", -1, fact)
     error.error = ""
     as_exception: Exception = error
@@ -31,7 +31,7 @@ def refused(fact: str) -> Exception:
 
 
 def with_nulls(value: Json) -> Json:
-    """Return a document as the library wants it: with its own null, since None is what it calls undefined."""
+    """Return a document with the library's null instead of None, which means undefined to it."""
     if value is None:
         return Utils.NULL_VALUE
     if isinstance(value, dict):
@@ -42,37 +42,39 @@ def with_nulls(value: Json) -> Json:
 
 
 def _scope() -> Scope:
-    # The library has the evaluation that is under way on this thread here; see `headgate.asl.jsonata`.
+    # The library keeps the current evaluation of the thread here; see `jsonata._Evaluation`.
     scope: Scope = Jsonata.CURRENT.jsonata.scope
     return scope
 
 
-def _moment_ms() -> int:
-    """Return the time of the turn: an expression that is evaluated again on replay must see the same."""
+def _now_ms() -> int:
+    """Return the time of the turn, which a replay repeats."""
     scope = _scope()
     if scope.now_ms:
         return scope.now_ms
     context = scope.context
     for part, field in (("State", "EnteredTime"), ("Execution", "StartTime")):
-        moment = parse_timestamp(context.get(part, {}).get(field))
-        if moment is not None:
-            return moment
-    raise refused("the time is not known: the context object has neither State.EnteredTime nor Execution.StartTime")
+        at_ms = parse_timestamp(context.get(part, {}).get(field))
+        if at_ms is not None:
+            return at_ms
+    raise evaluation_error(
+        "the time is not known: the context object has neither State.EnteredTime nor Execution.StartTime"
+    )
 
 
 def _whole(value: Json, what: str) -> int:
     if isinstance(value, bool) or value != math.floor(value):
-        raise refused(f"{what} must be an integer, not {value}")
+        raise evaluation_error(f"{what} must be an integer, not {value}")
     return int(value)
 
 
 def _check_size(size: int) -> None:
     if size > SIZE_MAX:
-        raise refused(f"the result would be larger than {SIZE_MAX} characters or elements")
+        raise evaluation_error(f"the result would be larger than {SIZE_MAX} characters or elements")
 
 
 class StepFunctions:
-    """The functions, as the library calls them: by position, with None for an argument that is undefined or absent."""
+    """The functions, called by position; an undefined or absent argument is None."""
 
     @staticmethod
     def partition(array: Json, size: Json) -> Json:
@@ -80,7 +82,7 @@ class StepFunctions:
             return None
         step = _whole(size, "The chunk size of $partition")
         if step < 1:
-            raise refused(f"the chunk size of $partition must be at least 1, not {step}")
+            raise evaluation_error(f"the chunk size of $partition must be at least 1, not {step}")
         items = list(array)
         return [items[start : start + step] for start in range(0, len(items), step)]
 
@@ -90,7 +92,7 @@ class StepFunctions:
             return None
         start, end, step = (_whole(value, "An argument of $range") for value in (first, last, delta))
         if step == 0:
-            raise refused("the delta of $range must not be 0")
+            raise evaluation_error("the delta of $range must not be 0")
         # The last element is part of the range.
         values = range(start, end + (1 if step > 0 else -1), step)
         _check_size(len(values))
@@ -101,55 +103,55 @@ class StepFunctions:
         if source is None or algorithm is None:
             return None
         if algorithm not in ALGORITHMS:
-            raise refused(f"the algorithm of $hash must be one of {', '.join(ALGORITHMS)}, not {algorithm}")
+            raise evaluation_error(f"the algorithm of $hash must be one of {', '.join(ALGORITHMS)}, not {algorithm}")
         return ALGORITHMS[algorithm](source.encode(), usedforsecurity=False).hexdigest()
 
     @staticmethod
     def random_number(seed: Json) -> float:
         if seed is None:
-            return _scope().draw.random()
+            return _scope().random.random()
         return random.Random(_whole(seed, "The seed of $random")).random()
 
     @staticmethod
     def uuid_text() -> str:
-        return str(uuid.UUID(int=_scope().draw.getrandbits(128), version=4))
+        return str(uuid.UUID(int=_scope().random.getrandbits(128), version=4))
 
     @staticmethod
     def parse(text: Json) -> Json:
         if text is None:
             return None
         if not isinstance(text, str):
-            raise refused(f"$parse reads text, not a value of type {type(text).__name__}")
+            raise evaluation_error(f"$parse reads text, not a value of type {type(text).__name__}")
         try:
             return with_nulls(json.loads(text, parse_constant=_not_json))
         except ValueError as exc:
-            raise refused(f"$parse was given text that is not JSON: {exc}") from exc
+            raise evaluation_error(f"$parse was given text that is not JSON: {exc}") from exc
 
     @staticmethod
     def shuffle(array: Json) -> Json:
         if array is None:
             return None
         items = list(array)
-        _scope().draw.shuffle(items)
+        _scope().random.shuffle(items)
         return items
 
     @staticmethod
     def now(picture: Json, timezone: Json) -> Json:
-        return Functions.datetime_from_millis(_moment_ms(), picture, timezone)
+        return Functions.datetime_from_millis(_now_ms(), picture, timezone)
 
     @staticmethod
     def millis() -> int:
-        return _moment_ms()
+        return _now_ms()
 
     @staticmethod
     def to_millis(timestamp: Json, picture: Json) -> Json:
         if timestamp is None or picture is None:
             return Functions.datetime_to_millis(timestamp, picture)
-        # What a picture leaves out before its first component is taken from today. The library would look at the
-        # clock, so it is given the whole date.
+        # Components that a picture lacks default to today's. The library would read the clock, which is not
+        # deterministic, so the date is filled in here.
         letters = set(_COMPONENTS.findall(picture))
         if not letters & set("YXxwW"):
-            year, month, day = iso_timestamp(_moment_ms())[:10].split("-")
+            year, month, day = iso_timestamp(_now_ms())[:10].split("-")
             prefix, shape = f"{year}-", "[Y0001]-"
             if not letters & set("Md"):
                 prefix, shape = f"{prefix}{month}-", f"{shape}[M01]-"
@@ -160,7 +162,7 @@ class StepFunctions:
 
     @staticmethod
     def distinct(value: Json) -> Json:
-        # The library's takes 1 and true for the same, and compares everything with everything.
+        # The library's version treats 1 and true as equal, and is quadratic.
         if not isinstance(value, list) or len(value) <= 1:
             return value
         firsts: dict[str, Json] = {}
@@ -189,7 +191,7 @@ class StepFunctions:
 
     @staticmethod
     def evaluate(*_: Json) -> Json:
-        raise refused("$eval is not supported; $parse reads JSON")
+        raise evaluation_error("$eval is not supported; $parse reads JSON")
 
 
 def _not_json(name: str) -> Json:
@@ -216,7 +218,7 @@ _SIGNATURES: Final = (
 
 
 def library() -> Json:
-    """Return the library's frame in which every expression finds these functions, and JSONata's own behind them."""
+    """Return the frame of every expression: these functions, and JSONata's own in the frame behind it."""
     frame = Jsonata.Frame(Jsonata.static_frame)
     for name, signature, method in _SIGNATURES:
         frame.bind(name, Jsonata.function(name, signature, StepFunctions, method))

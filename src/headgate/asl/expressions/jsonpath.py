@@ -1,4 +1,4 @@
-"""Paths: JSONPath as Step Functions uses it, on the input, the context object and the workflow's variables."""
+"""JSONPath as Step Functions uses it: paths on the input, the context object and variables."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ ALLOWED_REFERENCE: Final = "$ followed only by steps such as .name, ['name'] and
 _CACHED_MAX: Final = 4096
 _EXCERPT_CHARS: Final = 200
 _MISSING: Final = object()
-# `$$` or `$name`, then whatever is left. A name is as AWS allows it: a Unicode identifier.
+# `$$` or `$name`, then the rest. As on AWS, a name is a Unicode identifier.
 _ROOT: Final = re.compile(r"\$(?P<context>\$)?(?P<variable>[^\W\d]\w*)?(?P<rest>.*)", re.DOTALL)
-# AWS documents $.abc.['def ghi'], which RFC 9535 does not have. Strings are matched first, so that they stay as is.
+# AWS documents $.abc.['def ghi'], which RFC 9535 lacks. Strings are matched first, to stay unchanged.
 _DOT_BEFORE_BRACKET: Final = re.compile(
     r"""(?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<!\.)\.(?=\[)""", re.DOTALL
 )
 
 
 class Root(enum.StrEnum):
-    """What the first character or name of a path stands for."""
+    """The document that a path starts from."""
 
     INPUT = "input"
     CONTEXT = "context"
@@ -47,7 +47,7 @@ class Root(enum.StrEnum):
 
 
 class _Lexer(Lexer):
-    """RFC 9535's, but with names that start with a digit: Step Functions takes $.2024 and $.1st."""
+    """The lexer of RFC 9535, extended by names that start with a digit: Step Functions accepts $.2024 and $.1st."""
 
     key_pattern = r"[\u0080-\U0010FFFFa-zA-Z0-9_][\u0080-\U0010FFFFa-zA-Z0-9_-]*"
 
@@ -56,61 +56,59 @@ class _Environment(JSONPathEnvironment):
     lexer_class = _Lexer
 
     def setup_function_extensions(self) -> None:
-        """Leave them all out: AWS documents that length(), match() and the like are not supported."""
+        """Register none: AWS documents that length(), match() etc. are not supported."""
 
 
 _ENVIRONMENT: Final = _Environment(strict=True, filter_caching=False)
 
 
 class Path(Struct, frozen=True):
-    """A path, compiled: an evaluator that gives what the path selects.
+    """A compiled path: an evaluator that returns the selected values.
 
-    A definite path, one of names and indexes alone, gives the one value. Any other gives the list of all values it
-    selects, which may be empty. Raises `StateError` (States.Runtime) where a definite path selects nothing.
+    A definite path (names and indexes only) returns one value. Any other returns the list of selected values, which
+    may be empty. Raises `StateError` (States.Runtime) if a definite path selects nothing.
 
-    It is States.Runtime in Parameters and ResultSelector too, as in InputPath: the specification has the name
-    States.ParameterPathFailure for those, but published histories of AWS executions that lacked a field of Parameters
-    say States.Runtime, in the words used here. An indefinite path also fails when what stands before its first
-    selector of many is not there ($.absent[0:2]), as an author of the specification confirms: only that selector may
-    come back with nothing.
+    Parameters and ResultSelector also raise States.Runtime: the specification names States.ParameterPathFailure, but
+    published AWS histories show States.Runtime with the wording used here. An indefinite path fails if its definite
+    prefix selects nothing ($.absent[0:2]), as an author of the specification confirms.
     """
 
     text: str
     root: Root
-    # The steps up to the first that can select more than one value: all of them in a definite path.
+    # The definite prefix: the steps before the first that can select several values.
     steps: tuple[str | int, ...]
-    # How an error begins.
+    # The beginning of an error message.
     subject: str
     start: Callable[[Scope], Json]
-    # The whole of an indefinite path; None in a definite one.
+    # The whole path if it is indefinite, otherwise None.
     query: JSONPath | None = None
-    # Whether the first selector of many can select only from objects and lists, and fails on anything else.
+    # Whether the first indefinite selector fails on a scalar.
     needs_container: bool = False
 
     @property
     def is_reference(self) -> bool:
-        """Whether the path can select one place alone, as fields such as ItemsPath and Variable demand."""
+        """Whether the path is definite, as ItemsPath and Variable require."""
         return self.query is None
 
     def __call__(self, scope: Scope) -> Json:
-        found = self._found(scope)
-        if found is _MISSING:
+        value = self._select(scope)
+        if value is _MISSING:
             raise self._not_found(scope)
-        return found
+        return value
 
     def is_present(self, scope: Scope) -> bool:
-        """Whether the path selects anything. A null that is there is present."""
-        found = self._found(scope)
-        return found is not _MISSING and (self.query is None or bool(found))
+        """Whether the path selects anything, including null."""
+        value = self._select(scope)
+        return value is not _MISSING and (self.query is None or bool(value))
 
-    def _found(self, scope: Scope) -> Json:
-        found = _at(self.start(scope), self.steps)
-        if self.query is None or found is _MISSING:
-            return found
-        if self.needs_container and not isinstance(found, dict | list):
+    def _select(self, scope: Scope) -> Json:
+        value = _at(self.start(scope), self.steps)
+        if self.query is None or value is _MISSING:
+            return value
+        if self.needs_container and not isinstance(value, dict | list):
             return _MISSING
         try:
-            # From the start, not from `found`: `$` in a filter is the whole document.
+            # From the start, not from `value`: `$` in a filter is the whole document.
             return self.query.findall(self.start(scope))
         except JSONPathError as exc:
             raise runtime_error(f"{self.subject} could not be evaluated: {exc.args[0]}") from exc
@@ -123,24 +121,21 @@ class Path(Struct, frozen=True):
 
 
 def compile_path(text: Json, field: str = "") -> Path:
-    """Return the path that `text` is; `field` is named in its errors.
-
-    Raises `ValueError`, with what is allowed, when it is none.
-    """
+    """Compile a path; its errors name `field`. Raises `ValueError` with the allowed forms."""
     if not isinstance(text, str):
         raise ValueError(f"{text!r} is not a path. Allowed: {ALLOWED}")
     return _compiled(text, f"The JSONPath '{text}'" + (f" specified for the field '{field}'" if field else ""))
 
 
 def compile_argument(text: str) -> Path:
-    """Return the path that `text` is, as an argument of an intrinsic function. Raises as `compile_path` does."""
+    """Compile a path that is an argument of an intrinsic function. Raises as `compile_path` does."""
     return _compiled(text, f"The JsonPath argument for the field '{text}'")
 
 
 def compile_reference(text: Json) -> Reference:
-    """Return the place that `text` names, for ResultPath. Raises `ValueError`, with what is allowed, if it is none.
+    """Compile a reference path for ResultPath. Raises `ValueError` with the allowed forms.
 
-    The context object and variables cannot be written to, and a place counted from the end of a list is none.
+    The context object and variables are read-only, and negative indexes are not allowed.
     """
     path = compile_path(text)
     from_end = any(isinstance(step, int) and step < 0 for step in path.steps)
@@ -165,7 +160,7 @@ def _compiled(text: str, subject: str) -> Path:
 def _query(text: str, rest: str) -> JSONPath:
     plain = "$" + _DOT_BEFORE_BRACKET.sub(lambda found: found["string"] or "", rest)
     try:
-        # Strict, so never the compound of several paths that the signature also allows for.
+        # In strict mode the result is never a compound path, which the signature also allows.
         return cast("JSONPath", _ENVIRONMENT.compile(plain))
     except (JSONPathError, RecursionError) as exc:
         raise ValueError(f"{text!r} is not a path: {exc.args[0]}. Allowed: {ALLOWED}") from exc
@@ -200,9 +195,9 @@ def _leading_steps(segments: tuple[JSONPathSegment, ...]) -> tuple[str | int, ..
 
 
 def _needs_container(segment: JSONPathSegment) -> bool:
-    # Everything under a scalar is nothing, and all of it is nothing: neither is an error. A filter or a slice is.
-    everything = all(isinstance(selector, WildcardSelector) for selector in segment.selectors)
-    return not everything and not isinstance(segment, JSONPathRecursiveDescentSegment)
+    # On a scalar a wildcard and a recursive descent select nothing; a filter or a slice is an error.
+    is_wildcard = all(isinstance(selector, WildcardSelector) for selector in segment.selectors)
+    return not is_wildcard and not isinstance(segment, JSONPathRecursiveDescentSegment)
 
 
 def _at(value: Json, steps: tuple[str | int, ...]) -> Json:

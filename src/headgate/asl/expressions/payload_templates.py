@@ -1,4 +1,4 @@
-"""Templates: JSON in which a member whose name ends in `.$` gets its value from a path or an intrinsic function."""
+"""Payload templates: JSON in which the value of a member `name.$` is a path or a call of an intrinsic function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SUFFIX: Final = ".$"
 
 
 class TemplateError(ValueError):
-    """A member of a template is not what a template may have. `path` is where: the names and places down to it."""
+    """A member of a template is invalid. `path` holds the names and indexes that lead to it."""
 
     def __init__(self, path: tuple[str | int, ...], fact: str) -> None:
         super().__init__(f"{'/'.join(map(str, path))}: {fact}")
@@ -21,28 +21,26 @@ class TemplateError(ValueError):
 
 
 def is_dynamic(value: Json) -> bool:
-    """Whether anything in `value`, at any depth, is to be evaluated. What is not dynamic stands for itself."""
+    """Whether `value` contains, at any depth, a member to evaluate."""
     if isinstance(value, dict):
         return any(name.endswith(_SUFFIX) or is_dynamic(member) for name, member in value.items())
     return isinstance(value, list) and any(map(is_dynamic, value))
 
 
 def compile_template(value: Json) -> Evaluator:
-    """Return the evaluator of a payload template: of Parameters, ResultSelector, ItemSelector, Assign and their like.
+    """Compile a payload template, such as Parameters, ResultSelector, ItemSelector or Assign.
 
-    Objects and lists may be nested as deep as one likes. A path in it that selects nothing fails the state with
-    States.Runtime, and never gives null; one that can select many gives a list, which may be empty.
-
-    Raises `TemplateError` when the value of a member `name.$` is neither a path nor a call of an intrinsic function,
-    or when a member `name` stands beside it.
+    A definite path that selects nothing fails the state with States.Runtime; an indefinite one returns a list, which
+    may be empty. Raises `TemplateError` if the value of a member `name.$` is neither a path nor a call of an intrinsic
+    function, or if a member `name` exists as well.
     """
     return _compiled(value, ())
 
 
 def compile_dynamic(text: Json, field: str = "") -> Evaluator:
-    """Return the evaluator of a path or of a call of an intrinsic function; `field` is named in errors of the path.
+    """Compile a path or a call of an intrinsic function; errors of a path name `field`.
 
-    Raises `ValueError`, with what is allowed, when `text` is neither.
+    Raises `ValueError` with the allowed forms if `text` is neither.
     """
     if isinstance(text, str) and text.startswith("$"):
         return compile_path(text, field)
@@ -63,12 +61,12 @@ def _compiled(value: Json, path: tuple[str | int, ...]) -> Evaluator:
 
 
 def _compiled_list(items: list[Json], path: tuple[str | int, ...]) -> Evaluator:
-    evaluators = tuple(_compiled(item, (*path, place)) for place, item in enumerate(items))
+    evaluators = tuple(_compiled(item, (*path, index)) for index, item in enumerate(items))
     return lambda scope: [evaluate(scope) for evaluate in evaluators]
 
 
 def _compiled_object(members: dict[str, Json], path: tuple[str | int, ...]) -> Evaluator:
-    # The members as written, so that their order stays; what is dynamic is put in its place on evaluation.
+    # Keeps the order of the members; the evaluation replaces the dynamic ones.
     outline: dict[str, Json] = {}
     dynamic: list[tuple[str, Evaluator]] = []
     for name, member in members.items():

@@ -1,4 +1,4 @@
-"""References: the places in a document that ResultPath writes to."""
+"""Reference paths: the location in a document that ResultPath writes to."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from headgate.asl.expressions.scope import Json
 
 
 class Reference(Struct, frozen=True):
-    """A place in a document, step by step: names of members and places in lists. No steps are the document itself."""
+    """A location as names and list indexes. Without steps it is the whole document."""
 
     text: str
     steps: tuple[str | int, ...]
 
     def write(self, document: Json, value: Json) -> Json:
-        """Return the document with `value` at this place; what is missing on the way is made.
+        """Return a copy of the document with `value` at this location; missing objects are created.
 
-        The document that was given is left as it is. Raises `StateError` (States.ResultPathMatchFailure) where the
-        document has something on the way that is neither an object nor such a list.
+        Raises `StateError` (States.ResultPathMatchFailure) if a step meets a scalar, or an index outside its list.
         """
         return _written(document, self.steps, value, self.text)
 

@@ -1,1 +1,1 @@
-"""Graph: say here what this part is for."""
+"""Graph: draws a definition as Mermaid, as SVG or as a text outline."""

@@ -1,1 +1,1 @@
-"""Tasks: say here what this part is for."""
+"""Tasks: the resources a Task can call, and the AWS service actions that Headgate implements."""

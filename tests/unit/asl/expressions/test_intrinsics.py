@@ -37,7 +37,7 @@ def evaluated(text: str, data: Any = INPUT, seed: int = 7) -> Any:
         data=data,
         context={"Execution": {"Name": "run-1"}},
         variables={"who": {"first": "Ada"}},
-        draw=random.Random(seed),
+        random=random.Random(seed),
     )
     return compile_intrinsic(text)(scope)
 

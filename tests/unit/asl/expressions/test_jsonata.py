@@ -32,7 +32,7 @@ CONTEXT: dict[str, Json] = {
 
 def scope(**fields: Any) -> Scope:
     variables = {"count": 3, "nothing": None, "single": [7], "nested": {"a": [{"b": None}]}}
-    given: dict[str, Any] = {"context": CONTEXT, "variables": variables, "draw": random.Random(1), "input": INPUT}
+    given: dict[str, Any] = {"context": CONTEXT, "variables": variables, "random": random.Random(1), "input": INPUT}
     return Scope(data=None, **(given | fields))
 
 
@@ -254,9 +254,9 @@ def test_to_millis__given_a_picture_without_a_date__then_takes_that_of_the_turn(
 
 def test_draws__given_the_same_source__then_the_same_values() -> None:
     expression = "[$random(), $uuid(), $shuffle([1..20])]"
-    first = value(expression, draw=random.Random(5))
-    assert first == value(expression, draw=random.Random(5))
-    assert first != value(expression, draw=random.Random(6))
+    first = value(expression, random=random.Random(5))
+    assert first == value(expression, random=random.Random(5))
+    assert first != value(expression, random=random.Random(6))
     assert 0 <= first[0] < 1
     assert UUID(first[1]).version == 4
     assert sorted(first[2:]) == list(range(1, 21))

@@ -36,7 +36,7 @@ def scope(data: Any = DOCUMENT) -> Scope:
         data=data,
         context=MappingProxyType({"Execution": {"Id": "e-1"}, "Map": {"Item": {"Index": 0}}}),
         variables={"order": {"lines": [10, 20]}, "größe": 3},
-        draw=random.Random(7),
+        random=random.Random(7),
     )
 
 

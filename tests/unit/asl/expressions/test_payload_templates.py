@@ -18,7 +18,7 @@ INPUT: dict[str, Any] = {"flagged": 7, "vals": [0, 10, 20, 30, 40, 50], "who": {
 
 
 def evaluated(template: Any, data: Any = INPUT) -> Any:
-    scope = Scope(data=data, context={"Execution": {"Id": "e-1"}}, variables={"limit": 3}, draw=random.Random(7))
+    scope = Scope(data=data, context={"Execution": {"Id": "e-1"}}, variables={"limit": 3}, random=random.Random(7))
     return compile_template(template)(scope)
 
 
@@ -57,7 +57,7 @@ def test_template__evaluated__keeps_the_order_of_members() -> None:
 
 def test_template__evaluated_twice__shares_no_object_that_it_made() -> None:
     compiled = compile_template({"a": {"b.$": "$"}})
-    scopes = [Scope(data=data, context={}, variables={}, draw=random.Random(7)) for data in (1, 2)]
+    scopes = [Scope(data=data, context={}, variables={}, random=random.Random(7)) for data in (1, 2)]
     assert [compiled(scope) for scope in scopes] == [{"a": {"b": 1}}, {"a": {"b": 2}}]
 
 
@@ -119,7 +119,7 @@ def test_template__member_is_not_allowed__is_refused_with_where_and_what_is_allo
 
 
 def test_dynamic__path_or_call__is_evaluated() -> None:
-    scope = Scope(data=INPUT, context={}, variables={}, draw=random.Random(7))
+    scope = Scope(data=INPUT, context={}, variables={}, random=random.Random(7))
     assert compile_dynamic("$.who.name")(scope) == "Ada"
     assert compile_dynamic("States.Format('{}', $.flagged)", "CausePath")(scope) == "7"
     with pytest.raises(StateError, match="specified for the field 'CausePath'"):
