@@ -1,4 +1,4 @@
-"""Compiling: a definition from its JSON into what is run. Every expression of it is compiled once, here."""
+"""Compiler: builds a `Machine` from the JSON of a definition, with every expression compiled once."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _INVOKE: Final = ":::lambda:invoke"
 
 
 def compile_known(definition: Json) -> Machine:
-    """Return the machine of a definition that was found to be valid once, by this release or by an earlier one.
+    """Compile a definition that this or an earlier release validated.
 
-    It is not looked at again: an execution goes on by the rules under which it was started.
+    It is not validated again: an execution keeps the rules under which it was started.
     """
     return _machine(definition, language_of(definition, Language.JSONPATH))
 
@@ -67,10 +67,10 @@ def _state(name: str, state: Mapping[str, Json], machine_language: Language) -> 
         spec=_SPECS[kind](state, language, machine_language),
         next=None if state.get("End") is True else state.get("Next"),
         input_path=_filter(state, "InputPath"),
-        # What an older Map calls Parameters is its ItemSelector: it is evaluated for each item, not once.
-        parameters=_given(state, "Parameters", compile_template) if kind is not StateType.MAP else None,
-        result_selector=_given(state, "ResultSelector", compile_template),
-        result_path=_given(state, "ResultPath", compile_reference) if state.get("ResultPath") is not None else None,
+        # The Parameters of an older Map are its ItemSelector: evaluated for each item, not once.
+        parameters=_optional(state, "Parameters", compile_template) if kind is not StateType.MAP else None,
+        result_selector=_optional(state, "ResultSelector", compile_template),
+        result_path=_optional(state, "ResultPath", compile_reference) if state.get("ResultPath") is not None else None,
         output_path=_filter(state, "OutputPath"),
         discards_result="ResultPath" in state and state["ResultPath"] is None,
         arguments=_template(state, "Arguments", Language.JSONATA),
@@ -81,19 +81,19 @@ def _state(name: str, state: Mapping[str, Json], machine_language: Language) -> 
     )
 
 
-def _given(holder: Mapping[str, Json], field: str, compiler: Callable[[Json], _Compiled]) -> _Compiled | None:
+def _optional(holder: Mapping[str, Json], field: str, compiler: Callable[[Json], _Compiled]) -> _Compiled | None:
     return compiler(holder[field]) if field in holder else None
 
 
 def _filter(state: Mapping[str, Json], field: str) -> Evaluator | None:
     if field not in state:
         return None
-    # A null path gives an empty object.
+    # A null path returns an empty object.
     return constant({}) if state[field] is None else compile_path(state[field], field)
 
 
 def _value(holder: Mapping[str, Json], field: str, language: Language) -> Evaluator | None:
-    """Return a field that JSONata writes as an expression, and JSONPath as another field that has a path."""
+    """Compile a field that is an expression in JSONata, and in JSONPath a value or a path in `<field>Path`."""
     if field in holder:
         return compile_field(holder[field], field) if language is Language.JSONATA else constant(holder[field])
     indirect = f"{field}Path"
@@ -103,7 +103,7 @@ def _value(holder: Mapping[str, Json], field: str, language: Language) -> Evalua
 def _template(holder: Mapping[str, Json], field: str, language: Language) -> Evaluator | None:
     if language is Language.JSONATA:
         return compile_field(holder[field], field) if field in holder else None
-    return _given(holder, field, compile_template)
+    return _optional(holder, field, compile_template)
 
 
 def _retrier(entry: Mapping[str, Json]) -> Retrier:
@@ -122,31 +122,32 @@ def _catcher(entry: Mapping[str, Json], language: Language) -> Catcher:
     return Catcher(
         errors=tuple(entry["ErrorEquals"]),
         next=entry["Next"],
-        result_path=_caught_at(entry) if language is Language.JSONPATH else None,
+        result_path=_error_path(entry) if language is Language.JSONPATH else None,
         output=_template(entry, "Output", Language.JSONATA),
         assign=_template(entry, "Assign", language),
     )
 
 
-def _caught_at(entry: Mapping[str, Json]) -> Reference | None:
-    # Without a ResultPath the error takes the place of the input; with null the input stays as it is.
-    written = entry.get("ResultPath", WHOLE.text)
-    return None if written is None else compile_reference(written)
+def _error_path(entry: Mapping[str, Json]) -> Reference | None:
+    # Without a ResultPath the error replaces the input; with null the input is passed on.
+    path = entry.get("ResultPath", WHOLE.text)
+    return None if path is None else compile_reference(path)
 
 
 def _task(state: Mapping[str, Json], language: Language, _: Language) -> Spec:
-    given = state.get(_call_field(language))
-    named = given.get("FunctionName") if isinstance(given, dict) and _INVOKE in state["Resource"] else None
+    parameters = state.get(_call_field(language))
+    is_invoke = _INVOKE in state["Resource"]
+    function = parameters.get("FunctionName") if is_invoke and isinstance(parameters, dict) else None
     return TaskSpec(
         resource=state["Resource"],
-        function=named if isinstance(named, str) and not is_expression(named) else "",
+        function=function if isinstance(function, str) and not is_expression(function) else "",
         timeout_seconds=_value(state, "TimeoutSeconds", language),
         heartbeat_seconds=_value(state, "HeartbeatSeconds", language),
     )
 
 
 def _pass(state: Mapping[str, Json], _: Language, __: Language) -> Spec:
-    return PassSpec(result=_given(state, "Result", constant))
+    return PassSpec(result=_optional(state, "Result", constant))
 
 
 def _choice(state: Mapping[str, Json], language: Language, _: Language) -> Spec:
@@ -177,10 +178,10 @@ def _succeed(_: Mapping[str, Json], __: Language, ___: Language) -> None:
 
 
 def _fail(state: Mapping[str, Json], language: Language, _: Language) -> Spec:
-    return FailSpec(error=_ending(state, "Error", language), cause=_ending(state, "Cause", language))
+    return FailSpec(error=_fail_field(state, "Error", language), cause=_fail_field(state, "Cause", language))
 
 
-def _ending(state: Mapping[str, Json], field: str, language: Language) -> Evaluator | None:
+def _fail_field(state: Mapping[str, Json], field: str, language: Language) -> Evaluator | None:
     # These paths, unlike others, may be intrinsic functions.
     indirect = f"{field}Path"
     return compile_dynamic(state[indirect], indirect) if indirect in state else _value(state, field, language)
@@ -193,12 +194,12 @@ def _parallel(state: Mapping[str, Json], _: Language, machine_language: Language
 def _map(state: Mapping[str, Json], language: Language, machine_language: Language) -> Spec:
     _, processor = processor_of(state)
     config = processor.get("ProcessorConfig", {})
-    # Alone it is a machine like any other: that it was a processor is said beside it.
-    alone = {key: part for key, part in processor.items() if key != "ProcessorConfig"}
+    # Iterations run it as a machine of its own, without its ProcessorConfig.
+    machine = {key: part for key, part in processor.items() if key != "ProcessorConfig"}
     selector = "ItemSelector" if "ItemSelector" in state else "Parameters"
     return MapSpec(
         processor=_machine(processor, machine_language),
-        processor_definition={"QueryLanguage": machine_language.value, **alone},
+        processor_definition={"QueryLanguage": machine_language.value, **machine},
         mode=MapMode(config.get("Mode", MapMode.INLINE)),
         execution_type=ExecutionType(config.get("ExecutionType", ExecutionType.STANDARD)),
         items=_value(state, "Items", language),

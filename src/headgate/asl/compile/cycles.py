@@ -1,4 +1,4 @@
-"""Loops: which states of a machine can come back to themselves, and whether something counts the rounds."""
+"""Cycles: finds the loops of a machine, and whether a loop may count its rounds."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final
 
 from headgate.asl.expressions.scope import Json
 
-# How many loops are looked at one by one. Machines that people write have a handful.
+# The most loops that are enumerated. Hand-written machines have a handful.
 LOOPS_MAX: Final = 200
-# How far the search for loops goes. It is bounded apart from their number, for few loops can be hard to find.
+# The most steps of the search, which can be long even for few loops.
 _STEPS_MAX: Final = 100_000
 # A comparison of order in a JSONata condition, but not the arrow of `~>`.
 _ORDER: Final = re.compile(r"(?<!~)[<>]")
-# What gives a state another output than its input, or a variable another value.
+# Fields that change the data of a state or a variable.
 _CHANGING: Final = ("Assign", "Output", "Parameters", "Result", "ResultPath", "ResultSelector", "Arguments")
 
 
 def components(following: Mapping[str, list[str]]) -> list[list[str]]:
-    """Return the groups of states that can be come to from each other, those that follow others first (Tarjan)."""
+    """Return the strongly connected components in reverse topological order (Tarjan)."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
@@ -28,7 +28,7 @@ def components(following: Mapping[str, list[str]]) -> list[list[str]]:
     for root in following:
         if root in number:
             continue
-        # A stack of our own: a machine may be longer than Python's allows.
+        # Iterative: a machine may be deeper than Python's recursion limit.
         work = [(root, iter(following[root]))]
         number[root] = lowest[root] = len(number)
         stack.append(root)
@@ -39,7 +39,7 @@ def components(following: Mapping[str, list[str]]) -> list[list[str]]:
             if target is None:
                 work.pop()
                 if lowest[name] == number[name]:
-                    groups.append(_taken(stack, name))
+                    groups.append(_popped_through(stack, name))
                     open_states.difference_update(groups[-1])
                 if work:
                     lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[name])
@@ -53,8 +53,8 @@ def components(following: Mapping[str, list[str]]) -> list[list[str]]:
     return groups
 
 
-def _taken(stack: list[str], name: str) -> list[str]:
-    """Take what is on the stack from `name` on."""
+def _popped_through(stack: list[str], name: str) -> list[str]:
+    """Pop the stack down to and including `name`."""
     group = [stack.pop()]
     while group[-1] != name:
         group.append(stack.pop())
@@ -62,10 +62,7 @@ def _taken(stack: list[str], name: str) -> list[str]:
 
 
 def loops(following: Mapping[str, list[str]]) -> tuple[list[tuple[str, ...]], bool]:
-    """Return the loops in which no state stands twice, and whether these are all there are.
-
-    Each loop is given once, from the state of it that is written first.
-    """
+    """Return the simple loops, each from its first state in the definition, and whether the search was complete."""
     order = {name: index for index, name in enumerate(following)}
     found: list[tuple[str, ...]] = []
     steps = 0
@@ -91,9 +88,9 @@ def loops(following: Mapping[str, list[str]]) -> tuple[list[tuple[str, ...]], bo
 
 
 def may_be_counted(states: Iterable[Mapping[str, Json]]) -> bool:
-    """Whether a loop of these states may end by counting: it compares numbers, and changes what it compares.
+    """Whether a loop may end by counting: it compares numbers, and changes data.
 
-    It says no only of loops that certainly do not count. What a comparison comes to cannot be known beforehand.
+    False only for loops that certainly do not count; the comparison itself is not evaluated.
     """
     loop = list(states)
     compares = any(_compares_numbers(rule) for state in loop for rule in _entries(state, "Choices"))

@@ -1,11 +1,11 @@
-"""Checks: whether the value of one field is what the field takes. A check reports to the spot it is given."""
+"""Field checks: each validates the value of one field and reports problems to its location."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from headgate.asl.compile.problems import Code, Spot, listed, nearest
+from headgate.asl.compile.problems import ProblemCode, SourceLocation, listed, nearest
 from headgate.asl.expressions.choice_rules import CONNECTIVES, OPERATORS, compile_rule
 from headgate.asl.expressions.formats import parse_timestamp
 from headgate.asl.expressions.intrinsics import compile_intrinsic
@@ -17,18 +17,18 @@ from headgate.asl.model.substitution import unresolved
 from headgate.asl.tasks.actions import INVOKE, known_actions, normalized_call
 from headgate.asl.tasks.resources import RESOURCES, Callee, TaskTarget, target_of
 
-Check: TypeAlias = Callable[[Spot, Json], None]
+Check: TypeAlias = Callable[[SourceLocation, Json], None]
 
-# What AWS takes as a number of seconds or of attempts at most.
+# The largest number of seconds or attempts that AWS accepts.
 LARGEST: Final = 99_999_999
 VARIABLE_NAME_LENGTH_MAX: Final = 80
-_REFERENCE: Final = "a reference path such as $.result: members and places in lists, nothing that selects more than one"
+_REFERENCE: Final = "a reference path such as $.result: names and list indexes only"
 _RESERVED_VARIABLE: Final = "states"
 _RULE_FIELDS: Final = frozenset({"Variable", *CONNECTIVES, *OPERATORS})
 
 
 def kind_of(value: Json) -> str:
-    """Return what JSON calls a value of this type."""
+    """Return the JSON name of a value's type."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -40,306 +40,322 @@ def kind_of(value: Json) -> str:
     return "an array" if isinstance(value, list) else "an object"
 
 
-def wrong_type(spot: Spot, value: Json, allowed: str) -> None:
-    spot.report(Code.WRONG_TYPE, f"it is {kind_of(value)}", f"write {allowed}")
+def wrong_type(location: SourceLocation, value: Json, allowed: str) -> None:
+    location.report(ProblemCode.WRONG_TYPE, f"it is {kind_of(value)}", f"write {allowed}")
 
 
-def anything(spot: Spot, value: Json) -> None:
-    """Take every value."""
+def anything(location: SourceLocation, value: Json) -> None:
+    """Accept every value."""
 
 
-def text(spot: Spot, value: Json) -> None:
+def text(location: SourceLocation, value: Json) -> None:
     if not isinstance(value, str):
-        wrong_type(spot, value, "a string")
+        wrong_type(location, value, "a string")
     elif not value:
-        spot.report(Code.EMPTY, "it is an empty string", "write at least one character")
+        location.report(ProblemCode.EMPTY, "it is an empty string", "write at least one character")
 
 
-def boolean(spot: Spot, value: Json) -> None:
+def boolean(location: SourceLocation, value: Json) -> None:
     if not isinstance(value, bool):
-        wrong_type(spot, value, "true or false")
+        wrong_type(location, value, "true or false")
 
 
-def an_object(spot: Spot, value: Json) -> None:
+def an_object(location: SourceLocation, value: Json) -> None:
     if not isinstance(value, dict):
-        wrong_type(spot, value, "an object")
+        wrong_type(location, value, "an object")
 
 
 def integer(low: int, high: int = LARGEST) -> Check:
-    """Return a check for whole numbers in this range, ends included."""
+    """Return a check for integers in an inclusive range."""
 
-    def check(spot: Spot, value: Json) -> None:
+    def check(location: SourceLocation, value: Json) -> None:
         if not isinstance(value, int) or isinstance(value, bool):
-            wrong_type(spot, value, f"a whole number from {low} to {high}")
+            wrong_type(location, value, f"a whole number from {low} to {high}")
         elif not low <= value <= high:
-            spot.report(Code.OUT_OF_RANGE, f"it is {value}", f"write a whole number from {low} to {high}")
+            location.report(ProblemCode.OUT_OF_RANGE, f"it is {value}", f"write a whole number from {low} to {high}")
 
     return check
 
 
 def number(low: float, high: float | None = None) -> Check:
-    """Return a check for numbers in this range, ends included."""
+    """Return a check for numbers in an inclusive range."""
     allowed = f"a number from {low:g} to {high:g}" if high is not None else f"a number of at least {low:g}"
 
-    def check(spot: Spot, value: Json) -> None:
+    def check(location: SourceLocation, value: Json) -> None:
         if not isinstance(value, int | float) or isinstance(value, bool):
-            wrong_type(spot, value, allowed)
+            wrong_type(location, value, allowed)
         elif value < low or (high is not None and value > high):
-            spot.report(Code.OUT_OF_RANGE, f"it is {value}", f"write {allowed}")
+            location.report(ProblemCode.OUT_OF_RANGE, f"it is {value}", f"write {allowed}")
 
     return check
 
 
 def one_of(*names: str) -> Check:
-    """Return a check for one of these words."""
+    """Return a check for one of these strings."""
 
-    def check(spot: Spot, value: Json) -> None:
+    def check(location: SourceLocation, value: Json) -> None:
         if not isinstance(value, str):
-            wrong_type(spot, value, listed(names))
+            wrong_type(location, value, listed(names))
         elif value not in names:
             meant = nearest(value, names)
             hint = f"did you mean {meant}? " if meant else ""
-            spot.report(Code.UNKNOWN_VALUE, f"it is {value!r}", f"{hint}write {listed(names)}")
+            location.report(ProblemCode.UNKNOWN_VALUE, f"it is {value!r}", f"{hint}write {listed(names)}")
 
     return check
 
 
 def or_expression(check: Check) -> Check:
-    """Return the check, with a JSONata string taken in place of the value."""
+    """Return a check that also accepts a JSONata string."""
 
-    def either(spot: Spot, value: Json) -> None:
+    def either(location: SourceLocation, value: Json) -> None:
         if is_expression(value):
-            expression(spot, value)
+            expression(location, value)
         else:
-            check(spot, value)
+            check(location, value)
 
     return either
 
 
 def or_null(check: Check) -> Check:
-    """Return the check, with null taken in place of the value."""
+    """Return a check that also accepts null."""
 
-    def either(spot: Spot, value: Json) -> None:
+    def either(location: SourceLocation, value: Json) -> None:
         if value is not None:
-            check(spot, value)
+            check(location, value)
 
     return either
 
 
-def _compiles(spot: Spot, value: Json, compiler: Callable[[Json], object], code: Code, allowed: str) -> None:
+def _compiles(
+    location: SourceLocation, value: Json, compiler: Callable[[Json], object], code: ProblemCode, allowed: str
+) -> None:
     try:
         compiler(value)
     except ValueError as error:
-        _refused(spot, error, code, allowed)
+        _report_error(location, error, code, allowed)
 
 
-def _refused(spot: Spot, error: ValueError, code: Code, allowed: str) -> None:
-    # The compilers say what is allowed after the fact, where they can say it more exactly than the field can.
+def _report_error(location: SourceLocation, error: ValueError, code: ProblemCode, allowed: str) -> None:
+    # A compiler's message may end with the allowed form, which is more specific than the field's.
     text = error.fact if isinstance(error, TemplateError) else str(error)
-    fact, _, exactly = text.partition(". Allowed: ")
-    spot.report(code, fact, f"write {exactly}" if exactly else allowed)
+    fact, _, specific = text.partition(". Allowed: ")
+    location.report(code, fact, f"write {specific}" if specific else allowed)
 
 
-def path(spot: Spot, value: Json) -> None:
+def path(location: SourceLocation, value: Json) -> None:
     if not isinstance(value, str):
-        wrong_type(spot, value, "a path such as $.orders[0].id")
+        wrong_type(location, value, "a path such as $.orders[0].id")
     else:
         _compiles(
-            spot, value, compile_path, Code.BAD_PATH, "write a path such as $.orders[0].id, $$.State.Name or $name"
+            location,
+            value,
+            compile_path,
+            ProblemCode.BAD_PATH,
+            "write a path such as $.orders[0].id, $$.State.Name or $name",
         )
 
 
-def reference(spot: Spot, value: Json) -> None:
-    """Check a place to write to."""
+def reference(location: SourceLocation, value: Json) -> None:
+    """Check a reference path to write to."""
     if not isinstance(value, str):
-        wrong_type(spot, value, f"{_REFERENCE}; or null")
+        wrong_type(location, value, f"{_REFERENCE}; or null")
     else:
-        _compiles(spot, value, compile_reference, Code.BAD_REFERENCE_PATH, f"write {_REFERENCE}")
+        _compiles(location, value, compile_reference, ProblemCode.BAD_REFERENCE_PATH, f"write {_REFERENCE}")
 
 
-def single_path(spot: Spot, value: Json) -> None:
-    """Check a path that reads one value: of the input, of the context object or of a variable."""
-    before = len(spot.found)
-    path(spot, value)
-    if len(spot.found) == before:
-        _selects_one(spot, value)
+def single_path(location: SourceLocation, value: Json) -> None:
+    """Check a definite path: on the input, the context object or a variable."""
+    before = len(location.problems)
+    path(location, value)
+    if len(location.problems) == before:
+        _selects_one(location, value)
 
 
-def _selects_one(spot: Spot, value: Json) -> None:
+def _selects_one(location: SourceLocation, value: Json) -> None:
     if not compile_path(value).is_reference:
         fact = f"{value!r} can select more than one value"
-        spot.report(Code.BAD_REFERENCE_PATH, fact, f"write {_REFERENCE}")
+        location.report(ProblemCode.BAD_REFERENCE_PATH, fact, f"write {_REFERENCE}")
 
 
-def path_or_intrinsic(spot: Spot, value: Json) -> None:
-    """Check what ErrorPath and CausePath take: a path, or a call of an intrinsic function."""
+def path_or_intrinsic(location: SourceLocation, value: Json) -> None:
+    """Check ErrorPath or CausePath: a path, or a call of an intrinsic function."""
     if isinstance(value, str) and value.startswith("States."):
         _compiles(
-            spot, value, compile_intrinsic, Code.BAD_PATH, "write a path or a call such as States.Format('{}', $.id)"
+            location,
+            value,
+            compile_intrinsic,
+            ProblemCode.BAD_PATH,
+            "write a path or a call such as States.Format('{}', $.id)",
         )
     else:
-        single_path(spot, value)
+        single_path(location, value)
 
 
-def expression(spot: Spot, value: Json) -> None:
+def expression(location: SourceLocation, value: Json) -> None:
     """Check one JSONata string."""
     if not is_expression(value):
-        wrong_type(spot, value, "a JSONata string: {% … %}")
+        wrong_type(location, value, "a JSONata string: {% … %}")
     else:
-        _compiles(spot, value, compile_expression, Code.BAD_JSONATA, "write a JSONata expression between {% and %}")
+        _compiles(
+            location, value, compile_expression, ProblemCode.BAD_JSONATA, "write a JSONata expression between {% and %}"
+        )
 
 
-def template(spot: Spot, value: Json) -> None:
+def template(location: SourceLocation, value: Json) -> None:
     """Check a payload template of JSONPath: members whose names end in `.$` are paths or intrinsic functions."""
     allowed = 'write a path or an intrinsic function as the value of a member whose name ends in ".$"'
-    _all_compile(spot, value, compile_template, Code.BAD_TEMPLATE, allowed)
+    _all_compile(location, value, compile_template, ProblemCode.BAD_TEMPLATE, allowed)
 
 
-def jsonata(spot: Spot, value: Json) -> None:
+def jsonata(location: SourceLocation, value: Json) -> None:
     """Check any JSON value that may have JSONata strings in it."""
-    _all_compile(spot, value, compile_jsonata, Code.BAD_JSONATA, "write a JSONata expression between {% and %}")
+    _all_compile(
+        location, value, compile_jsonata, ProblemCode.BAD_JSONATA, "write a JSONata expression between {% and %}"
+    )
 
 
-def _all_compile(spot: Spot, value: Json, compiler: Callable[[Json], object], code: Code, allowed: str) -> None:
-    """Report each member or entry that does not compile, or the whole where none of them is alone at fault."""
+def _all_compile(
+    location: SourceLocation, value: Json, compiler: Callable[[Json], object], code: ProblemCode, allowed: str
+) -> None:
+    """Report each fragment that does not compile, or the whole value if every fragment compiles alone."""
     try:
         compiler(value)
     except ValueError as error:
-        before = len(spot.found)
-        for place, fragment in _fragments(spot, value):
+        before = len(location.problems)
+        for place, fragment in _fragments(location, value):
             _compiles(place, fragment, compiler, code, allowed)
-        if len(spot.found) == before:
-            _refused(spot, error, code, allowed)
+        if len(location.problems) == before:
+            _report_error(location, error, code, allowed)
 
 
-def _fragments(spot: Spot, value: Json) -> Iterator[tuple[Spot, Json]]:
-    """Yield the smallest pieces that can be compiled alone. A member is one with its name, which has a meaning."""
+def _fragments(location: SourceLocation, value: Json) -> Iterator[tuple[SourceLocation, Json]]:
+    """Yield the smallest parts that compile alone. A member keeps its name, whose suffix matters."""
     if isinstance(value, dict):
         for key, member in value.items():
             if isinstance(member, dict | list) and member:
-                yield from _fragments(spot.at(key), member)
+                yield from _fragments(location.at(key), member)
             else:
-                yield spot.at(key), {key: member}
+                yield location.at(key), {key: member}
     elif isinstance(value, list):
         for index, entry in enumerate(value):
-            yield from _fragments(spot.at(index), entry)
+            yield from _fragments(location.at(index), entry)
     else:
-        yield spot, value
+        yield location, value
 
 
 def assignment(values: Check) -> Check:
-    """Return a check for Assign: names of variables, with values that `values` takes."""
+    """Return a check for Assign: valid variable names, with values that `values` accepts."""
 
-    def check(spot: Spot, value: Json) -> None:
+    def check(location: SourceLocation, value: Json) -> None:
         if not isinstance(value, dict):
-            wrong_type(spot, value, "an object of variables")
+            wrong_type(location, value, "an object of variables")
             return
         suffix = ".$" if values is template else ""
         for key in value:
-            _check_variable(spot.at(key), key.removesuffix(suffix) if suffix else key)
-        values(spot, value)
+            _check_variable(location.at(key), key.removesuffix(suffix) if suffix else key)
+        values(location, value)
 
     return check
 
 
-def _check_variable(spot: Spot, name: str) -> None:
-    # Unicode's ID_Start, which a name begins with, has no underscore in it; Python's identifiers do.
+def _check_variable(location: SourceLocation, name: str) -> None:
+    # A name starts with Unicode's ID_Start, which excludes the underscore that Python allows.
     is_name = name.isidentifier() and not name.startswith("_")
     if name == _RESERVED_VARIABLE:
-        spot.report(Code.BAD_VARIABLE, "the name states is reserved", "choose another name")
+        location.report(ProblemCode.BAD_VARIABLE, "the name states is reserved", "choose another name")
     elif not is_name or len(name) > VARIABLE_NAME_LENGTH_MAX:
         allowed = f"write a letter, then letters, digits or _, {VARIABLE_NAME_LENGTH_MAX} characters at most"
-        spot.report(Code.BAD_VARIABLE, f"{name!r} cannot name a variable", allowed)
+        location.report(ProblemCode.BAD_VARIABLE, f"{name!r} cannot name a variable", allowed)
 
 
-def timestamp(spot: Spot, value: Json) -> None:
-    allowed = "a moment such as 2030-03-14T01:59:00Z"
+def timestamp(location: SourceLocation, value: Json) -> None:
+    allowed = "a timestamp such as 2030-03-14T01:59:00Z"
     if not isinstance(value, str):
-        wrong_type(spot, value, allowed)
+        wrong_type(location, value, allowed)
     elif parse_timestamp(value) is None:
-        spot.report(Code.BAD_TIMESTAMP, f"{value!r} is not a moment by RFC 3339", f"write {allowed}")
+        location.report(ProblemCode.BAD_TIMESTAMP, f"{value!r} is not a timestamp by RFC 3339", f"write {allowed}")
 
 
-def rule(spot: Spot, value: Json) -> None:
-    """Check one condition of a JSONPath Choice, at the innermost rule that is wrong."""
-    allowed = "write Variable with one comparison, or And, Or or Not of such"
+def rule(location: SourceLocation, value: Json) -> None:
+    """Check one rule of a JSONPath Choice; reports at the innermost invalid rule."""
+    allowed = "write Variable with one comparison, or And, Or or Not with such rules"
     if not isinstance(value, dict):
-        wrong_type(spot, value, "an object")
+        wrong_type(location, value, "an object")
         return
-    before = len(spot.found)
+    before = len(location.problems)
     for key in value:
         if key not in _RULE_FIELDS and key != "Comment":
-            unknown_field(spot.at(key), key, _RULE_FIELDS)
+            unknown_field(location.at(key), key, _RULE_FIELDS)
     for operator in ("And", "Or"):
         if isinstance(value.get(operator), list):
             for index, part in enumerate(value[operator]):
-                _nested_rule(spot.at(operator, index), part)
+                _nested_rule(location.at(operator, index), part)
     if isinstance(value.get("Not"), dict):
-        _nested_rule(spot.at("Not"), value["Not"])
-    # What is wrong inside would only be said again of the whole.
-    if len(spot.found) == before:
-        _compiles(spot, value, compile_rule, Code.BAD_RULE, allowed)
-    if len(spot.found) == before:
-        _compares_single_values(spot, value)
+        _nested_rule(location.at("Not"), value["Not"])
+    # A problem inside would be reported again for the whole rule.
+    if len(location.problems) == before:
+        _compiles(location, value, compile_rule, ProblemCode.BAD_RULE, allowed)
+    if len(location.problems) == before:
+        _compares_single_values(location, value)
 
 
-def _compares_single_values(spot: Spot, rule: Mapping[str, Json]) -> None:
+def _compares_single_values(location: SourceLocation, rule: Mapping[str, Json]) -> None:
     for key, operand in rule.items():
         if key == "Variable" or key.endswith("Path"):
-            _selects_one(spot.at(key), operand)
+            _selects_one(location.at(key), operand)
 
 
-def _nested_rule(spot: Spot, value: Json) -> None:
+def _nested_rule(location: SourceLocation, value: Json) -> None:
     if isinstance(value, dict):
         for field in ("Next", "Assign", "Output"):
             if field in value:
-                fact = f"{field} stands in a rule inside another"
-                spot.at(field).report(Code.UNKNOWN_FIELD, fact, "write it in the entry of Choices")
+                fact = f"{field} is in a nested rule"
+                location.at(field).report(ProblemCode.UNKNOWN_FIELD, fact, "write it in the entry of Choices")
         value = {key: member for key, member in value.items() if key not in ("Next", "Assign", "Output")}
-    rule(spot, value)
+    rule(location, value)
 
 
-def fields(spot: Spot, value: Json, known: Mapping[str, Check], required: tuple[str, ...] = ()) -> None:
-    """Check the members of an object against the fields it may have. Comment is always one of them."""
+def fields(location: SourceLocation, value: Json, known: Mapping[str, Check], required: tuple[str, ...] = ()) -> None:
+    """Check an object against its known and required fields. Comment is always allowed."""
     if not isinstance(value, dict):
-        wrong_type(spot, value, "an object")
+        wrong_type(location, value, "an object")
         return
     for key, member in value.items():
         if key in known:
-            apply(spot.at(key), member, known[key])
+            apply(location.at(key), member, known[key])
         elif key != "Comment":
-            unknown_field(spot.at(key), key, known)
+            unknown_field(location.at(key), key, known)
     for key in required:
         if key not in value:
-            spot.report(Code.MISSING_FIELD, f"{key} is missing", f"write {key}")
+            location.report(ProblemCode.MISSING_FIELD, f"{key} is missing", f"write {key}")
 
 
-def apply(spot: Spot, value: Json, check: Check) -> None:
-    """Check a value, unless it is a placeholder: those are reported once, as what they are."""
+def apply(location: SourceLocation, value: Json, check: Check) -> None:
+    """Check a value unless it is a placeholder, which the validator reports once."""
     if not (isinstance(value, str) and unresolved(value)):
-        check(spot, value)
+        check(location, value)
 
 
-def unknown_field(spot: Spot, key: str, known: Collection[str]) -> None:
+def unknown_field(location: SourceLocation, key: str, known: Collection[str]) -> None:
     meant = nearest(key, known)
     allowed = f"did you mean {meant}?" if meant else f"write one of {listed(sorted({*known, 'Comment'}))}"
-    spot.report(Code.UNKNOWN_FIELD, f"there is no field {key!r} here", allowed)
+    location.report(ProblemCode.UNKNOWN_FIELD, f"there is no field {key!r} here", allowed)
 
 
-def resource(spot: Spot, value: Json) -> None:
-    """Check what a Task calls."""
+def resource(location: SourceLocation, value: Json) -> None:
+    """Check the Resource of a Task."""
     if not isinstance(value, str):
-        wrong_type(spot, value, "a string")
+        wrong_type(location, value, "a string")
         return
     try:
         target = target_of(value)
     except ValueError as error:
-        spot.report(Code.BAD_RESOURCE, str(error), f"write {RESOURCES}")
+        location.report(ProblemCode.BAD_RESOURCE, str(error), f"write {RESOURCES}")
     else:
-        _check_action(spot, target)
+        _check_action(location, target)
 
 
-def _check_action(spot: Spot, target: TaskTarget) -> None:
+def _check_action(location: SourceLocation, target: TaskTarget) -> None:
     if target.callee is not Callee.SERVICE or (target.name, target.action) == INVOKE:
         return
     known = known_actions()
@@ -349,25 +365,25 @@ def _check_action(spot: Spot, target: TaskTarget) -> None:
         names = [f"{name}:{each}" for name, actions in near.items() for each in actions]
         fact = f"no Task can call {target.name}:{target.action} here"
         allowed = f"write arn:aws:states::: with {listed(names)}, or call a function that does it"
-        spot.report(Code.BAD_RESOURCE, fact, allowed)
+        location.report(ProblemCode.BAD_RESOURCE, fact, allowed)
 
 
 def action_of(*names: str) -> Check:
     """Return a check for the ARN of one of these actions."""
     arns = [f"arn:aws:states:::{name}" for name in names]
 
-    def check(spot: Spot, value: Json) -> None:
+    def check(location: SourceLocation, value: Json) -> None:
         if not isinstance(value, str):
-            wrong_type(spot, value, listed(arns))
+            wrong_type(location, value, listed(arns))
         elif not value.startswith("arn:aws") or not value.endswith(tuple(f":states:::{name}" for name in names)):
-            spot.report(Code.BAD_RESOURCE, f"{value!r} cannot be called here", f"write {listed(arns)}")
+            location.report(ProblemCode.BAD_RESOURCE, f"{value!r} cannot be called here", f"write {listed(arns)}")
 
     return check
 
 
-def exclusive(spot: Spot, value: Mapping[str, Json], *pair: str) -> None:
-    """Report fields that exclude each other and are there together."""
-    given = [name for name in pair if name in value]
-    if len(given) > 1:
-        fact = f"{listed(given, 'and')} are both given" if len(given) == 2 else f"{listed(given, 'and')} are given"
-        spot.report(Code.CONFLICTING_FIELDS, fact, f"write one of {listed(pair)}")
+def exclusive(location: SourceLocation, value: Mapping[str, Json], *pair: str) -> None:
+    """Report mutually exclusive fields that are both present."""
+    present = [name for name in pair if name in value]
+    if len(present) > 1:
+        fact = f"{listed(present, 'and')} are {'both ' if len(present) == 2 else ''}given"
+        location.report(ProblemCode.CONFLICTING_FIELDS, fact, f"write one of {listed(pair)}")

@@ -1,4 +1,4 @@
-"""Map fields: what a Map says of its items, its batches, its processor and its results."""
+"""Map fields: checks the items, batcher, processor config, reader and writer of a Map."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from headgate.asl.compile.field_checks import (
     text,
     wrong_type,
 )
-from headgate.asl.compile.problems import Code, Spot
+from headgate.asl.compile.problems import ProblemCode, SourceLocation
 from headgate.asl.expressions.jsonata import is_expression
 from headgate.asl.expressions.scope import Json
 from headgate.asl.model.definition import ExecutionType, Language, MapMode
 from headgate.asl.model.transitions import is_distributed, processor_of
 
-# What AWS lets a batch weigh: as much as the input of an execution.
+# The largest batch on AWS: the size limit of an execution's input.
 _BATCH_BYTES_MAX: Final = 262_144
 _ITEMS_MAX: Final = 100_000_000
 _LABEL_LENGTH_MAX: Final = 40
@@ -48,7 +48,7 @@ DISTRIBUTED_FIELDS: Final = (
     "ToleratedFailurePercentage",
     "ToleratedFailurePercentagePath",
 )
-_GIVEN: Final[Mapping[Language, Mapping[str, Check]]] = {
+_CALL_FIELDS: Final[Mapping[Language, Mapping[str, Check]]] = {
     Language.JSONPATH: {"Parameters": template},
     Language.JSONATA: {"Arguments": jsonata},
 }
@@ -56,12 +56,12 @@ _READ_ACTIONS: Final = ("s3:getObject", "s3:listObjectsV2")
 _WRITE_ACTIONS: Final = ("s3:putObject",)
 
 
-def _text_list(spot: Spot, value: Json) -> None:
+def _text_list(location: SourceLocation, value: Json) -> None:
     if not isinstance(value, list):
-        wrong_type(spot, value, "an array of strings")
+        wrong_type(location, value, "an array of strings")
         return
     for index, entry in enumerate(value):
-        text(spot.at(index), entry)
+        text(location.at(index), entry)
 
 
 _READER_CONFIG: Final[Mapping[str, Check]] = {
@@ -97,87 +97,93 @@ _BATCHERS: Final[Mapping[Language, Mapping[str, Check]]] = {
 }
 
 
-def check_map(spot: Spot, state: Mapping[str, Json], language: Language) -> None:
-    """Report what is wrong with a Map, apart from the machine that its processor is."""
+def check_map(location: SourceLocation, state: Mapping[str, Json], language: Language) -> None:
+    """Report the problems of a Map, except those of its processor's machine."""
     field, processor = processor_of(state)
     if processor is None and field not in state:
-        spot.report(Code.MISSING_FIELD, "ItemProcessor is missing", "write ItemProcessor, or the older Iterator")
+        location.report(
+            ProblemCode.MISSING_FIELD, "ItemProcessor is missing", "write ItemProcessor, or the older Iterator"
+        )
     if isinstance(processor, dict) and "ProcessorConfig" in processor:
-        _check_config(spot.at(field, "ProcessorConfig"), processor["ProcessorConfig"])
+        _check_config(location.at(field, "ProcessorConfig"), processor["ProcessorConfig"])
     if not is_distributed(state):
         for name in DISTRIBUTED_FIELDS:
             if name in state:
                 allowed = f'leave it out, or set "Mode": "DISTRIBUTED" in {field}.ProcessorConfig'
-                spot.at(name).report(Code.FIELD_NOT_IN_INLINE_MAP, f"an inline Map has no {name}", allowed)
+                location.at(name).report(ProblemCode.FIELD_NOT_IN_INLINE_MAP, f"an inline Map has no {name}", allowed)
     parts = {
         "Items": _check_items, "Label": _check_label, "ItemReader": _check_reader, "ItemBatcher": _check_batcher,
         "ResultWriter": _check_writer,
     }  # fmt: skip
     for name, check in parts.items():
         if name in state:
-            check(spot.at(name), state[name], language)
+            check(location.at(name), state[name], language)
 
 
-def _check_config(spot: Spot, config: Json) -> None:
-    fields(spot, config, _PROCESSOR_CONFIG)
+def _check_config(location: SourceLocation, config: Json) -> None:
+    fields(location, config, _PROCESSOR_CONFIG)
     if isinstance(config, dict) and config.get("Mode") == MapMode.DISTRIBUTED and "ExecutionType" not in config:
-        spot.report(Code.MISSING_FIELD, "a distributed Map has no ExecutionType", "write STANDARD or EXPRESS")
+        location.report(
+            ProblemCode.MISSING_FIELD, "a distributed Map has no ExecutionType", "write STANDARD or EXPRESS"
+        )
 
 
-def _check_items(spot: Spot, items: Json, language: Language) -> None:
+def _check_items(location: SourceLocation, items: Json, language: Language) -> None:
     if language is not Language.JSONATA:
-        return  # Reported as a field that JSONPath does not have.
-    # A distributed Map takes an object, too, and runs its members.
+        return  # Reported as an unknown field of JSONPath.
+    # A distributed Map also accepts an object, and iterates over its members.
     if isinstance(items, list | dict):
-        jsonata(spot, items)
+        jsonata(location, items)
     elif is_expression(items):
-        expression(spot, items)
+        expression(location, items)
     else:
-        wrong_type(spot, items, "an array, an object or a JSONata string")
+        wrong_type(location, items, "an array, an object or a JSONata string")
 
 
-def _check_label(spot: Spot, label: Json, _: Language) -> None:
+def _check_label(location: SourceLocation, label: Json, _: Language) -> None:
     allowed = f"write 1 to {_LABEL_LENGTH_MAX} characters with no white space, wildcards, brackets or special signs"
     if not isinstance(label, str):
-        wrong_type(spot, label, "a string")
+        wrong_type(location, label, "a string")
     elif not 1 <= len(label) <= _LABEL_LENGTH_MAX or _LABEL_FORBIDDEN.search(label):
-        spot.report(Code.BAD_LABEL, f"{label!r} cannot be a label", allowed)
+        location.report(ProblemCode.BAD_LABEL, f"{label!r} cannot be a label", allowed)
 
 
-def _check_reader(spot: Spot, reader: Json, language: Language) -> None:
-    known = {**_GIVEN[language], "Resource": action_of(*_READ_ACTIONS), "ReaderConfig": anything}
-    fields(spot, reader, known, ("Resource",))
+def _check_reader(location: SourceLocation, reader: Json, language: Language) -> None:
+    known = {**_CALL_FIELDS[language], "Resource": action_of(*_READ_ACTIONS), "ReaderConfig": anything}
+    fields(location, reader, known, ("Resource",))
     if not isinstance(reader, dict) or "ReaderConfig" not in reader:
         return
-    place, config = spot.at("ReaderConfig"), reader["ReaderConfig"]
+    place, config = location.at("ReaderConfig"), reader["ReaderConfig"]
     fields(place, config, {**_READER_CONFIG, **_READER_LIMITS[language]})
     if isinstance(config, dict):
         exclusive(place, config, "MaxItems", "MaxItemsPath")
         if config.get("CSVHeaderLocation") == "GIVEN" and "CSVHeaders" not in config:
-            place.report(Code.MISSING_FIELD, "the header is GIVEN, and CSVHeaders is missing", "write CSVHeaders")
+            place.report(
+                ProblemCode.MISSING_FIELD, "the header is GIVEN, and CSVHeaders is missing", "write CSVHeaders"
+            )
 
 
-def _check_batcher(spot: Spot, batcher: Json, language: Language) -> None:
-    fields(spot, batcher, _BATCHERS[language])
+def _check_batcher(location: SourceLocation, batcher: Json, language: Language) -> None:
+    fields(location, batcher, _BATCHERS[language])
     if not isinstance(batcher, dict):
         return
     limits = [name for name in _BATCHERS[Language.JSONPATH] if name != "BatchInput"]
     if not any(name in batcher for name in limits):
         allowed = "write MaxItemsPerBatch, MaxInputBytesPerBatch or both"
-        spot.report(Code.MISSING_FIELD, "no limit says how large a batch is", allowed)
-    exclusive(spot, batcher, "MaxItemsPerBatch", "MaxItemsPerBatchPath")
-    exclusive(spot, batcher, "MaxInputBytesPerBatch", "MaxInputBytesPerBatchPath")
+        location.report(ProblemCode.MISSING_FIELD, "no limit says how large a batch is", allowed)
+    exclusive(location, batcher, "MaxItemsPerBatch", "MaxItemsPerBatchPath")
+    exclusive(location, batcher, "MaxInputBytesPerBatch", "MaxInputBytesPerBatchPath")
 
 
-def _check_writer(spot: Spot, writer: Json, language: Language) -> None:
-    known = {**_GIVEN[language], "Resource": action_of(*_WRITE_ACTIONS), "WriterConfig": anything}
-    fields(spot, writer, known)
+def _check_writer(location: SourceLocation, writer: Json, language: Language) -> None:
+    known = {**_CALL_FIELDS[language], "Resource": action_of(*_WRITE_ACTIONS), "WriterConfig": anything}
+    fields(location, writer, known)
     if not isinstance(writer, dict):
         return
     if "WriterConfig" in writer:
-        fields(spot.at("WriterConfig"), writer["WriterConfig"], _WRITER_CONFIG)
+        fields(location.at("WriterConfig"), writer["WriterConfig"], _WRITER_CONFIG)
     arguments = "Arguments" if language is Language.JSONATA else "Parameters"
-    given = {name for name in ("Resource", arguments) if name in writer}
-    if len(given) == 1 or not writer:
+    present = {name for name in ("Resource", arguments) if name in writer}
+    if len(present) == 1 or not writer:
         allowed = f"write Resource with {arguments}, WriterConfig, or all three"
-        spot.report(Code.MISSING_FIELD, "it does not say where results go", allowed)
+        location.report(ProblemCode.MISSING_FIELD, "it has no complete destination for the results", allowed)

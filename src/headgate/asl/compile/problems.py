@@ -1,4 +1,4 @@
-"""Findings: what is wrong with a definition, where in its JSON, and what would be right."""
+"""Problems of a definition: code, location in the JSON, fact and allowed form."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from msgspec import Struct
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
-class Code(enum.StrEnum):
-    """The kinds of problems. Stable: callers match on them."""
+class ProblemCode(enum.StrEnum):
+    """The kind of a problem. Stable: callers match on it."""
 
     DEFINITION_TOO_LARGE = "DEFINITION_TOO_LARGE"
     DEFINITION_TOO_DEEP = "DEFINITION_TOO_DEEP"
@@ -52,10 +52,10 @@ class Code(enum.StrEnum):
 
 
 class Problem(Struct, frozen=True):
-    """One thing that is wrong: where, what kind, the fact, and what is allowed."""
+    """One problem of a definition."""
 
     path: str
-    code: Code
+    code: ProblemCode
     fact: str
     allowed: str
 
@@ -63,22 +63,22 @@ class Problem(Struct, frozen=True):
         return f"{self.path}: {self.code}: {self.fact}; {self.allowed}"
 
 
-class Spot(Struct, frozen=True):
-    """A place in a definition at which problems can be reported. All spots of one check share one list."""
+class SourceLocation(Struct, frozen=True):
+    """A location in a definition that collects problems. All locations of one validation share one list."""
 
     path: str
-    found: list[Problem]
+    problems: list[Problem]
 
-    def at(self, *steps: str | int) -> Spot:
-        """Return the spot further in: members by name, entries by number."""
-        return Spot(json_path(self.path, steps), self.found)
+    def at(self, *steps: str | int) -> SourceLocation:
+        """Return an inner location: members by name, entries by index."""
+        return SourceLocation(json_path(self.path, steps), self.problems)
 
-    def report(self, code: Code, fact: str, allowed: str) -> None:
-        self.found.append(Problem(self.path, code, fact, allowed))
+    def report(self, code: ProblemCode, fact: str, allowed: str) -> None:
+        self.problems.append(Problem(self.path, code, fact, allowed))
 
 
 def json_path(start: str, steps: Iterable[str | int]) -> str:
-    """Return the JSON path that leads from `start` on, with names in brackets where a dot would not do."""
+    """Return the JSONPath of `steps` below `start`; a name that needs it is quoted in brackets."""
     parts = [start]
     for step in steps:
         if isinstance(step, int):
@@ -92,14 +92,14 @@ def json_path(start: str, steps: Iterable[str | int]) -> str:
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that was probably meant, if any is near."""
+    """Return the known name closest to a mistyped one, or None."""
     folded = {candidate.casefold(): candidate for candidate in known}
     found = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.7)
     return folded[found[0]] if found else None
 
 
 def listed(names: Iterable[str], last: str = "or") -> str:
-    """Return names as a person lists them: `a, b or c`."""
+    """Return names as prose: `a, b or c`."""
     parts = list(names)
     if len(parts) < 2:
         return "".join(parts)

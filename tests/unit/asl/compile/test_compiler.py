@@ -81,7 +81,7 @@ def test_machine__problems__definition_error_that_lists_them() -> None:
     with pytest.raises(DefinitionError) as raised:
         checked_definition(json.dumps({"StartAt": "B", "States": {"A": {"Type": "Wait", "End": True}}}))
 
-    assert "$.States.A: it does not say how long to wait" in str(raised.value)
+    assert "$.States.A: it has no duration" in str(raised.value)
     assert "$.StartAt: " in str(raised.value)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.compile.event_budget import EVENTS_MAX, Verdict, budget
-from headgate.asl.compile.problems import Code
+from headgate.asl.compile.event_budget import EVENTS_MAX, LoopVerdict, event_budget
+from headgate.asl.compile.problems import ProblemCode
 
 _EXAMPLES = Path(__file__).parents[4] / "examples" / "asl"
 
@@ -76,7 +76,7 @@ def _poll(pause: Json, **fields: Json) -> Json:
     ],
 )
 def test_budget__one_state__its_events_and_those_of_the_execution(state: Json, events: int) -> None:
-    assert budget(_machine({"Only": state})).events_per_pass == events + 2
+    assert event_budget(_machine({"Only": state})).events_per_pass == events + 2
 
 
 def test_budget__ways_of_unlike_cost__the_costliest() -> None:
@@ -93,13 +93,13 @@ def test_budget__ways_of_unlike_cost__the_costliest() -> None:
         }
     )
 
-    assert budget(machine).events_per_pass == 2 + 2 + 5 + 5
+    assert event_budget(machine).events_per_pass == 2 + 2 + 5 + 5
 
 
 def test_budget__inline_map_of_unknown_length__cost_per_item_is_told_apart() -> None:
     machine = _machine({"All": {"Type": "Map", "ItemProcessor": _machine({"A": _task(End=True)}), "End": True}})
 
-    found = budget(machine)
+    found = event_budget(machine)
 
     assert found.events_per_pass == 2 + 4
     assert [(each.path, each.events_per_item) for each in found.iterations] == [("$.States.All", 7)]
@@ -109,23 +109,25 @@ def test_budget__inline_map_of_unknown_length__cost_per_item_is_told_apart() -> 
     ("pause", "timeout_seconds", "verdict"),
     [
         # 9 events a round: about 2,700 rounds fit.
-        pytest.param({"Type": "Wait", "Seconds": 60}, 86_400, Verdict.HOLDS, id="minutes-for-a-day"),
-        pytest.param({"Type": "Wait", "Seconds": 30}, 86_400, Verdict.EXCEEDS, id="half-minutes-for-a-day"),
-        pytest.param({"Type": "Wait", "Seconds": 60}, None, Verdict.UNKNOWN, id="no-time-out"),
-        pytest.param({"Type": "Wait", "SecondsPath": "$.pause"}, 86_400, Verdict.UNKNOWN, id="pause-from-the-input"),
-        pytest.param({"Type": "Wait", "Seconds": 0}, 86_400, Verdict.UNBOUNDED, id="pause-of-nothing"),
-        pytest.param({"Type": "Pass"}, 86_400, Verdict.UNBOUNDED, id="no-pause"),
+        pytest.param({"Type": "Wait", "Seconds": 60}, 86_400, LoopVerdict.HOLDS, id="minutes-for-a-day"),
+        pytest.param({"Type": "Wait", "Seconds": 30}, 86_400, LoopVerdict.EXCEEDS, id="half-minutes-for-a-day"),
+        pytest.param({"Type": "Wait", "Seconds": 60}, None, LoopVerdict.UNKNOWN, id="no-time-out"),
         pytest.param(
-            _task(Resource="arn:aws:states:::lambda:invoke.waitForTaskToken"), None, Verdict.UNKNOWN, id="token"
+            {"Type": "Wait", "SecondsPath": "$.pause"}, 86_400, LoopVerdict.UNKNOWN, id="pause-from-the-input"
+        ),
+        pytest.param({"Type": "Wait", "Seconds": 0}, 86_400, LoopVerdict.UNBOUNDED, id="pause-of-nothing"),
+        pytest.param({"Type": "Pass"}, 86_400, LoopVerdict.UNBOUNDED, id="no-pause"),
+        pytest.param(
+            _task(Resource="arn:aws:states:::lambda:invoke.waitForTaskToken"), None, LoopVerdict.UNKNOWN, id="token"
         ),
     ],
 )
 def test_budget__poll_loop__verdict_by_pause_and_time_out(
-    pause: Json, timeout_seconds: int | None, verdict: Verdict
+    pause: Json, timeout_seconds: int | None, verdict: LoopVerdict
 ) -> None:
     fields = {} if timeout_seconds is None else {"TimeoutSeconds": timeout_seconds}
 
-    (loop,) = budget(_poll(pause, **fields)).loops
+    (loop,) = event_budget(_poll(pause, **fields)).loops
 
     assert loop.states == ("Ask", "Is it?", "Pause")
     assert loop.verdict is verdict
@@ -133,11 +135,11 @@ def test_budget__poll_loop__verdict_by_pause_and_time_out(
 
 
 def test_budget__exceeding_and_unbounded_loops__problems_at_the_loop() -> None:
-    exceeding = budget(_poll({"Type": "Wait", "Seconds": 1}, TimeoutSeconds=86_400)).problems
-    unbounded = budget(_poll({"Type": "Pass"})).problems
+    exceeding = event_budget(_poll({"Type": "Wait", "Seconds": 1}, TimeoutSeconds=86_400)).problems
+    unbounded = event_budget(_poll({"Type": "Pass"})).problems
 
-    assert [(problem.path, problem.code) for problem in exceeding] == [("$.States.Ask", Code.BUDGET_EXCEEDED)]
-    assert [(problem.path, problem.code) for problem in unbounded] == [("$.States.Ask", Code.UNBOUNDED_LOOP)]
+    assert [(problem.path, problem.code) for problem in exceeding] == [("$.States.Ask", ProblemCode.BUDGET_EXCEEDED)]
+    assert [(problem.path, problem.code) for problem in unbounded] == [("$.States.Ask", ProblemCode.UNBOUNDED_LOOP)]
 
 
 def test_budget__loop_that_counts__not_called_unbounded() -> None:
@@ -153,9 +155,9 @@ def test_budget__loop_that_counts__not_called_unbounded() -> None:
         }
     )
 
-    found = budget(machine)
+    found = event_budget(machine)
 
-    assert [loop.verdict for loop in found.loops] == [Verdict.UNKNOWN]
+    assert [loop.verdict for loop in found.loops] == [LoopVerdict.UNKNOWN]
     assert found.problems == []
 
 
@@ -163,10 +165,10 @@ def test_budget__loop_inside_an_inline_map__unknown_for_the_items_are() -> None:
     inner = _poll({"Type": "Wait", "Seconds": 600})
     machine = _machine({"Each": {"Type": "Map", "ItemProcessor": inner, "End": True}}, TimeoutSeconds=86_400)
 
-    (loop,) = budget(machine).loops
+    (loop,) = event_budget(machine).loops
 
     assert loop.path == "$.States.Each.ItemProcessor.States.Ask"
-    assert loop.verdict is Verdict.UNKNOWN
+    assert loop.verdict is LoopVerdict.UNKNOWN
 
 
 @pytest.mark.parametrize(("execution_type", "children"), [("STANDARD", 1), ("EXPRESS", 0)])
@@ -175,7 +177,7 @@ def test_budget__distributed_map__child_history_of_its_own_unless_express(execut
         **_poll({"Type": "Pass"}),
         "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": execution_type},
     }
-    found = budget(_machine({"Each": {"Type": "Map", "ItemProcessor": processor, "End": True}}))
+    found = event_budget(_machine({"Each": {"Type": "Map", "ItemProcessor": processor, "End": True}}))
 
     assert found.loops == ()
     assert len(found.children) == len(found.problems) == children
@@ -193,7 +195,7 @@ def test_budget__more_loops_than_are_searched__says_so() -> None:
     }
     machine = _machine({**states, "End": {"Type": "Succeed"}})
 
-    found = budget(machine)
+    found = event_budget(machine)
 
     assert not found.has_all_loops
     assert found.events_per_pass == 2 + 12 * 2 + 2
@@ -201,4 +203,4 @@ def test_budget__more_loops_than_are_searched__says_so() -> None:
 
 @pytest.mark.parametrize("path", sorted(_EXAMPLES.glob("*.asl.json")), ids=lambda path: path.stem)
 def test_budget__examples__no_problem(path: Path) -> None:
-    assert budget(json.loads(path.read_text())).problems == []
+    assert event_budget(json.loads(path.read_text())).problems == []

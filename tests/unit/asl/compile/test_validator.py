@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate.asl.compile.validator import Code, load, problems
+from headgate.asl.compile.validator import ProblemCode, load, problems
 from headgate.errors import DefinitionError
 
 Json = Any
@@ -523,11 +523,11 @@ def test_problems__many_things_wrong__all_at_once_with_what_is_allowed() -> None
     found = problems(definition)
 
     assert {problem.code for problem in found} == {
-        Code.UNKNOWN_FIELD,
-        Code.WRONG_TYPE,
-        Code.UNKNOWN_STATE,
-        Code.MISSING_FIELD,
-        Code.UNREACHABLE_STATE,
+        ProblemCode.UNKNOWN_FIELD,
+        ProblemCode.WRONG_TYPE,
+        ProblemCode.UNKNOWN_STATE,
+        ProblemCode.MISSING_FIELD,
+        ProblemCode.UNREACHABLE_STATE,
     }
     told = {problem.path: problem.allowed for problem in found}
     assert told[f"{_A}.Parametrs"] == "did you mean Parameters?"
@@ -640,7 +640,7 @@ def test_load__same_names_in_unlike_objects_and_marks_in_strings__read() -> None
 
 @pytest.mark.parametrize(
     ("text", "fact"),
-    [('{"a": ' + "1" * 5_000 + "}", "number that cannot be read"), ('{"a": "\ud800"}', "half a character")],
+    [('{"a": ' + "1" * 5_000 + "}", "number that cannot be read"), ('{"a": "\ud800"}', "lone surrogate")],
 )
 def test_load__what_json_does_not_have__is_refused(text: str, fact: str) -> None:
     with pytest.raises(DefinitionError, match=fact):

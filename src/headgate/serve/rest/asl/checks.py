@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from headgate.asl.compile.event_budget import EVENTS_MAX, Budget, Loop, budget
+from headgate.asl.compile.event_budget import EVENTS_MAX, EventBudget, LoopCost, event_budget
 from headgate.asl.compile.parser import load
 from headgate.asl.compile.problems import Problem
 from headgate.asl.expressions.scope import Json
@@ -35,7 +35,7 @@ class Costs(Struct, frozen=True):
 
     events_per_pass: int
     events_max: int
-    loops: list[Loop]
+    loops: list[LoopCost]
     # What the iterations of Maps cost whose number of items is not known: events for each item, by path.
     events_per_item: dict[str, int]
 
@@ -62,7 +62,7 @@ def check_definition(text: str, variables: Mapping[str, str], *, strict_budget: 
     found = [_finding(each) for each in problems(definition)]
     if found:
         return Checked(valid=False, problems=found, warnings=[])
-    cost = budget(definition)
+    cost = event_budget(definition)
     over = [_finding(each) for each in cost.problems]
     return Checked(
         valid=not (strict_budget and over),
@@ -91,7 +91,7 @@ def _finding(problem: Problem) -> Finding:
     return Finding(problem.path, problem.code.value, problem.fact, problem.allowed)
 
 
-def _costs(cost: Budget) -> Costs:
+def _costs(cost: EventBudget) -> Costs:
     loops, per_item = list(cost.loops), {each.path: each.events_per_item for each in cost.iterations}
     for _, child in cost.children:
         inner = _costs(child)
