@@ -15,9 +15,9 @@ from headgate.clock import Clock
 from headgate.durable.bus.events import Event, Mode, check_type, load
 from headgate.durable.model import payload
 from headgate.durable.model.history import ActivityOptions
+from headgate.durable.model.names import check_name
 from headgate.durable.model.records import Activity, instant
 from headgate.durable.model.retry import Retry
-from headgate.durable.sdk.definitions import check_name
 from headgate.errors import ConflictError, DefinitionError, InvalidPayloadError, NotFoundError
 from headgate.store.catalogue.tables import SUBSCRIPTIONS
 from headgate.store.model.conditions import Condition, absent, version_is

@@ -21,6 +21,7 @@ from headgate.durable.client.start_lookup import Beginnings, limits_elsewhere
 from headgate.durable.engine.activity_store import Activities, Ended
 from headgate.durable.model.activity_tokens import read_token
 from headgate.durable.model.archive import Archive
+from headgate.durable.model.definitions import WorkflowDefinition
 from headgate.durable.model.failures import ErrorInfo
 from headgate.durable.model.history import (
     NULL,
@@ -36,11 +37,11 @@ from headgate.durable.model.history import (
     Woken,
 )
 from headgate.durable.model.history_reader import read_turns
+from headgate.durable.model.names import check_execution_id, check_tags
 from headgate.durable.model.records import ANSWER, Execution, execution_of, message
 from headgate.durable.model.starts import Reuse, StartRequest, reads_alike, start_writes, takes
 from headgate.durable.replay.interpreter import Interpreter
 from headgate.durable.replay.query_replay import QUERY_SECONDS, answer
-from headgate.durable.sdk.definitions import Workflow, check_execution_id, check_tags
 from headgate.errors import (
     AlreadyStartedError,
     ConflictError,
@@ -72,7 +73,7 @@ class Client:
         keyring: Keyring,
         archive: Archive,
         *,
-        workflows: Mapping[str, Workflow[..., Any]] | None = None,
+        workflows: Mapping[str, WorkflowDefinition] | None = None,
     ) -> None:
         # Set by a worker in this process: who to tell that an execution has mail.
         self.notify: Callable[[str], None] | None = None

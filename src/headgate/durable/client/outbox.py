@@ -9,8 +9,8 @@ from msgspec import Raw
 from headgate.clock import Clock
 from headgate.durable.model import payload
 from headgate.durable.model.history import Event, Signal
+from headgate.durable.model.names import check_execution_id, check_signal_id, check_signal_name
 from headgate.durable.model.records import OPEN, SEEN, Execution, execution_of, message
-from headgate.durable.sdk.definitions import check_execution_id, check_signal_id, check_signal_name
 from headgate.errors import (
     ConflictError,
     ExecutionClosedError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 from msgspec import Struct
@@ -20,6 +20,7 @@ from headgate.durable.engine.inbox import Mail, delayed_start, holds, in_order, 
 from headgate.durable.engine.ready_queue import ReadyList, Work
 from headgate.durable.engine.stuck import setback
 from headgate.durable.engine.turn_commit import SOURCES_MAX, Draft, Outlook, Source, draft_turn
+from headgate.durable.model.definitions import WorkflowDefinition
 from headgate.durable.model.failures import ErrorInfo, describe
 from headgate.durable.model.history import (
     Close,
@@ -36,7 +37,6 @@ from headgate.durable.model.history_reader import read_run
 from headgate.durable.model.records import Activity, Execution, execution_of
 from headgate.durable.replay.interpreter import Interpreter
 from headgate.durable.replay.open_work import open_work
-from headgate.durable.sdk.definitions import Workflow
 from headgate.errors import (
     ConflictError,
     DeterminismError,
@@ -88,7 +88,7 @@ class Engine:
 
     def __init__(
         self,
-        workflows: Mapping[str, Workflow[..., Any]],
+        workflows: Mapping[str, WorkflowDefinition],
         store: Store,
         clock: Clock,
         ids: IdMaker,

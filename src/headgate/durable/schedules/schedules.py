@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.model import payload
+from headgate.durable.model.names import check_execution_id, check_name, check_tags
 from headgate.durable.schedules import cron
 from headgate.durable.schedules.rows import (
     DUE,
@@ -40,7 +41,6 @@ from headgate.durable.schedules.slots import (
     moment,
     slot_of,
 )
-from headgate.durable.sdk.definitions import check_execution_id, check_name, check_tags
 from headgate.errors import (
     ConflictError,
     CursorError,

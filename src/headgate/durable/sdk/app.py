@@ -11,9 +11,10 @@ from headgate.durable.http.router import Router
 from headgate.durable.model import payload
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import ActivityOptions
+from headgate.durable.model.names import check_name
 from headgate.durable.model.retry import Retry
 from headgate.durable.replay.determinism_lint import look_through
-from headgate.durable.sdk.definitions import Activity, Limit, Workflow, check_name
+from headgate.durable.sdk.definitions import Activity, Limit, Workflow
 from headgate.errors import DefinitionError, NotFoundError
 
 if TYPE_CHECKING:

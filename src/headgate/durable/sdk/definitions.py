@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -14,10 +13,11 @@ from msgspec import Raw
 from headgate.durable.model import payload
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import NULL, ActivityOptions, ParentClose, StartChild
+from headgate.durable.model.names import check_execution_id, check_name, check_signal_name, check_tags, child_id
 from headgate.durable.model.retry import Retry
 from headgate.durable.replay.awaitables import PendingFuture
 from headgate.durable.replay.interpreter import Interpreter, current, running
-from headgate.errors import DefinitionError, InvalidIdError, WorkflowViolationError
+from headgate.errors import DefinitionError, WorkflowViolationError
 
 if TYPE_CHECKING:
     from headgate.durable.client.handle import Handle
@@ -25,69 +25,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
-# Everything but what separates our own keys: `#` between parts, `~` before what is derived.
-_EXECUTION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/=+-]{0,199}")
-_DERIVED: Final = "~"
-_TAG_VALUE_MAX: Final = 256
-_TAGS_MAX: Final = 50
-_SIGNAL_NAME_MAX: Final = 200
-
-
-def check_name(kind: str, name: str) -> str:
-    """Return `name`. Raises `DefinitionError` if it cannot be the name of an activity, workflow or subscription."""
-    if not _NAME.fullmatch(name):
-        raise DefinitionError(
-            f"{kind} {name!r}: use up to 128 letters, digits, '_', '.' and '-', beginning with a letter or '_'"
-        )
-    return name
-
-
-def check_execution_id(execution_id: str, *, derived: bool = False) -> str:
-    """Return the id. Raises `InvalidIdError` for one that cannot be given to an execution."""
-    # Whoever gives something else than text is told so like everyone else.
-    text = execution_id if isinstance(execution_id, str) else ""
-    plain = text.replace(_DERIVED, "-") if derived else text
-    if not _EXECUTION_ID.fullmatch(plain[:200] if derived else plain) or len(text) > 1000:
-        raise InvalidIdError(
-            f"execution id {_shown(execution_id, 80)}: use 1 to 200 letters, digits and . _ : @ / = + -, "
-            "beginning with a letter or digit"
-        )
-    return execution_id
-
-
-def check_signal_name(name: str) -> str:
-    """Return the name. Raises `InvalidIdError` for one that no signal can have."""
-    if not isinstance(name, str) or not 1 <= len(name) <= _SIGNAL_NAME_MAX:
-        raise InvalidIdError(f"signal name {_shown(name, 40)}: use 1 to {_SIGNAL_NAME_MAX} characters")
-    return name
-
-
-def check_signal_id(signal_id: str) -> str:
-    """Return the id by which a signal is known again. Raises `InvalidIdError`."""
-    if not isinstance(signal_id, str) or not 1 <= len(signal_id) <= _SIGNAL_NAME_MAX:
-        raise InvalidIdError(f"signal id {_shown(signal_id, 40)}: use 1 to {_SIGNAL_NAME_MAX} characters")
-    return signal_id
-
-
-def _shown(given: object, characters_max: int) -> str:
-    return repr(given[:characters_max]) if isinstance(given, str) else repr(given)[:characters_max]
-
-
-def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags. Raises `InvalidIdError` for names or values that cannot be searched by."""
-    for name, value in tags.items():
-        if not isinstance(value, str) or len(value) > _TAG_VALUE_MAX or not _NAME.fullmatch(name):
-            raise InvalidIdError(f"tag {name!r}: a name of letters, digits, _ . - and a text of up to 256 characters")
-    if len(tags) > _TAGS_MAX:
-        raise InvalidIdError(f"{len(tags)} tags: at most {_TAGS_MAX}")
-    return dict(tags)
-
-
-def child_id(parent_id: str, run: int, seq: int) -> str:
-    """Return the id of a child that was given none: the same on replay, and nobody else's."""
-    return f"{parent_id}{_DERIVED}{run}.{seq}"
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from uuid import UUID
 from headgate.durable.model import payload
 from headgate.durable.model.duration import Duration, optional_seconds, seconds
 from headgate.durable.model.history import SetTags
+from headgate.durable.model.names import check_execution_id, check_signal_name, check_tags
 from headgate.durable.replay.interpreter import current
 from headgate.durable.replay.mailbox import Handler, UpdateHandler
 from headgate.durable.replay.outcomes import ContinueRequest
-from headgate.durable.sdk.definitions import check_execution_id, check_signal_name, check_tags
 from headgate.errors import DefinitionError
 
 T = TypeVar("T")
