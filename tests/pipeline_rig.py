@@ -243,7 +243,7 @@ class Rig:
         until = self.env.clock.seconds() + seconds(duration, name="advance")
         self.pump()
         while True:
-            due = min(self.env.worker.agenda.next_due_ms / 1000, self._next_tick())
+            due = min(self.env.worker.schedule.next_due_ms / 1000, self._next_tick())
             moment = min(max(due, self.env.clock.seconds()), until)
             self.env.advance(moment - self.env.clock.seconds())
             self.pipelines.tick()

@@ -167,6 +167,25 @@ class WorkflowStandIn(StandIn):
         return len(self._unrecorded) - 1
 
 
+class _InlineWorker:
+    """The worker of an environment, as its client sees it: a caller that waits runs the pending work itself."""
+
+    notifies_waiters = False
+
+    def __init__(self, worker: Worker, run: Callable[[], bool]) -> None:
+        self._worker = worker
+        self._run = run
+
+    def wake(self, execution_id: str) -> None:
+        self._worker.engine.read_inbox(execution_id)
+
+    def poll_soon(self) -> None:
+        pass
+
+    def run_inline(self) -> bool:
+        return self._run()
+
+
 class Environment:
     """Runs an app in virtual time, as a context manager.
 
@@ -208,9 +227,7 @@ class Environment:
         install_notes()
         self._worker = self._service.worker(queues=self._queues(), replay_always=self._replay_always)
         self._worker.join()
-        self._service.client.notify = self._worker.engine.look
-        # A result awaited in the test's thread can only be produced by this thread, so the wait runs the environment.
-        self._service.client.waits.meanwhile = self._run_in_own_thread
+        self._service.notifier.attach(_InlineWorker(self._worker, self._run_in_own_thread))
         exits.callback(self._worker.engine.drop)
 
     def __exit__(self, *_: object) -> None:
@@ -296,7 +313,7 @@ class Environment:
 
     def _next_due_ms(self) -> int:
         chunks = None if self._chunks is None else self._chunks.next_due_ms()
-        return min(self.worker.agenda.next_due_ms, NEVER_MS if chunks is None else chunks)
+        return min(self.worker.schedule.next_due_ms, NEVER_MS if chunks is None else chunks)
 
     def stand_in(self, target: Activity[..., Any] | Workflow[..., Any]) -> StandIn:
         """Replace an activity, or a workflow (also as a child), and return the stand-in to configure.

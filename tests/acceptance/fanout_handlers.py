@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headgate.clock import SystemClock
-from headgate.durable.worker.process_channel import packed
+from headgate.durable.worker.process_channel import pack
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.handlers import Work
 from headgate.fanout.local import worker as local_worker
@@ -162,7 +162,7 @@ _ACTS: Final[dict[str, Callable[[Work], str]]] = {
     "kill": lambda _: _kill(),
     "speak": _speak_out_of_turn,
     "nonsense": lambda _: _write_everywhere(b"\xff" * 64),
-    "impostor": lambda _: _write_everywhere(packed(Done(10**6, 1, 1))),
+    "impostor": lambda _: _write_everywhere(pack(Done(10**6, 1, 1))),
     "fork": _fork,
     "fork and abort": _fork_and_abort,
     "misname": _misname,

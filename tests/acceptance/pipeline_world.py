@@ -85,7 +85,7 @@ class World(Rig):
         until = self.env.clock.seconds() + seconds(duration, name="advance")
         self.pump()
         while True:
-            due = min(self.env.worker.agenda.next_due_ms / 1000, self._next_tick(), self._watchdog_at)
+            due = min(self.env.worker.schedule.next_due_ms / 1000, self._next_tick(), self._watchdog_at)
             moment = min(max(due, self.env.clock.seconds()), until)
             self.env.clock.advance(moment - self.env.clock.seconds())
             self.pipelines.tick()

@@ -162,7 +162,7 @@ def test_spinning__workflow_code_that_never_waits__is_interrupted_and_others_go_
         spinning.result(30)
 
 
-def test_pulse__of_a_worker__shows_what_it_does_and_what_holds_it_up(tmp_path: Path) -> None:
+def test_status__of_a_worker__shows_what_it_does_and_what_holds_it_up(tmp_path: Path) -> None:
     mine.release.clear()
     mine.gate.acquire()
     with hg.connect(mine.app, home=tmp_path / "home", work=False) as opened:
@@ -171,16 +171,16 @@ def test_pulse__of_a_worker__shows_what_it_does_and_what_holds_it_up(tmp_path: P
         threads.start()
         try:
             adding = mine.adding_behind_one_that_blocks.start(20)
-            until(lambda: threads.pulse().queued == 20, "the activities that wait for the thread")
-            busy = threads.pulse()
+            until(lambda: threads.status().queued == 20, "the activities that wait for the thread")
+            busy = threads.status()
             assert (busy.running, busy.hung, busy.has_lease, busy.has_failed) == (1, 0, True, False)
-            assert busy.looked_seconds is not None
-            assert busy.looked_seconds < 5
+            assert busy.polled_seconds is not None
+            assert busy.polled_seconds < 5
             assert busy.turned_seconds is not None
             assert busy.faults() == []
             blocked = mine.blocked_for_good.start(0)
-            until(lambda: bool(threads.pulse().overdue), "the turn that is blocked")
-            (fault,) = threads.pulse().faults()
+            until(lambda: bool(threads.status().overdue), "the turn that is blocked")
+            (fault,) = threads.status().faults()
             assert fault.startswith(f"execution {blocked.id} has been in one turn for")
             assert "in blocked_for_good" in fault
         finally:

@@ -35,8 +35,7 @@ def test_message__of_a_kind_this_version_does_not_know__holds_up_its_execution_a
         service.start(on_fatal=fatal.append)
         held, free = wait.start(id="held"), wait.start(id="free")
         service.store.transact([Put(INBOXES, UNKNOWN)])
-        assert service.client.notify is not None
-        service.client.notify("held")
+        service.notifier.on_message_stored("held")
 
         free.signal("go", 1)
 

@@ -57,7 +57,7 @@ def worker_check(server: Server, path: str) -> dict[str, Any]:
 def test_health__of_a_server_that_works__has_a_check_of_its_worker(server: Server, path: str) -> None:
     check = worker_check(server, path)
 
-    assert check["fact"].startswith("last looked for work ")
+    assert check["fact"].startswith("last poll ")
     assert "activities queued" in check["fact"]
     assert check["status"] == "ok"
 

@@ -26,7 +26,7 @@ from headgate.aws.function_settings import (
 )
 from headgate.durable.model.history import Woken
 from headgate.durable.model.records import Activity, Timer, message
-from headgate.durable.serverless.wakeups import asked_by
+from headgate.durable.serverless.wakeups import wake_for
 from headgate.errors import (
     HeadgateError,
     InvalidPayloadError,
@@ -142,7 +142,7 @@ def test_filters__of_rows_that_wake__let_through_what_asks_for_something_and_not
         (ACTIVITIES, claimed.put().item),
     ]
 
-    asked = [asked_by(table, item) is not None for table, item in rows]
+    asked = [wake_for(table, item) is not None for table, item in rows]
     let_through = [any(lets_through(each, record(item)) for each in WAKE_FILTERS[table.name]) for table, item in rows]
 
     assert let_through == asked == [True, False, True, True, False]

@@ -189,18 +189,18 @@ def test_activity__its_worker_was_given_up__is_performed_by_another_and_the_zomb
     store = aws.container.opened.store
     aws.run(lambda: order_app.done)
     watch = aws.container.sweeper.workers
-    (seen,) = watch.seen()
+    (seen,) = watch.checks()
     assert isinstance(seen.wake, WorkerWake)
     # Another sign of life since, and it is alive.
     store.update(WORKERS, Key(seen.wake.worker_id), set={"beats": seen.wake.beats + 1})
     aws.invoke("waker", {"Records": [message(seen)]})
-    assert watch.seen()[0].wake == replace(seen.wake, beats=seen.wake.beats + 1)
+    assert watch.checks()[0].wake == replace(seen.wake, beats=seen.wake.beats + 1)
     held = store.get(ACTIVITIES, Key("p-5#1#000001"), consistent=True)
     assert held is not None
     assert held["worker"] == seen.wake.worker_id
 
     # None, and it is dead.
-    aws.invoke("waker", {"Records": [message(watch.seen()[0])]})
+    aws.invoke("waker", {"Records": [message(watch.checks()[0])]})
     order_app.go_on.set()
     aws.run(lambda: handle.describe().status == "SUCCEEDED")
     thread.join(30)

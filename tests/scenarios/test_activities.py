@@ -492,7 +492,7 @@ def test_timeout__of_what_is_claimed_and_waits_for_a_thread__ends_it(
     env.worker.poll()
     env.worker.turn()
     assert len(env.worker.queue) == 1
-    assert env.worker.agenda.next_due_ms == 1000 * (env.clock.seconds() + 60)
+    assert env.worker.schedule.next_due_ms == 1000 * (env.clock.seconds() + 60)
 
     env.clock.advance(59)
     env.worker.poll()

@@ -260,7 +260,7 @@ def test_clock__set_back_between_two_events_of_a_turn__replay_sees_the_same_time
     env.clock.advance(10)
     env.worker.poll()
     handle.signal("look")
-    env.worker.engine.look(handle.id)
+    env.worker.engine.read_inbox(handle.id)
     env.clock.step(-5)
     env.run()
     env.clock.step(5)

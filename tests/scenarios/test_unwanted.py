@@ -14,11 +14,11 @@ import pytest
 from msgspec import Raw
 
 import headgate as hg
-from headgate.durable.engine.activity_store import Ended
+from headgate.durable.engine.activity_store import AttemptResult
 from headgate.durable.model.history import CancelActivity
 from headgate.durable.model.records import Activity
-from headgate.durable.worker.async_executor import AsyncPerformers
-from headgate.durable.worker.poller import SWEEP_SECONDS
+from headgate.durable.worker.async_executor import AsyncExecutor
+from headgate.durable.worker.poll_schedule import SWEEP_SECONDS
 from headgate.durable.worker.worker import Worker
 from tests.scenarios.conftest import OpenEnvironment
 from tests.scenarios.histories import commands, left_behind
@@ -98,8 +98,8 @@ def nothing_told() -> None:
 
 
 @pytest.fixture
-def performers() -> Iterator[list[AsyncPerformers]]:
-    made: list[AsyncPerformers] = []
+def performers() -> Iterator[list[AsyncExecutor]]:
+    made: list[AsyncExecutor] = []
     yield made
     for each in made:
         each.stop()
@@ -137,7 +137,7 @@ def test_unwanted__in_a_thread__is_told_at_once_and_its_result_dropped(
     step(env.worker)
     assert handle.status().is_closed
     assert running.context.cancelled
-    env.worker.finish(activity, Ended())
+    env.worker.finish(activity, AttemptResult())
     assert env.worker.running == {}
     assert left_behind(env) == {}
 
@@ -153,7 +153,7 @@ def test_unwanted__a_call_that_was_cancelled_or_an_execution_out_of_time__is_tol
         step(env.worker)
         assert handle.status() in (hg.Status.FAILED, hg.Status.TIMED_OUT)
         assert running.context.cancelled
-        env.worker.finish(running.activity, Ended())
+        env.worker.finish(running.activity, AttemptResult())
 
 
 def test_unwanted__of_many_more_than_one_transaction_takes__all_are_told(open_env: OpenEnvironment) -> None:
@@ -190,19 +190,19 @@ def test_unwanted__cancelled_by_another_process__is_told_with_the_next_sweep(ope
     assert len(worker.queue) == 1
     for handle in (first, waiting):
         handle.cancel()
-        other.engine.look(handle.id)
+        other.engine.read_inbox(handle.id)
         while other.engine.has_work:
             other.turn()
         assert handle.status() is hg.Status.CANCELLED
     # Nothing of it was committed here, and nobody else has told this worker.
     worker.engine.ready.take(10)
-    worker.engine.ready.settle()
+    worker.engine.ready.end_batch()
     assert not running.context.cancelled
     env.clock.advance(SWEEP_SECONDS)
     worker.poll()
     assert running.context.cancelled
     assert not worker.queue
-    worker.finish(running.activity, Ended())
+    worker.finish(running.activity, AttemptResult())
     assert worker.running == {}
 
 
@@ -214,7 +214,7 @@ def test_unwanted__held_and_wanted__is_left_alone_by_sweeps(open_env: OpenEnviro
         env.clock.advance(SWEEP_SECONDS)
         step(env.worker)
     assert not running.context.cancelled
-    env.worker.finish(running.activity, Ended(result=Raw(b"7")))
+    env.worker.finish(running.activity, AttemptResult(result=Raw(b"7")))
     step(env.worker)
     assert handle.result(0) == 7
 
@@ -249,12 +249,12 @@ def test_unwanted__in_a_process_of_its_own__is_killed(open_env: OpenEnvironment,
 
 
 def test_unwanted__on_an_event_loop__is_cancelled_there(
-    open_env: OpenEnvironment, performers: list[AsyncPerformers]
+    open_env: OpenEnvironment, performers: list[AsyncExecutor]
 ) -> None:
     env = open_env(app)
     ended = threading.Event()
     failures: list[Exception] = []
-    performers.append(AsyncPerformers(env.worker, ended=ended.set, failed=failures.append))
+    performers.append(AsyncExecutor(env.worker, on_ended=ended.set, on_failed=failures.append))
     handle = wants_dozing.start(1)
     performers[0].perform(claimed(env.worker))
     assert begun.wait(WITHIN_SECONDS)
@@ -268,12 +268,12 @@ def test_unwanted__on_an_event_loop__is_cancelled_there(
 
 
 def test_unwanted__on_an_event_loop_before_it_began__never_begins(
-    open_env: OpenEnvironment, performers: list[AsyncPerformers]
+    open_env: OpenEnvironment, performers: list[AsyncExecutor]
 ) -> None:
     env = open_env(app)
     ended = threading.Event()
     failures: list[Exception] = []
-    performers.append(AsyncPerformers(env.worker, ended=ended.set, failed=failures.append))
+    performers.append(AsyncExecutor(env.worker, on_ended=ended.set, on_failed=failures.append))
     wants_dozing.start(1)
     activity = claimed(env.worker)
     begin = env.worker.begin

@@ -24,7 +24,7 @@ from headgate.asl.runtime.state_visit import StateVisit
 from headgate.asl.runtime.task_tokens import CallbackKind, TaskCallback, sign_token
 from headgate.durable.bus.bus import Bus
 from headgate.durable.client.client import Client
-from headgate.durable.engine.activity_store import Ended
+from headgate.durable.engine.activity_store import AttemptResult
 from headgate.durable.model.archive import Archive, Archiver
 from headgate.durable.model.history import ActivityOptions
 from headgate.durable.model.records import Activity
@@ -82,7 +82,7 @@ class AslProcess(Process):
         # Not the app of the other simulations: a process lives so shortly here that declaring it would take longest.
         self.store = NotingStore(machine.store, machine.lagging)
         self.frozen_until = 0.0
-        self.held: list[tuple[Activity, Ended | None]] = []
+        self.held: list[tuple[Activity, AttemptResult | None]] = []
         self.app = App("machines")
         self._machine = machine
         app, store, keyring, clock = self.app, self._as_store(), machine.keyring, machine.clock

@@ -283,7 +283,7 @@ class AslWorld:
             left = until - self.clock.monotonic()
             if left <= 0 or self._is_quiet():
                 return
-            due_ms = min((process.worker.agenda.next_due_ms for process in self.processes), default=NEVER_MS)
+            due_ms = min((process.worker.schedule.next_due_ms for process in self.processes), default=NEVER_MS)
             wait = due_ms / 1000 - self.clock.seconds()
             self.clock.advance(min(left, max(0.05, min(wait, 3.0))))
 

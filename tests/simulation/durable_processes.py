@@ -17,7 +17,7 @@ from msgspec import Raw
 from headgate.clock import VirtualClock
 from headgate.durable.bus.bus import Bus
 from headgate.durable.client.client import Client
-from headgate.durable.engine.activity_store import Ended
+from headgate.durable.engine.activity_store import AttemptResult
 from headgate.durable.model.archive import Archive, Archiver
 from headgate.durable.model.records import Activity
 from headgate.durable.sdk.definitions import Activity as Definition
@@ -172,7 +172,7 @@ class Process:
     def __init__(self, machine: Machine, *, live_max: int = 2_000, replay_always: bool = False) -> None:
         self.store = ProcessStore(machine.store, machine.lagging)
         self.frozen_until = 0.0
-        self.held: list[tuple[Activity, Ended | None]] = []
+        self.held: list[tuple[Activity, AttemptResult | None]] = []
         self._machine = machine
         store: Any = self.store
         clock, keyring = machine.clock, machine.keyring

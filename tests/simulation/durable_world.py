@@ -371,7 +371,7 @@ class World:
             left = until - self.clock.monotonic()
             if left <= 0:
                 return
-            due_ms = min((process.worker.agenda.next_due_ms for process in self.processes), default=NEVER_MS)
+            due_ms = min((process.worker.schedule.next_due_ms for process in self.processes), default=NEVER_MS)
             wait = due_ms / 1000 - self.clock.seconds()
             # Short enough for a lease, unless nothing at all is under way.
             self.clock.advance(min(left, max(0.05, min(wait, 3.0 if wait < seconds else 600.0))))

@@ -484,7 +484,7 @@ class PipelineWorld:
         until = self.clock.seconds() + max(map(lifetime_seconds, self.definitions.values()))
         while self.clock.seconds() < until:
             self._settle_now()
-            due = min([process.worker.agenda.next_due_ms for process in self.processes] or [NEVER_MS]) / 1000
+            due = min([process.worker.schedule.next_due_ms for process in self.processes] or [NEVER_MS]) / 1000
             # Not further than a few leases: what a dead process had is noticed by looking.
             self.clock.advance(min(max(0.05, due - self.clock.seconds()), LOOK_SECONDS))
 

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 import headgate as hg
 from headgate.clock import VirtualClock
-from headgate.durable.engine.activity_store import Ended
+from headgate.durable.engine.activity_store import AttemptResult
 from headgate.durable.model.history import Started, Woken
 from headgate.durable.model.records import message
 from headgate.durable.replay import sandbox as guard
@@ -204,26 +204,26 @@ def test_mail__of_a_run_that_this_worker_has_not_heard_of__is_kept(machine: Mach
     behind.worker.join()
     handle = process.app.workflows["loop"].start(2, [], id="loop")
     # One worker knows the first run, and the other continues it as new and ends an activity of the second.
-    behind.worker.engine.look("loop")
+    behind.worker.engine.read_inbox("loop")
     behind.worker.turn()
     while behind.worker.queue:
         behind.begin()
         behind.finish()
     behind.worker.turn()
     handle.signal("tick", "one")
-    process.worker.engine.look("loop")
+    process.worker.engine.read_inbox("loop")
     process.worker.turn()
-    process.worker.engine.look("loop")
+    process.worker.engine.read_inbox("loop")
     process.worker.turn()
     activity = process.worker.queue.popleft()
     assert activity.run == 2
     process.worker.begin(activity)
-    source = process.worker.activities.ended(activity, Ended(result=Raw(b"1001")))
+    source = process.worker.activities.end_attempt(activity, AttemptResult(result=Raw(b"1001")))
     assert source is not None
-    process.worker.activities.deliver(activity, source)
+    process.worker.activities.send_end(activity, source)
     process.worker.running.clear()
 
-    behind.worker.engine.look("loop")
+    behind.worker.engine.read_inbox("loop")
     behind.worker.turn()
 
     Checks().check(machine.reader.read())
@@ -239,7 +239,7 @@ def test_worker_dies__no_attempt_left__the_activity_fails_and_is_not_performed_a
     handle = process.app.workflows["fragile"].start(1, id="fragile")
     doomed = Process(machine)
     doomed.worker.join()
-    doomed.worker.engine.look("fragile")
+    doomed.worker.engine.read_inbox("fragile")
     doomed.worker.turn()
     doomed.begin()
     doomed.store.is_dead = True
@@ -258,11 +258,11 @@ def test_mail__read_by_two_and_heard_by_one__is_not_heard_again(machine: Machine
         process.app.workflows["serial"].start(2, id=name)
 
         def overtake(name: str = name) -> None:
-            other.worker.engine.look(name)
+            other.worker.engine.read_inbox(name)
             other.worker.turn()
 
         process.store.meanwhile = (process.store.calls + offset, overtake)
-        process.worker.engine.look(name)
+        process.worker.engine.read_inbox(name)
         process.worker.turn()
         process.store.meanwhile = None
         for _ in range(3):
@@ -285,7 +285,7 @@ def test_mail__of_an_id_used_again_while_its_end_is_looked_at__is_kept(machine: 
             # Left in the inbox of an execution that has ended.
             machine.store.transact([message(name, Woken("late"), 0, "x").put()])
         process.store.meanwhile = (process.store.calls + offset, lambda name=name: _restart(other, name))
-        process.worker.engine.look(name)
+        process.worker.engine.read_inbox(name)
         process.worker.turn()
         process.store.meanwhile = None
         _restart(other, name)
@@ -376,11 +376,11 @@ def test_continue_as_new__an_end_of_the_last_run_in_the_inbox__is_not_taken_for_
     activity = process.worker.queue.popleft()
     handle.signal("tick", "one")
     machine.clock.advance(0.01)
-    # Ended by someone who does not advance the execution: the end goes through the inbox, behind the signal.
+    # AttemptResult by someone who does not advance the execution: the end goes through the inbox, behind the signal.
     process.worker.begin(activity)
-    source = process.worker.activities.ended(activity, Ended(result=Raw(b"3001")))
+    source = process.worker.activities.end_attempt(activity, AttemptResult(result=Raw(b"3001")))
     assert source is not None
-    process.worker.activities.deliver(activity, source)
+    process.worker.activities.send_end(activity, source)
     process.worker.running.clear()
     work_for(process, machine, 4.0)
     for number in range(3):
@@ -424,7 +424,7 @@ def test_clock__set_back_by_hours__a_dead_workers_activities_are_taken_over_with
     dying.worker.join()
     process.app.workflows["serial"].start(2, id="orphan")
     dying.worker.poll()
-    dying.worker.engine.look("orphan")
+    dying.worker.engine.read_inbox("orphan")
     dying.worker.turn()
     assert dying.worker.queue
     dying.bury()
@@ -442,7 +442,7 @@ def test_leave__with_activities_claimed_and_running__others_do_them_once(machine
     process.app.workflows["limited"].start(3, id="limited")
     for _ in range(3):
         leaving.worker.poll()
-        leaving.worker.engine.look("fan")
+        leaving.worker.engine.read_inbox("fan")
         leaving.worker.turn()
     leaving.begin()
     leaving.worker.leave()

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 import headgate as hg
 from headgate.clock import VirtualClock
-from headgate.durable.engine.activity_store import Ended
+from headgate.durable.engine.activity_store import AttemptResult
 from headgate.durable.model.records import Activity, activity_id
 from headgate.durable.replay import sandbox as guard
 from headgate.errors import NotFoundError, StaleClaimError, TransientError
@@ -256,7 +256,7 @@ def test_time_out__of_the_last_attempt_and_store_busy_at_any_call__is_recorded_o
     assert number > 10, "the time-out and what follows it are more calls than that"
 
 
-def hang_until_begun(process: Worked, late: list[tuple[Activity, Ended | None]]) -> None:
+def hang_until_begun(process: Worked, late: list[tuple[Activity, AttemptResult | None]]) -> None:
     """Let the first attempt run out of time, and begin the second."""
     process.machine.clock.advance(TIMEOUT_SECONDS + 1)
     for _ in range(3):
@@ -348,7 +348,7 @@ def test_turn__store_busy_for_the_children_of_another__its_activities_are_perfor
         process.app.workflows["family"].start(1, id="parent")
         process.app.workflows["serial"].start(1, id=NAME)
         for name in ("parent", NAME):
-            process.worker.engine.look(name)
+            process.worker.engine.read_inbox(name)
         process.store.fail_in(number, crash=False, is_done=False)
 
         for _ in range(6):

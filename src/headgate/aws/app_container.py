@@ -24,7 +24,7 @@ from headgate.durable.serverless.activity_handler import InvokedActivities
 from headgate.durable.serverless.sqs import QueueUrls, WakeQueues
 from headgate.durable.serverless.turn_handler import InvokedTurns
 from headgate.durable.serverless.wake_sweep import WakeSweep
-from headgate.durable.serverless.wakeups import Due, WorkerWake, asked_by, load_due
+from headgate.durable.serverless.wakeups import Due, WorkerWake, load_due, wake_for
 from headgate.pipelines.lifecycle.eventbridge_timers import OneShots
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.table_names import TableNames
@@ -76,20 +76,20 @@ class AppContainer:
     def sweep(self, is_over: Callable[[], bool]) -> int:
         """Tell again what is overdue, and do what is done by the clock. Returns how much was told."""
         sent = self.queues.send(self.sweeper.overdue())
-        self.sweeper.upkeep(is_over)
+        self.sweeper.run_maintenance(is_over)
         return sent
 
     def _sent_earlier(self, record: Mapping[str, Any]) -> Due | None:
         due = load_due(record["body"])
-        return self.sweeper.workers.look(due.wake) if isinstance(due.wake, WorkerWake) else due
+        return self.sweeper.workers.check(due.wake) if isinstance(due.wake, WorkerWake) else due
 
     def _asked(self, record: Mapping[str, Any]) -> Due | None:
         # arn:aws:dynamodb:region:account:table/NAME/stream/since
         table = self._waking[str(record["eventSourceARN"]).split("/")[1]]
         change = change_of(table, record)
         if change.new is not None:
-            return asked_by(table, change.new)
-        gone = None if change.old is None else asked_by(table, change.old)
+            return wake_for(table, change.new)
+        gone = None if change.old is None else wake_for(table, change.old)
         if gone is not None:
             self.queues.drop(gone)
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headgate.durable.engine.membership import list_members
-from headgate.durable.serverless.lease_watch import WorkerWatch
+from headgate.durable.serverless.lease_watch import LeaseWatch
 from headgate.durable.serverless.wakeups import WorkerWake
 from headgate.durable.service import Service
 from headgate.durable.worker.worker import Worker
@@ -46,8 +46,8 @@ def work_off(service: Service, is_over: Callable[[], bool]) -> int:
 
 def _take_over(worker: Worker, service: Service) -> None:
     """Give up workers that have not been seen for longer than they can live: this one stays too short to watch them."""
-    watch = WorkerWatch(worker, service.store)
+    watch = LeaseWatch(worker, service.store)
     at_ms = int(1000 * (service.clock.seconds() - INVOCATION_SECONDS_MAX))
     for member in list_members(service.store):
         if member.lease_until_ms < at_ms:
-            watch.look(WorkerWake(member.worker_id, member.beats, member.is_given_up))
+            watch.check(WorkerWake(member.worker_id, member.beats, member.is_revoked))

@@ -130,7 +130,7 @@ def open_health(
         opened.keyring,
         opened.blobs,
         announce=event_writer(guarded, service.bus),
-        told=lambda: service.bus.told(),
+        told=lambda: service.bus.on_committed(),
         tier_1_needs_ticket=health.tier_1_needs_ticket,
         opens_incidents=health.opens_incidents,
         last_known_path=opened.settings.home / LAST_KNOWN,

@@ -146,11 +146,16 @@ class AppService(Service):
 
 def open_service(app: App, opened: OpenedStore, clock: Clock) -> AppService:
     """Return the durable service of an app on an open store."""
-    service = AppService(app, opened.store, clock, opened.keyring, opened.blobs)
     days = opened.settings.archive.days
-    service.archive.kept_seconds = days * _DAY_SECONDS if days else None
-    service.open_forwarder = lambda: open_forwarder(opened.settings, clock)
-    return service
+    return AppService(
+        app,
+        opened.store,
+        clock,
+        opened.keyring,
+        opened.blobs,
+        archive_seconds=days * _DAY_SECONDS if days else None,
+        open_forwarder=lambda: open_forwarder(opened.settings, clock),
+    )
 
 
 def open_fanouts(
@@ -214,10 +219,9 @@ class _FanoutEvents:
         return self._service.bus.event_writes(event, int(self._clock.seconds() * 1000))
 
     def on_closed(self, fanout: Fanout) -> None:
-        notify = self._service.client.notify
-        if notify is not None and fanout.waiter is not None:
-            notify(fanout.waiter)
-        self._service.bus.told()
+        if fanout.waiter is not None:
+            self._service.notifier.on_message_stored(fanout.waiter)
+        self._service.bus.on_committed()
 
 
 def join_fanouts(service: AppService, opened: OpenedStore, clock: Clock) -> FanoutService:

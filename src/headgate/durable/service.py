@@ -1,4 +1,4 @@
-"""The service: an app with its client, bus, schedules and worker around one open store."""
+"""Durable service: an app with its client, bus, schedules and worker on one open store."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from headgate.clock import Clock
 from headgate.durable.bus.bus import Bus
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.durable.client.client import Client
-from headgate.durable.model.archive import Archive, Archiver
+from headgate.durable.client.result_waiters import LocalNotifier, ResultWaiters
+from headgate.durable.model.archive import KEPT_SECONDS, Archive, Archiver
 from headgate.durable.model.declarations import Declarations, Limits
-from headgate.durable.replay import sandbox as guard
+from headgate.durable.replay import sandbox
 from headgate.durable.replay.turn_timeout import TURN_SECONDS
 from headgate.durable.schedules.schedules import Schedules
 from headgate.durable.sdk.activity_context import NotesHandler
 from headgate.durable.sdk.app import App
 from headgate.durable.threads import THREADS_MAX, WorkerThreads
-from headgate.durable.worker.status import Pulse
+from headgate.durable.worker.status import WorkerStatus
 from headgate.durable.worker.worker import Worker
 from headgate.ids import IdMaker
 from headgate.store.blobs.folder import Blobs
@@ -26,21 +27,42 @@ from headgate.store.port import Store
 
 
 class Service:
-    """What one process offers of durable execution. It starts no thread until `start`."""
+    """Durable execution for one process. It starts no thread until `start`."""
 
-    def __init__(self, app: App, store: Store, clock: Clock, keyring: Keyring, blobs: Blobs) -> None:
+    def __init__(
+        self,
+        app: App,
+        store: Store,
+        clock: Clock,
+        keyring: Keyring,
+        blobs: Blobs,
+        *,
+        archive_seconds: float | None = KEPT_SECONDS,
+        open_forwarder: Callable[[], Forwarder] | None = None,
+    ) -> None:
+        """Wire the components. `open_forwarder` opens the sender of forwarded events, if the app forwards any."""
         self.app = app
         self.ids = IdMaker(clock)
-        self.bus = Bus(store, clock, self.ids)
-        self.schedules = Schedules(store, clock, self.ids, limits_of=self._limits_of)
-        self.archive = Archive(blobs)
-        self.client = Client(store, clock, self.ids, keyring, self.archive, workflows=app.workflows)
+        waiters = ResultWaiters(store, clock)
+        self.notifier = LocalNotifier(waiters)
+        self.bus = Bus(store, clock, self.ids, observer=self.notifier)
+        self.schedules = Schedules(store, clock, self.ids, limits_of=self._limits_of, observer=self.notifier)
+        self.archive = Archive(blobs, kept_seconds=archive_seconds)
+        self.client = Client(
+            store,
+            clock,
+            self.ids,
+            keyring,
+            self.archive,
+            workflows=app.workflows,
+            waiters=waiters,
+            observer=self.notifier,
+        )
         self.store = store
         self.clock = clock
         self._keyring = keyring
+        self._open_forwarder = open_forwarder
         self._threads: WorkerThreads | None = None
-        # How to reach the services that events are forwarded to, where settings say more than the default.
-        self.open_forwarder: Callable[[], Forwarder] = lambda: Forwarder(clock)
         app.bind(self.client, self.bus)
 
     def _limits_of(self, workflow: str) -> tuple[float | None, float | None]:
@@ -50,12 +72,12 @@ class Service:
     def worker(
         self, *, queues: Sequence[str] = ("default",), replay_always: bool = False, lease_seconds: float = 10.0
     ) -> Worker:
-        """Return a worker for the app, which does nothing by itself; its workflows' limits are made known to others.
+        """Return a worker for the app, without threads, and publish the limits of the app's workflows.
 
-        Raises what `open_forwarder` does, if the app forwards events, and `DefinitionError` if a workflow calls what
-        cannot be replayed and was defined after it.
+        Raises what `open_forwarder` raises if the app forwards events, and `DefinitionError` if a workflow calls a
+        function that cannot be replayed and was defined after it.
         """
-        guard.install()
+        sandbox.install()
         self.app.check_again()
         forwards = any(each.forward_to is not None for each in self.app.subscriptions.values())
         limits = {
@@ -73,7 +95,8 @@ class Service:
             queues=queues,
             replay_always=replay_always,
             lease_seconds=lease_seconds,
-            forwarder=self.open_forwarder() if forwards else None,
+            forwarder=self._open_forwarder() if forwards and self._open_forwarder is not None else None,
+            observer=self.notifier,
         )
 
     def start(
@@ -86,36 +109,35 @@ class Service:
         replay_always: bool = False,
         on_fatal: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Begin to work."""
+        """Start a worker with its threads."""
         worker = self.worker(queues=queues, lease_seconds=lease_seconds, replay_always=replay_always)
-        worker.engine.closed = self.client.closed
         self._threads = WorkerThreads(
-            worker, self.store, threads_max=threads_max, turn_seconds=turn_seconds, on_fatal=on_fatal
+            worker,
+            self.store,
+            threads_max=threads_max,
+            turn_seconds=turn_seconds,
+            on_fatal=on_fatal,
+            observer=self.notifier,
         )
         install_notes()
         self._threads.start()
-        self.client.notify = self._threads.notify
-        self.client.waits.is_rung = True
-        self._threads.others_committed = self.client.waits.ring_all
-        self.bus.look = self._threads.look
-        self.schedules.told = self._threads.look
+        self.notifier.attach(self._threads)
 
-    def pulse(self) -> Pulse | None:
-        """Return what the worker of this process is seen to do, or None if there is none."""
+    def worker_status(self) -> WorkerStatus | None:
+        """Return the status of the worker of this process, or None if there is none."""
         threads = self._threads
-        return None if threads is None else threads.pulse()
+        return None if threads is None else threads.status()
 
     def stop(self, grace_seconds: float = 5.0) -> None:
-        """Stop working: what runs may end, the rest is given back."""
+        """Stop the worker: running activities get the grace period, the other claims are released."""
         if self._threads is not None:
-            self.client.notify = None
-            self.client.waits.is_rung = False
+            self.notifier.attach(None)
             self._threads.stop(grace_seconds)
             self._threads = None
 
 
 def install_notes() -> None:
-    """Keep what workflows and activities log, once for the process."""
+    """Record the log lines of workflows and activities in their executions, from now on in this process."""
     root = logging.getLogger()
     if not any(isinstance(handler, NotesHandler) for handler in root.handlers):
         root.addHandler(NotesHandler(logging.INFO))

@@ -196,7 +196,7 @@ class Alerts:
             return writes
 
         after = self._change(alert, ended, also, change)
-        self._bus.told()
+        self._bus.on_committed()
         return after
 
     def _change(

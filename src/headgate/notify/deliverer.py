@@ -206,7 +206,7 @@ class Deliverer:
         self._alerts.change(
             alert, rerouted, lambda after: self._alerts.order_writes(after, channels, Action.TRIGGER, now_ms)
         )
-        self._bus.told()
+        self._bus.on_committed()
 
     def _recovered(self, channel: str) -> None:
         """Put an end to the alert about a channel that tells again."""

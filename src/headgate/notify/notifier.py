@@ -134,7 +134,7 @@ class Notifier:
                 if exc.failures.get(0) is not None:
                     return Fate.PASS
                 continue
-            self._bus.told()
+            self._bus.on_committed()
             return decided
         raise StoreBusyError(f"notice {notice.event_id}: others were faster {RACES_MAX} times; try again")
 
@@ -155,7 +155,7 @@ class Notifier:
             except HeadgateError as exc:
                 _log.error("alert_not_told", due=item["PK"], error=str(exc))
                 failures.append(f"{item['PK']}: {exc}")
-        self._bus.told()
+        self._bus.on_committed()
         if failures:
             raise TransientError(f"{len(failures)} of {len(work)} that are due were not told: {'; '.join(failures)}")
         return done

@@ -128,7 +128,7 @@ class PipelineService:
         self.triggering = Triggering(self.parts, self.waiters, endings)
         self.starter = Starter(self.parts, self._start if engine is None else self._start_elsewhere)
         looking = Looking(self.parts)
-        self.lookout = Lookout(self.parts, self.waiters, looking, lambda: bus.told())
+        self.lookout = Lookout(self.parts, self.waiters, looking, lambda: bus.on_committed())
         readiness = ReadinessActions(self.parts, self.waiters, endings, looking, self.lookout.watches)
         self.orchestrator = Orchestrator(
             self.parts, self.downstream, self.triggering, endings, readiness, self.starter.pursue_rerun
@@ -199,7 +199,7 @@ class PipelineService:
         except AlreadyStartedError:
             # The same wish, told again after the definition has changed: it was heard.
             return False
-        self._bus.told()
+        self._bus.on_committed()
         return is_new
 
     def _start_elsewhere(self, name: str, given: Json, delay_seconds: float, also: Sequence[Write]) -> bool:
@@ -235,7 +235,7 @@ def _activity(
     def call(event: dict[str, Any]) -> dict[str, Any]:
         answer = function(event)
         # What it told is delivered now and not with the next look at what waits.
-        bus.told()
+        bus.on_committed()
         return answer
 
     # A busy store is tried again here; what the lifecycle retries is what it was told of.

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from headgate.clock import Clock
-from headgate.durable.worker.status import Pulse
+from headgate.durable.worker.status import WorkerStatus
 from headgate.errors import CorruptionError, HeadgateError
 from headgate.serve.sweeper import Sweeper
 from headgate.store.catalogue.tables import HEALTH_CHECK
@@ -64,16 +64,16 @@ class ServerProbes:
         sweepers: Sequence[Sweeper],
         clock: Clock,
         disk: Path | None,
-        pulse: Callable[[], Pulse | None] = lambda: None,
+        worker_status: Callable[[], WorkerStatus | None] = lambda: None,
     ) -> None:
-        """Check the free space of `disk`, unless None. `pulse` returns the status of the local worker, if any."""
+        """Check the free space of `disk`, unless None. `worker_status` returns that of the local worker, if any."""
         self.phase = Phase.STARTING
         self._version = version
         self._store = store
         self._sweepers = sweepers
         self._clock = clock
         self._disk = disk
-        self._pulse = pulse
+        self._worker_status = worker_status
 
     def alive(self) -> Report:
         """Liveness: an empty report."""
@@ -86,8 +86,8 @@ class ServerProbes:
 
     def summary(self) -> Report:
         """Phase, sweepers and worker, without I/O."""
-        pulse = self._pulse()
-        worker = [] if pulse is None else [_check_worker(pulse)]
+        status = self._worker_status()
+        worker = [] if status is None else [_check_worker(status)]
         return self._report([*self.ready().checks, *map(_check_sweeper, self._sweepers), *worker])
 
     def probe(self) -> Report:
@@ -137,10 +137,10 @@ def _check_sweeper(sweeper: Sweeper) -> Check:
     )
 
 
-def _check_worker(pulse: Pulse) -> Check:
+def _check_worker(status: WorkerStatus) -> Check:
     # At most degraded: requests are still answered, and a restart does not fix a spinning execution.
-    faults = pulse.faults()
-    return Check("worker", Status.DEGRADED if faults else Status.OK, "; ".join([*faults, str(pulse)]))
+    faults = status.faults()
+    return Check("worker", Status.DEGRADED if faults else Status.OK, "; ".join([*faults, str(status)]))
 
 
 def _check_disk(folder: Path) -> Check:

@@ -120,7 +120,7 @@ class Server:
             sweepers=self._sweepers,
             clock=clock,
             disk=settings.home if settings.store.backend == "sqlite" else None,
-            pulse=components.service.pulse,
+            worker_status=components.service.worker_status,
         )
         components.metrics.watch_store(components.store.store.stats.snapshot)
         components.metrics.registry.register(ServerCollector(self._pool, self._sweepers))

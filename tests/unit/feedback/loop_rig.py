@@ -66,7 +66,7 @@ class LoopRig(Rig):
             self.keyring,
             FolderBlobs(self._folder / "blobs"),
             announce=event_writer(service.store, service.bus),
-            told=service.bus.told,
+            told=service.bus.on_committed,
         )
 
     def outcomes(self, health: HealthService) -> Outcomes:

@@ -88,7 +88,7 @@ class World:
         """Let time pass, with every retry at its time."""
         until = self.clock.seconds() + seconds
         self.run()
-        while (due_ms := self.worker.agenda.next_due_ms) < NEVER_MS and due_ms / 1000 <= until:
+        while (due_ms := self.worker.schedule.next_due_ms) < NEVER_MS and due_ms / 1000 <= until:
             self.clock.advance(max(0.0, due_ms / 1000 - self.clock.seconds()))
             self.run()
         self.clock.advance(max(0.0, until - self.clock.seconds()))

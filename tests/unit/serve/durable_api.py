@@ -114,7 +114,7 @@ class Api:
         self.shop = shop
         self.service = service or env.service
         # The test drives the worker: the threads that answer requests must not.
-        self.service.client.notify = None
+        self.service.notifier.attach(None)
         self.pool = WorkPool(threads_max=4, waiting_max=50)
         self.health = ServerProbes(version="1.2.3", store=self.service.store, sweepers=[], clock=env.clock, disk=home)
         self.health.phase = Phase.SERVING

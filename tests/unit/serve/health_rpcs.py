@@ -39,7 +39,7 @@ class HealthRpcs:
             opened.keyring,
             opened.blobs,
             announce=bus.event_writes,
-            told=lambda: bus.told(),
+            told=lambda: bus.on_committed(),
         )
         self.health.registry.create(URN, DatasetSpec(tier=Tier.TIER_2, owner_team="orders"), actor="test")
         self.watches = WatchHub(opened.store)

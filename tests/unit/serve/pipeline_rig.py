@@ -81,7 +81,7 @@ class PipelineApi:
         self.env = env
         self.service = service = env.service
         # The test drives the worker: the threads that answer requests must not.
-        service.client.notify = None
+        service.notifier.attach(None)
         self.jobs = Jobs()
         kinds = TriggerKinds([self.jobs, CommandKind(env.clock, home / "commands", {})], SecretSources({}))
         calendars = CalendarStore(service.store, env.clock)

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from headgate.bootstrap.store import OpenedStore
 from headgate.clock import SystemClock
 from headgate.durable.replay.turn_timeout import Overdue
-from headgate.durable.worker.status import Pulse
+from headgate.durable.worker.status import WorkerStatus
 from headgate.serve.probes import Check, Phase, Report, ServerProbes, Status
 
-WELL = Pulse(
+WELL = WorkerStatus(
     has_failed=False,
     has_lease=True,
-    looked_seconds=0.21,
+    polled_seconds=0.21,
     turned_seconds=None,
     queued=3,
     running=2,
@@ -25,9 +25,9 @@ WELL = Pulse(
 )
 
 
-def health(opened: OpenedStore, pulse: Pulse | None, home: Path) -> ServerProbes:
+def health(opened: OpenedStore, status: WorkerStatus | None, home: Path) -> ServerProbes:
     made = ServerProbes(
-        version="1", store=opened.store, sweepers=[], clock=SystemClock(), disk=home, pulse=lambda: pulse
+        version="1", store=opened.store, sweepers=[], clock=SystemClock(), disk=home, worker_status=lambda: status
     )
     made.phase = Phase.SERVING
     return made
@@ -50,7 +50,7 @@ def test_worker__well__says_when_it_last_did_what(opened: OpenedStore, tmp_path:
 
     assert report.status is Status.OK
     assert worker_check(report) == Check(
-        "worker", Status.OK, "last looked for work 0.2 s ago, last turn not yet; 3 activities queued, 2 running"
+        "worker", Status.OK, "last poll 0.2 s ago, last turn not yet; 3 activities queued, 2 running"
     )
 
 
@@ -58,7 +58,7 @@ def test_worker__well__says_when_it_last_did_what(opened: OpenedStore, tmp_path:
     ("ill", "fact"),
     [
         ({"overdue": [Overdue("o-7", 12.4, "orders.py:7 in fulfil")]}, "execution o-7 has been in one turn for 12 s"),
-        ({"has_lease": False}, "its lease has run out"),
+        ({"has_lease": False}, "its lease has expired"),
         ({"has_failed": True, "has_lease": False}, "it has stopped"),
         ({"hung": 2}, "2 activities were given up"),
     ],

@@ -32,7 +32,7 @@ from headgate.asl.tasks.resources import TaskCall, WaitMode, to_state_error
 from headgate.clock import Clock
 from headgate.durable.model import payload
 from headgate.durable.model.failures import Cancelled
-from headgate.durable.sdk.activity_context import ActivityContext, Later, activity, enter, leave
+from headgate.durable.sdk.activity_context import ActivityContext, Deferred, activity, enter, leave
 from headgate.durable.sdk.app import App
 from headgate.durable.sdk.definitions import Activity
 from headgate.durable.worker.subprocess_executor import perform_isolated
@@ -212,7 +212,7 @@ class ExpressHost(DurableHost):
                 result = await self._in_thread(definition.function, *args, **kwargs)
         finally:
             leave(mark)
-        if isinstance(result, Later):
+        if isinstance(result, Deferred):
             raise runtime_error(f"{definition.name} is completed later, which an EXPRESS iteration cannot wait for")
         return msgspec.json.decode(payload.encode(result, what=f"result of {definition.name}"))
 

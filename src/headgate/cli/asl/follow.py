@@ -55,7 +55,7 @@ class LocalExecution:
         self._seen = 0
 
     def news(self) -> Iterator[list[Event]]:
-        from headgate.durable.client.blocked_on import told_error
+        from headgate.durable.client.blocked_on import error_line
         from headgate.durable.model.history import Status
         from headgate.serve.rest.asl.events import event_view
 
@@ -71,7 +71,7 @@ class LocalExecution:
             if row.status.is_closed:
                 return
             if row.status is Status.STUCK:
-                raise _stuck(self.id, told_error(row.failure))
+                raise _stuck(self.id, error_line(row.failure))
             self._clock.sleep(_REST_SHARE * (self._clock.monotonic() - begun_at))
             service.store.wait(generation, _LOOK_SECONDS)
 

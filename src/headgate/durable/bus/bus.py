@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -22,6 +22,7 @@ from headgate.durable.bus.event_log import PREFIX, EventLog, StoredEvent, event_
 from headgate.durable.bus.events import UNTIMED, Event
 from headgate.durable.bus.replays import DROPPED_MAX, Replay, Replays, ReplayState, StoppedReplay
 from headgate.durable.bus.subscriptions import Filter, Registered, Registry, Subscription, delivery, matches, matching
+from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.errors import ConflictError, HeadgateError, InvalidPayloadError, NotFoundError
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import CONTROL, IDEMPOTENCY
@@ -63,10 +64,17 @@ _COMMIT_SECONDS: Final = 1.0
 class Bus:
     """Takes events and brings them to subscriptions. Safe to use from many threads."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, source: str = SOURCE_DEFAULT) -> None:
-        # Set by whoever performs deliveries in this process, to look for new ones at once.
-        self.look: Callable[[], None] = lambda: None
-        self._wanted_at = -math.inf
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdMaker,
+        *,
+        source: str = SOURCE_DEFAULT,
+        observer: DurableObserver = NULL_OBSERVER,
+    ) -> None:
+        self._observer = observer
+        self._delivery_at = -math.inf
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -119,7 +127,7 @@ class Bus:
         except ConflictError as exc:
             return _earlier(exc)
         self._go_on(event_id, writes)
-        self.told()
+        self.on_committed()
         return event_id
 
     def emit_many(self, given: Sequence[Event]) -> list[str]:
@@ -136,7 +144,7 @@ class Bus:
                 emitted.append(event_id if refusal is None else _earlier(refusal))
                 if refusal is None:
                     self._go_on(event_id, writes)
-        self.told()
+        self.on_committed()
         return emitted
 
     def event_writes(
@@ -158,13 +166,13 @@ class Bus:
         event_id = event_id_of(complete.source, complete.id, now_ms)
         return self._writes(complete, event_id, now_ms, deliveries_max, bytes_max, unwanted)
 
-    def told(self) -> None:
-        """Have deliveries performed now that were made with `event_writes` and have just been committed, if any were.
+    def on_committed(self) -> None:
+        """Report the commit of `event_writes`, so that a local worker polls for the deliveries, if there are any.
 
-        Looking costs more than most commits, and most events have no subscription that wants them.
+        A poll costs more than most commits, and most events match no subscription.
         """
-        if self._clock.monotonic() - self._wanted_at <= _COMMIT_SECONDS:
-            self.look()
+        if self._clock.monotonic() - self._delivery_at <= _COMMIT_SECONDS:
+            self._observer.on_work_stored()
 
     def sweep(self, *, limit: int = 100) -> int:
         """Make the deliveries that someone was about to make and did not, and return how many."""
@@ -221,7 +229,7 @@ class Bus:
         the subscription is retired.
         """
         self._dead_letters.redeliver(subscription, event_id, self._now_ms())
-        self.look()
+        self._observer.on_work_stored()
 
     def purge(self, subscription: str, event_id: str | None = None) -> int:
         """Throw away one dead letter of a subscription, or all of them, and return how many there were."""
@@ -252,7 +260,7 @@ class Bus:
             types=tuple(types),
         )
         count = self._replays.run(request, registered.subscription, self._now_ms())
-        self.look()
+        self._observer.on_work_stored()
         return count
 
     def replays(self, subscription: str) -> list[ReplayState]:
@@ -297,7 +305,7 @@ class Bus:
         body = events.dump(event)
         wanted = [each for each in matching(self._registry.all(), event) if each.name not in unwanted]
         if wanted:
-            self._wanted_at = self._clock.monotonic()
+            self._delivery_at = self._clock.monotonic()
         room = _room(body, deliveries_max, bytes_max)
         made = [delivery(each, event_id, body, now_ms).put() for each in wanted[:room]]
         writes: list[Write] = [event_put(event_id, event, body), *made]

@@ -1,4 +1,4 @@
-"""Pending: what an execution waits for, as someone asks who wonders why it does not go on."""
+"""Blocked-on report: what an open execution waits for: activities, timers, signals, children, workers, operators."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS, TIMERS
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
-# Of an execution that fanned out to thousands, these many are told of each kind.
-TOLD_MAX: Final = 200
+# An execution may wait for thousands of activities; the report has this many of each kind.
+REPORTED_MAX: Final = 200
 
 
 class WaitsForActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="activity"):
-    """An activity that has not ended. `state` is queued, running, external, or ending (its end is on its way)."""
+    """An activity that has not ended. `state` is queued, running, external, or ending (its end is stored)."""
 
     name: str
     activity_id: str
@@ -46,24 +46,24 @@ class WaitsForActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind"
     next_try_at: str = ""
     worker: str = ""
     last_error: str = ""
-    # A queued activity that nobody who is alive would take.
+    # Whether no live worker serves a queued activity.
     no_worker: bool = False
 
 
 class WaitsForTimer(Struct, frozen=True, tag_field="kind", tag="timer"):
-    """A moment that has not come."""
+    """A timer that has not fired."""
 
     due_at: str
 
 
 class WaitsForSignal(Struct, frozen=True, tag_field="kind", tag="signal"):
-    """A signal that has not come."""
+    """A signal that has not arrived."""
 
     name: str
 
 
 class WaitsForChild(Struct, frozen=True, tag_field="kind", tag="child"):
-    """A child that has not ended. Its status is empty as long as it is not there."""
+    """A child that has not ended. Its status is empty until it is started."""
 
     execution_id: str
     workflow: str
@@ -71,13 +71,13 @@ class WaitsForChild(Struct, frozen=True, tag_field="kind", tag="child"):
 
 
 class WaitsForWorker(Struct, frozen=True, tag_field="kind", tag="worker"):
-    """Someone who has the code."""
+    """A worker that serves the workflow."""
 
     fact: str
 
 
 class WaitsForRetry(Struct, frozen=True, tag_field="kind", tag="retry"):
-    """Another try at a turn that could not be computed."""
+    """The retry of a failed turn."""
 
     failures: int
     error: str
@@ -85,20 +85,20 @@ class WaitsForRetry(Struct, frozen=True, tag_field="kind", tag="retry"):
 
 
 class WaitsForRedrive(Struct, frozen=True, tag_field="kind", tag="redrive"):
-    """Someone to mend the code, and to redrive it."""
+    """An operator's redrive of a stuck execution."""
 
     failures: int
     error: str
 
 
 class WaitsForStart(Struct, frozen=True, tag_field="kind", tag="start"):
-    """Its beginning, which was asked for with a delay."""
+    """The delayed start of the execution."""
 
     due_at: str
 
 
 class WaitsForMessage(Struct, frozen=True, tag_field="kind", tag="message"):
-    """Nothing that it asked for is open: only a signal, an update or a cancellation can move it."""
+    """A signal, an update or a cancellation: none of its commands is open."""
 
     fact: str
 
@@ -116,15 +116,15 @@ Wait = (
 )
 
 
-class Pending:
-    """Looks up what executions of a store wait for."""
+class BlockedOn:
+    """Reports what the executions of a store wait for."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     def waits(self, row: Execution) -> list[Wait]:
-        """Return what stands between an execution and its end, what needs someone's attention first."""
+        """Return everything that an execution waits for; waits that need an operator come first."""
         if row.status.is_closed:
             return []
         waits = self._obstacles(row)
@@ -132,35 +132,35 @@ class Pending:
             return waits + self._start(row)
         work = open_work(read_run(self._store, row))
         signals = [WaitsForSignal(name) for name in row.awaits]
-        found = [*self._activities(row, work), *signals, *self._timers(work), *self._children(work)]
-        if not found and not waits and row.dispatched is None:
+        open_waits = [*self._activities(row, work), *signals, *self._timers(work), *self._children(work)]
+        if not open_waits and not waits and row.dispatched is None:
             return [WaitsForMessage("an update, a cancellation or a signal; nothing that it asked for is open")]
-        return waits + found
+        return waits + open_waits
 
     def _obstacles(self, row: Execution) -> list[Wait]:
-        found: list[Wait] = []
+        obstacles: list[Wait] = []
         if row.status is Status.STUCK:
-            found.append(WaitsForRedrive(row.failures, told_error(row.failure)))
+            obstacles.append(WaitsForRedrive(row.failures, error_line(row.failure)))
         elif row.failures:
             due = "" if row.retry_at_ms is None else instant(row.retry_at_ms)
-            found.append(WaitsForRetry(row.failures, told_error(row.failure), due))
+            obstacles.append(WaitsForRetry(row.failures, error_line(row.failure), due))
         if not any(row.workflow in member.workflows for member in self._alive()):
-            found.append(WaitsForWorker(f"no live worker serves workflow {row.workflow}; start one with its app"))
-        return found
+            obstacles.append(WaitsForWorker(f"no live worker serves workflow {row.workflow}; start one with its app"))
+        return obstacles
 
     def _start(self, row: Execution) -> list[Wait]:
         timer = self._store.get(TIMERS, Key(timer_id(row.execution_id, ANY_RUN, START_SEQ)))
         return [] if timer is None else [WaitsForStart(instant(timer["due_at_ms"]))]
 
     def _activities(self, row: Execution, work: OpenWork) -> list[Wait]:
-        seqs = list(work.activities)[:TOLD_MAX]
+        seqs = list(work.activities)[:REPORTED_MAX]
         if not seqs:
             return []
         ids = [activity_id(row.execution_id, row.run, seq) for seq in seqs]
         items = self._store.get_many(ACTIVITIES, [Key(each) for each in ids], consistent=True)
         alive = self._alive()
         return [
-            # Without a row it has ended, and the execution has not heard of it yet.
+            # Without a row it has ended, and no turn has consumed its end yet.
             WaitsForActivity(work.activities[seq].name, identifier, "ending", 0)
             if item is None
             else _activity(activity_of(item), alive)
@@ -168,11 +168,11 @@ class Pending:
         ]
 
     def _timers(self, work: OpenWork) -> list[Wait]:
-        due = sorted(timer.due_at_ms for timer in work.timers.values())[:TOLD_MAX]
+        due = sorted(timer.due_at_ms for timer in work.timers.values())[:REPORTED_MAX]
         return [WaitsForTimer(instant(each)) for each in due]
 
     def _children(self, work: OpenWork) -> list[Wait]:
-        children = list(work.children.values())[:TOLD_MAX]
+        children = list(work.children.values())[:REPORTED_MAX]
         if not children:
             return []
         items = self._store.get_many(EXECUTIONS, [Key(child.child_id) for child in children])
@@ -187,15 +187,15 @@ class Pending:
         return [member for member in list_members(self._store) if member.seems_alive(now_ms)]
 
 
-def told_error(stored: str | None) -> str:
-    """Return a stored error as one line: its type and what it says."""
+def error_line(stored: str | None) -> str:
+    """Return a stored error as one line: its type and its message."""
     if stored is None:
         return ""
-    error = typed_decode.from_json(stored, _Told)
+    error = typed_decode.from_json(stored, _StoredError)
     return f"{error.type}: {error.message}" if error.message else error.type
 
 
-class _Told(Struct):
+class _StoredError(Struct):
     type: str
     message: str = ""
 
@@ -203,7 +203,7 @@ class _Told(Struct):
 def _activity(activity: Activity, alive: Sequence[Member]) -> WaitsForActivity:
     queue = options_of(activity).queue
     is_queued = activity.queue_pk is not None
-    takers = [member for member in alive if queue in member.queues and activity.name in member.activities]
+    serving = [member for member in alive if queue in member.queues and activity.name in member.activities]
     state = "queued" if is_queued else "external" if activity.is_external else "running"
     return WaitsForActivity(
         name=activity.name,
@@ -216,6 +216,6 @@ def _activity(activity: Activity, alive: Sequence[Member]) -> WaitsForActivity:
         heartbeat_at=instant(activity.heartbeat_at_ms) if activity.heartbeat_at_ms else "",
         next_try_at=instant(activity.available_at_ms) if is_queued and activity.available_at_ms is not None else "",
         worker=activity.worker,
-        last_error=told_error(activity.last_error),
-        no_worker=is_queued and not takers,
+        last_error=error_line(activity.last_error),
+        no_worker=is_queued and not serving,
     )

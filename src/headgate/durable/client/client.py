@@ -1,8 +1,8 @@
-"""The client: starts executions, tells them things, and reads how they are. It never advances one itself."""
+"""Client: starts executions, sends them messages, and reads their state. It never advances an execution itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import Any, Final
@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.durable.client.handle import Handle, update_failure
-from headgate.durable.client.listing import Listing, Wanted, list_executions
+from headgate.durable.client.listing import ExecutionFilter, Listing, list_executions
 from headgate.durable.client.logs import LogPage, LogPlace, notes_of, read_page
-from headgate.durable.client.outbox import Sender, check_size, seen, signal_of
-from headgate.durable.client.result_waiters import Waits
-from headgate.durable.client.start_lookup import Beginnings, limits_elsewhere
-from headgate.durable.engine.activity_store import Activities, Ended
+from headgate.durable.client.outbox import MessageSender, check_size, received_row, signal_of
+from headgate.durable.client.result_waiters import ResultWaiters
+from headgate.durable.client.start_lookup import StartEventLookup, declared_limits
+from headgate.durable.engine.activity_store import Activities, AttemptResult
 from headgate.durable.model.activity_tokens import read_token
 from headgate.durable.model.archive import Archive
 from headgate.durable.model.definitions import WorkflowDefinition
@@ -38,8 +38,9 @@ from headgate.durable.model.history import (
 )
 from headgate.durable.model.history_reader import read_turns
 from headgate.durable.model.names import check_execution_id, check_tags
+from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.model.records import ANSWER, Execution, execution_of, message
-from headgate.durable.model.starts import Reuse, StartRequest, reads_alike, start_writes, takes
+from headgate.durable.model.starts import Reuse, StartRequest, is_same_input, satisfies, start_writes
 from headgate.durable.replay.interpreter import Interpreter
 from headgate.durable.replay.query_replay import QUERY_SECONDS, answer
 from headgate.errors import (
@@ -74,9 +75,9 @@ class Client:
         archive: Archive,
         *,
         workflows: Mapping[str, WorkflowDefinition] | None = None,
+        waiters: ResultWaiters | None = None,
+        observer: DurableObserver = NULL_OBSERVER,
     ) -> None:
-        # Set by a worker in this process: who to tell that an execution has mail.
-        self.notify: Callable[[str], None] | None = None
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -84,13 +85,14 @@ class Client:
         self._archive = archive
         self._workflows = workflows if workflows is not None else {}
         self._activities = Activities(store, clock, ids, worker_id=lambda: "external", draw=lambda: 0.5)
-        self._sender = Sender(store, clock, ids, self._told)
-        self._beginnings = Beginnings(store, archive)
-        self.waits = Waits(store, clock)
+        self._observer = observer
+        self._sender = MessageSender(store, clock, ids, observer)
+        self._start_events = StartEventLookup(store, archive)
+        self._waiters = waiters if waiters is not None else ResultWaiters(store, clock)
 
     # Starting.
 
-    def start(  # noqa: PLR0913 - each is a thing that callers set
+    def start(  # noqa: PLR0913 - each is an option of callers
         self,
         workflow: str,
         input: Raw,
@@ -105,15 +107,15 @@ class Client:
         tells_end: bool = False,
         also: Sequence[Write] = (),
     ) -> Handle:
-        """Start an execution, or find the one that is there, and return once that is durable.
+        """Start an execution, or find the existing one, and return once the start is durable.
 
-        `also` is written in the transaction that starts it, and not if it is there.
-        With `tells_end`, the event `headgate.execution.ended` tells of its end, in the transaction that ends it.
-        Raises `UnknownWorkflowError` if neither the app nor a live worker has it, `AlreadyStartedError` if the id is
-        taken by something else, `InvalidIdError`, `PayloadTooLargeError`.
+        `also` is written in the transaction that starts it, and not if it exists already.
+        With `tells_end`, the transaction that ends the execution emits the event `headgate.execution.ended`.
+        Raises `UnknownWorkflowError` if neither the app nor a live worker has the workflow, `AlreadyStartedError` if a
+        different execution has the id, `InvalidIdError`, `PayloadTooLargeError`.
         """
         definition = self._workflows.get(workflow)
-        limits = definition or limits_elsewhere(self._store, workflow, self._now_ms(), self._workflows)
+        limits = definition or declared_limits(self._store, workflow, self._now_ms(), self._workflows)
         if execution_id is not None:
             check_execution_id(execution_id)
         check_size(input, f"input of workflow {workflow}")
@@ -135,60 +137,63 @@ class Client:
     def _start(
         self, request: StartRequest, reuse: Reuse, first_signal: Signal | None, also: Sequence[Write] = ()
     ) -> bool:
-        """Return whether an execution was started; if not, the one that is there is the one that was asked for."""
+        """Return whether an execution was started; if not, the existing one satisfies the request."""
         earlier: Execution | None = None
         while True:
-            taken_by = self._try_start(request, first_signal, earlier, also)
-            if taken_by is None:
-                self._told(request.execution_id)
+            existing = self._try_start(request, first_signal, earlier, also)
+            if existing is None:
+                self._observer.on_message_stored(request.execution_id)
                 return True
-            if self._is_taken(reuse, taken_by, request, first_signal):
+            if self._satisfies(reuse, existing, request, first_signal):
                 try:
                     if first_signal is not None:
                         self._sender.send(request.execution_id, first_signal)
                 except ExecutionClosedError:
-                    if taken_by.status.is_closed:
+                    if existing.status.is_closed:
                         raise
-                    continue  # It has ended in this moment, and may have to be started after all.
+                    continue  # It has ended just now, and may have to be started after all.
                 return False
-            if first_signal is not None and self._sender.was_sent(taken_by, first_signal.id):
-                return False  # With the run that it started, or that was there then.
-            if not taken_by.status.is_closed:
+            if first_signal is not None and self._sender.was_sent(existing, first_signal.id):
+                return False  # An earlier call has sent this signal.
+            if not existing.status.is_closed:
                 self.terminate(request.execution_id, "an execution of the same id was started")
-                taken_by = self.wait(request.execution_id, _TERMINATE_SECONDS)
-            earlier = taken_by
+                existing = self.wait(request.execution_id, _TERMINATE_SECONDS)
+            earlier = existing
 
-    def _is_taken(self, reuse: Reuse, current: Execution, request: StartRequest, first_signal: Signal | None) -> bool:
-        """Whether what is there will do. Raises `AlreadyStartedError` if it will not, and must not be replaced."""
+    def _satisfies(self, reuse: Reuse, current: Execution, request: StartRequest, first_signal: Signal | None) -> bool:
+        """Whether the existing execution satisfies a request.
+
+        Raises `AlreadyStartedError` if it does not, and may not be replaced.
+        """
         try:
-            return takes(reuse, current, request)
+            return satisfies(reuse, current, request)
         except AlreadyStartedError:
-            # One that runs with another input is as good for a signal, which is what matters.
-            if first_signal is not None or self._reads_alike(current, request):
+            # A signal may go to an execution with another input.
+            if first_signal is not None or self._is_same_input(current, request):
                 return True
             raise
 
-    def _reads_alike(self, current: Execution, request: StartRequest) -> bool:
-        """Whether the workflow takes both inputs for the same, such as with and without what is a default of it.
+    def _is_same_input(self, current: Execution, request: StartRequest) -> bool:
+        """Whether the workflow decodes both inputs to the same values, such as with and without a default.
 
-        Asked only if they are not equal as JSON: a digest of what is read would change with every field that is added.
+        Only for inputs that differ as JSON: a digest of decoded values would change with every new field.
         """
         definition = self._workflows.get(request.workflow)
         if definition is None or current.workflow != request.workflow:
             return False
-        began = self._beginnings.of_life(current)
-        return began is not None and reads_alike(definition.signature, began.input, request.input)
+        started = self._start_events.of_life(current)
+        return started is not None and is_same_input(definition.signature, started.input, request.input)
 
     def _try_start(
         self, request: StartRequest, first_signal: Signal | None, earlier: Execution | None, also: Sequence[Write]
     ) -> Execution | None:
-        """Start in the place of `earlier`, and return None; or return the execution that has the id."""
+        """Start the execution, replacing `earlier`, and return None; or return the execution that has the id."""
         now_ms = self._now_ms()
         execution, writes = start_writes(request, now_ms, self._ids.ulid(), earlier)
         if first_signal is not None:
-            # No need to know of it from an earlier start: whoever started this one sent its signal with it.
+            # A new life of the id has received no signal yet, so that the row needs no condition.
             writes.append(message(request.execution_id, first_signal, now_ms, self._ids.ulid()).put())
-            writes.append(Put(INBOXES, seen(request.execution_id, execution.first_run, first_signal.id)))
+            writes.append(Put(INBOXES, received_row(request.execution_id, execution.first_run, first_signal.id)))
         try:
             self._store.transact([*writes, *also])
         except OutcomeUnknownError:
@@ -196,14 +201,14 @@ class Client:
         except ConflictError as exc:
             if 0 not in exc.failures:
                 raise
-            taken_by = exc.failures[0]
-            if taken_by is None:
-                # The one that was there is no longer kept.
+            existing = exc.failures[0]
+            if existing is None:
+                # The earlier execution has been deleted.
                 return self._try_start(request, first_signal, None, also)
-            return execution_of(taken_by)
+            return execution_of(existing)
         return None
 
-    def signal_with_start(  # noqa: PLR0913 - each is a thing that callers set
+    def signal_with_start(  # noqa: PLR0913 - each is an option of callers
         self,
         workflow: str,
         input: Raw,
@@ -217,11 +222,11 @@ class Client:
         signal_id: str | None = None,
         reuse: Reuse | str = Reuse.CLOSED,
     ) -> Handle:
-        """Send a signal, starting the execution first if there is none of this id that is open.
+        """Send a signal, and start the execution first if none of this id is open.
 
-        With a `signal_id`, the same signal sent again is heard once: as long as the execution is kept, nothing is
-        started for it again. Raises `ExecutionClosedError` if it has ended and `reuse` lets none take its place, and
-        what `start` and `signal` do.
+        `signal_id` is an idempotency key: the same signal sent again is received once and starts nothing again, while
+        the execution is stored. Raises `ExecutionClosedError` if it has ended and `reuse` does not allow to replace it,
+        and what `start` and `signal` raise.
         """
         return self.start(
             workflow,
@@ -238,50 +243,50 @@ class Client:
         """Return the handle of an execution, which need not exist."""
         return Handle(self, check_execution_id(execution_id, derived=True))
 
-    # Telling.
+    # Messages.
 
     def signal(self, execution_id: str, name: str, value: Raw = NULL, *, signal_id: str | None = None) -> None:
-        """Put a signal into an execution's inbox. It is there until the execution takes it.
+        """Put a signal into an execution's inbox, where it stays until the execution receives it.
 
-        With a `signal_id`, sending it again changes nothing, also after the end. Raises `NotFoundError` if there is no
-        such execution, `ExecutionClosedError` if it has ended, `PayloadTooLargeError`.
+        `signal_id` is an idempotency key, valid even after the execution has ended. Raises `NotFoundError` if there is
+        no such execution, `ExecutionClosedError` if it has ended, `PayloadTooLargeError`.
         """
         self._sender.send(execution_id, signal_of(name, value, signal_id))
 
     def cancel(self, execution_id: str, reason: str = "") -> None:
-        """Ask an execution to end. Raises `NotFoundError`, `ExecutionClosedError`."""
+        """Request cancellation of an execution. Raises `NotFoundError`, `ExecutionClosedError`."""
         self._sender.send(execution_id, CancelRequested(reason[:1000]))
 
     def terminate(self, execution_id: str, reason: str = "") -> None:
-        """Have an execution ended without asking its code. Raises `NotFoundError`, `ExecutionClosedError`."""
+        """End an execution without running its code. Raises `NotFoundError`, `ExecutionClosedError`."""
         self._sender.send(execution_id, TerminateRequested(reason[:1000]))
 
     def redrive(self, execution_id: str) -> None:
-        """Let an execution that is stuck go on. Raises `NotFoundError`, `ConflictError` if it is not stuck."""
+        """Retry the turn of a stuck execution. Raises `NotFoundError`, `ConflictError` if it is not stuck."""
         row = self.get(execution_id)
         if row.status is not Status.STUCK:
             raise ConflictError(f"execution {execution_id}: it is {row.status.value}, not stuck; nothing was changed")
         freed = replace(row, version=row.version + 1, status=Status.RUNNING, failures=0, retry_at_ms=None)
         woken = message(execution_id, Woken("redriven"), self._now_ms(), self._ids.ulid())
         self._store.transact([freed.replacing(row.version), woken.put()])
-        self._told(execution_id)
+        self._observer.on_message_stored(execution_id)
 
     def retry(self, execution_id: str) -> Handle:
-        """Run an execution that has ended again from its beginning, with its first input, under the same id.
+        """Run an ended execution again from the start, with its first input, under the same id.
 
         Raises `NotFoundError`, and `ConflictError` if it has not ended.
         """
         row = self.get(execution_id)
         if not row.status.is_closed:
             raise ConflictError(f"execution {execution_id}: it is {row.status.value}; end it first, or redrive it")
-        started = self._beginnings.of_life(row)
+        started = self._start_events.of_life(row)
         if started is None:
             raise NotFoundError(
                 f"execution {execution_id}: it ended ({row.status.value}) before it began, and its input was not kept; "
                 "start it anew with reuse 'closed'"
             )
-        begun_ms = round(datetime.fromisoformat(row.started_at).timestamp() * 1000)
-        timeout_seconds = None if row.timeout_at_ms is None else (row.timeout_at_ms - begun_ms) / 1000
+        started_ms = round(datetime.fromisoformat(row.started_at).timestamp() * 1000)
+        timeout_seconds = None if row.timeout_at_ms is None else (row.timeout_at_ms - started_ms) / 1000
         return self.start(
             row.workflow,
             started.input,
@@ -293,7 +298,7 @@ class Client:
             tells_end=row.tells_end,
         )
 
-    # Asking.
+    # Reads.
 
     def get(self, execution_id: str) -> Execution:
         """Return an execution. Raises `NotFoundError`."""
@@ -310,19 +315,19 @@ class Client:
         cursor: str | None = None,
         ascending: bool = False,
     ) -> Listing:
-        """Return executions by start time, those that match all that is given; without any, those that run."""
-        wanted = Wanted(status=status, workflow=workflow, parent_id=parent_id, tags=dict(tags or {}))
-        return list_executions(self._store, wanted, limit=limit, cursor=cursor, ascending=ascending)
+        """Return executions by start time that match every filter; without a filter, the running ones."""
+        filter = ExecutionFilter(status=status, workflow=workflow, parent_id=parent_id, tags=dict(tags or {}))
+        return list_executions(self._store, filter, limit=limit, cursor=cursor, ascending=ascending)
 
     def started(self, row: Execution, *, first: bool = False) -> Started:
-        """Return how the present run of an execution began, or this life of its id. Raises `NotFoundError`."""
-        found = self._beginnings.of_life(row) if first else self._beginnings.of_run(row)
-        if found is None:
+        """Return the start event of the current run, or the `first` of this life of the id. Raises `NotFoundError`."""
+        started = self._start_events.of_life(row) if first else self._start_events.of_run(row)
+        if started is None:
             raise NotFoundError(f"execution {row.execution_id}: its first turn has not been taken yet")
-        return found
+        return started
 
     def history(self, execution_id: str, *, after: int = 0) -> Iterator[Turn]:
-        """Give the turns of an execution from `after` on, archived or not."""
+        """Give the turns of an execution after turn `after`, archived or not."""
         row = self.get(execution_id)
         if row.archive is not None and after < row.archived_through:
             yield from (turn for turn in self._archive.read(row.archive) if turn.turn > after)
@@ -331,20 +336,20 @@ class Client:
             yield from read_turns(self._store, execution_id, first, row.turn)
 
     def logs(self, execution_id: str) -> Sequence[Note]:
-        """Return what the workflow and its activities have logged, in order of time."""
+        """Return the log lines of the workflow and its activities, in order of time."""
         notes = chain.from_iterable(map(notes_of, self.history(execution_id)))
         return sorted(notes, key=lambda note: note.at_ms)
 
     def log_page(self, execution_id: str, *, limit: int = 100, cursor: str | None = None) -> LogPage:
-        """Return some of what was logged, in the order in which the execution heard of it. Raises `CursorError`."""
+        """Return a page of log lines, in the order of the turns that recorded them. Raises `CursorError`."""
         place = LogPlace.parse(cursor)
         last_turn = self.get(execution_id).turn
         return read_page(self.history(execution_id, after=place.turn - 1), place, last_turn, limit)
 
     def query(self, execution_id: str, name: str, input: Raw = NULL, *, timeout_seconds: float = QUERY_SECONDS) -> Raw:
-        """Return what the code of an execution answers, as of its last turn.
+        """Return the answer of a query handler, as of the last turn.
 
-        Raises `NotFoundError`, `UnknownWorkflowError`, `QueryTimeoutError`, and whatever the code raises.
+        Raises `NotFoundError`, `UnknownWorkflowError`, `QueryTimeoutError`, and what the handler raises.
         """
         row = self.get(execution_id)
         definition = self._workflows.get(row.workflow)
@@ -355,9 +360,9 @@ class Client:
         return answer(interpreter, turns, name, input, timeout_seconds)
 
     def update(self, execution_id: str, name: str, input: Raw = NULL, *, timeout_seconds: float = 30.0) -> Raw:
-        """Have an update handler answer. Raises `UpdateFailure` with its error, `TimeoutError`."""
+        """Send an update and return its answer. Raises `UpdateFailure` with the handler's error, `TimeoutError`."""
         update_id = self.ask_update(execution_id, name, input)
-        answer = self.waits.until(lambda: self.update_answer(execution_id, update_id), timeout_seconds)
+        answer = self._waiters.wait(lambda: self.update_answer(execution_id, update_id), timeout_seconds)
         if answer is None:
             raise TimeoutError(f"execution {execution_id}: update {name} was not answered in {timeout_seconds} s")
         if answer.error is not None:
@@ -372,56 +377,48 @@ class Client:
         return update_id
 
     def update_answer(self, execution_id: str, update_id: str) -> AnswerUpdate | None:
-        """Return what an update was answered, or None as long as it was not. Answers are kept for a day."""
+        """Return the answer to an update, or None if there is none yet. Answers are stored for a day."""
         item = self._store.get(INBOXES, Key(execution_id, f"{ANSWER}{update_id}"), consistent=True)
         return None if item is None else _answer_decoder.decode(item["body"])
 
     def wait(self, execution_id: str, timeout_seconds: float | None = None) -> Execution:
         """Return the execution once it has ended. Raises `TimeoutError`, `NotFoundError`."""
 
-        def look() -> Execution | None:
+        def closed() -> Execution | None:
             row = self.get(execution_id)
             return row if row.status.is_closed else None
 
-        row = self.waits.until(look, timeout_seconds, rung_as=execution_id)
+        row = self._waiters.wait(closed, timeout_seconds, name=execution_id)
         if row is None:
             status = self.get(execution_id).status.value
             raise TimeoutError(f"execution {execution_id}: still {status} after {timeout_seconds} s")
         return row
 
-    def closed(self, row: Execution) -> None:
-        """Wake those who wait for an execution in this process."""
-        self.waits.ring(row.execution_id)
-
-    # Completing activities from outside.
+    # Completion of activities from outside.
 
     def complete_activity(self, token: str, result: Raw = NULL) -> None:
         """End an activity with a result. Raises `SignatureError`, `StaleClaimError`, `NotFoundError`."""
         check_size(result, "result of the activity")
-        self._end(token, Ended(result=result))
+        self._end(token, AttemptResult(result=result))
 
     def fail_activity(self, token: str, error: ErrorInfo) -> None:
-        """End an attempt at an activity with an error; it may be tried again."""
-        self._end(token, Ended(error=error))
+        """End an attempt at an activity with an error; its retry policy applies."""
+        self._end(token, AttemptResult(error=error))
 
     def beat_activity(self, token: str, details: Raw | None = None) -> None:
-        """Record a heartbeat. Raises `StaleClaimError` or `NotFoundError` if nobody wants the result any more."""
+        """Record a heartbeat. Raises `StaleClaimError` or `NotFoundError` if the activity was cancelled."""
         activity = self._activities.get(*read_token(self._keyring, token))
-        self._activities.beat(activity, details)
+        self._activities.record_heartbeat(activity, details)
 
-    def _end(self, token: str, outcome: Ended) -> None:
+    def _end(self, token: str, result: AttemptResult) -> None:
         activity = self._activities.get(*read_token(self._keyring, token))
         if activity.subscription is not None:
-            self._activities.delivered(activity, outcome)
+            self._activities.end_delivery(activity, result)
             return
-        source = self._activities.ended(activity, outcome)
+        source = self._activities.end_attempt(activity, result)
         if source is not None:
-            self._activities.deliver(activity, source)
-        self._told(activity.execution_id)
-
-    def _told(self, execution_id: str) -> None:
-        if self.notify is not None:
-            self.notify(execution_id)
+            self._activities.send_end(activity, source)
+        self._observer.on_message_stored(activity.execution_id)
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)

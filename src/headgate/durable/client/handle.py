@@ -1,4 +1,4 @@
-"""A handle: one execution, from outside."""
+"""Handle: reads and controls one execution from outside."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _error_decoder: Final = msgspec.json.Decoder(ErrorInfo)
 
 
 class Handle:
-    """One execution, from outside."""
+    """One execution, as a caller outside of it reads and controls it."""
 
     def __init__(self, client: Client, execution_id: str, *, was_started: bool = False, returns: Any = Any) -> None:  # noqa: ANN401
         self.id = execution_id
@@ -29,7 +29,7 @@ class Handle:
         self._returns = returns
 
     def status(self) -> Status:
-        """Return where the execution stands."""
+        """Return the status of the execution."""
         return self._client.get(self.id).status
 
     def describe(self) -> Execution:
@@ -39,7 +39,7 @@ class Handle:
     def result(self, timeout_seconds: float | None = None) -> Any:  # noqa: ANN401 - what the workflow returned
         """Wait for the end and return the result.
 
-        Raises `ExecutionFailure` if it ended otherwise than well, and `TimeoutError` if it has not ended in time.
+        Raises `ExecutionFailure` if the execution did not succeed, and `TimeoutError` if it has not ended in time.
         """
         row = self._client.wait(self.id, timeout_seconds)
         if row.status is not Status.SUCCEEDED:
@@ -47,30 +47,30 @@ class Handle:
         return payload.decode(Raw((row.result or "null").encode()), self._returns, what=f"result of {self.id}")
 
     def signal(self, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: ANN401
-        """Send a signal. The same `id` again is the same signal, and is heard once."""
+        """Send a signal. `id` is an idempotency key: a signal of the same id is received once."""
         self._client.signal(self.id, name, payload.encode(value, what=f"payload of signal {name}"), signal_id=id)
 
     def query(self, name: str, input: Any = None, returns: Any = Any, *, timeout_seconds: float = QUERY_SECONDS) -> Any:  # noqa: ANN401
-        """Return what the execution's code answers. Raises `QueryTimeoutError` if it does not in time."""
+        """Return the answer of a query handler. Raises `QueryTimeoutError` if it takes too long."""
         raw = payload.encode(input, what=f"input of query {name}")
         answer = self._client.query(self.id, name, raw, timeout_seconds=timeout_seconds)
         return payload.decode(answer, returns, what=f"answer of query {name}")
 
     def update(self, name: str, input: Any = None, *, timeout_seconds: float = 30.0, returns: Any = Any) -> Any:  # noqa: ANN401
-        """Have an update handler change something, and return what it answers.
+        """Send an update, and return the answer of its handler.
 
-        Raises `UpdateFailure` if it is refused or fails, and `TimeoutError` if it is not answered in time.
+        Raises `UpdateFailure` if it is rejected or fails, and `TimeoutError` if it is not answered in time.
         """
         raw = payload.encode(input, what=f"input of update {name}")
         answer = self._client.update(self.id, name, raw, timeout_seconds=timeout_seconds)
         return payload.decode(answer, returns, what=f"answer of update {name}")
 
     def cancel(self, reason: str = "") -> None:
-        """Ask it to end; it may clean up, or refuse."""
+        """Request cancellation; the workflow may clean up, or ignore it."""
         self._client.cancel(self.id, reason)
 
     def terminate(self, reason: str = "") -> None:
-        """End it without asking its code."""
+        """End the execution without running its code."""
         self._client.terminate(self.id, reason)
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class Handle:
 
 
 def failure_of(row: Execution) -> ExecutionFailure:
-    """Return the error that says how an execution ended."""
+    """Return the error of an execution that did not succeed."""
     info = (
         _error_decoder.decode(row.error)
         if row.error is not None
@@ -88,7 +88,7 @@ def failure_of(row: Execution) -> ExecutionFailure:
 
 
 def update_failure(answer: AnswerUpdate, name: str, execution_id: str) -> UpdateFailure:
-    """Return the error that says what an update was answered, if that is an error."""
+    """Return the error of an update that was rejected or failed."""
     assert answer.error is not None
     failure = UpdateFailure(answer.error, execution_id=execution_id, update=name, is_refused=answer.rejected)
     return with_cause(failure)

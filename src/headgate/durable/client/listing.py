@@ -1,4 +1,4 @@
-"""Listings of executions, newest first, by what the indexes know and narrowed by tags."""
+"""Execution listing: pages of executions from an index, newest first, filtered by tags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.store.model.requests import Query
 from headgate.store.port import Store
 
 LIMIT_MAX: Final = 1000
-# A search by tags looks at this many executions a page at most, and says where to go on.
+# A search by tags reads at most this many executions for one page.
 SCANNED_MAX: Final = 10_000
 
 
@@ -24,8 +24,8 @@ class Listing(Struct, frozen=True):
     cursor: str | None
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
-    """What is looked for. A parent, a workflow and a status are indexes; tags only narrow what these find."""
+class ExecutionFilter(Struct, frozen=True, kw_only=True):
+    """A filter of executions. A parent, a workflow or a status selects the index; tags filter its rows."""
 
     status: Status | None = None
     workflow: str | None = None
@@ -34,45 +34,45 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 def list_executions(
-    store: Store, wanted: Wanted, *, limit: int = 100, cursor: str | None = None, ascending: bool = False
+    store: Store, filter: ExecutionFilter, *, limit: int = 100, cursor: str | None = None, ascending: bool = False
 ) -> Listing:
     """Return a page of the executions that match. It may hold fewer than `limit` although there are more."""
-    index, partition = _index(wanted)
+    index, partition = _index(filter)
     limit = max(1, min(limit, LIMIT_MAX))
-    found: list[Execution] = []
+    executions: list[Execution] = []
     scanned = 0
-    while len(found) < limit and scanned < SCANNED_MAX:
-        # Never more than what is still wanted, so that the cursor is exactly behind the last that is returned.
+    while len(executions) < limit and scanned < SCANNED_MAX:
+        # Never more than the page still needs, so that the cursor points right after its last row.
         page = store.query(
             Query(
                 table=EXECUTIONS,
                 index=index,
                 partition=partition,
-                limit=limit - len(found),
+                limit=limit - len(executions),
                 cursor=cursor,
                 descending=not ascending,
             )
         )
         rows = [execution_of(item) for item in page.items]
-        found += [row for row in rows if _matches(row, wanted)]
+        executions += [row for row in rows if _matches(row, filter)]
         scanned += len(rows)
         cursor = page.cursor
         if cursor is None:
             break
-    return Listing(found, cursor)
+    return Listing(executions, cursor)
 
 
-def _index(wanted: Wanted) -> tuple[str, str]:
-    if wanted.parent_id is not None:
-        return "parent-index", wanted.parent_id
-    if wanted.workflow is not None:
-        return "workflow-index", wanted.workflow
-    return "status-index", (wanted.status or Status.RUNNING).value
+def _index(filter: ExecutionFilter) -> tuple[str, str]:
+    if filter.parent_id is not None:
+        return "parent-index", filter.parent_id
+    if filter.workflow is not None:
+        return "workflow-index", filter.workflow
+    return "status-index", (filter.status or Status.RUNNING).value
 
 
-def _matches(row: Execution, wanted: Wanted) -> bool:
-    if wanted.status is not None and row.status is not wanted.status:
+def _matches(row: Execution, filter: ExecutionFilter) -> bool:
+    if filter.status is not None and row.status is not filter.status:
         return False
-    if wanted.workflow is not None and row.workflow != wanted.workflow:
+    if filter.workflow is not None and row.workflow != filter.workflow:
         return False
-    return all(row.tags.get(name) == value for name, value in wanted.tags.items())
+    return all(row.tags.get(name) == value for name, value in filter.tags.items())

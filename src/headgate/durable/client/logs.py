@@ -1,7 +1,7 @@
-"""Logs: the lines that a workflow and its activities wrote, page by page out of the history.
+"""Log pages: reads the log lines of a workflow and its activities from the history.
 
-Lines come in the order in which the execution heard of them: what an activity wrote comes with its end. A page reads
-no more of the history than it shows, and a bounded number of turns that have nothing to show.
+Lines come in the order of the turns that recorded them: those of an activity come with its end. A page reads only the
+turns that it shows, and a bounded number of turns without lines.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ TURNS_MAX: Final = 2_000
 
 
 class LogPage(Struct, frozen=True):
-    """Some lines, and the cursor of those that follow if there may be any. It may be short, or empty."""
+    """A page of log lines, maybe short or empty. `cursor` is None on the last page."""
 
     notes: list[Note]
     cursor: str | None = None
 
 
 class LogPlace(Struct, frozen=True):
-    """Where a page begins: at a turn, after so many of its lines."""
+    """The start of a page: a turn, and how many of its lines to skip."""
 
     turn: int = 1
     skipped: int = 0
 
     @classmethod
     def parse(cls, cursor: str | None) -> LogPlace:
-        """Read a cursor. Raises `CursorError` if it is none."""
+        """Parse a cursor. Raises `CursorError` if it is not valid."""
         if cursor is None:
             return cls()
         turn, _, skipped = cursor.partition(".")
         if not (turn.isdecimal() and skipped.isdecimal() and cursor.isascii() and len(cursor) <= 40):
-            raise CursorError(f"cursor {cursor[:40]!r}: it is not one of a log; begin again without")
+            raise CursorError(f"cursor {cursor[:40]!r}: it is not a cursor of a log; start again without one")
         return cls(max(1, int(turn)), int(skipped))
 
     def __str__(self) -> str:
@@ -45,13 +45,13 @@ class LogPlace(Struct, frozen=True):
 
 
 def notes_of(turn: Turn) -> list[Note]:
-    """Return the lines of a turn, and of the activities whose end it heard, in order of time."""
-    heard = [note for event in turn.events for note in getattr(event, "notes", ())]
-    return sorted([*heard, *turn.notes], key=lambda note: note.at_ms)
+    """Return the lines of a turn, and of the activities whose end it consumed, in order of time."""
+    activity_notes = [note for event in turn.events for note in getattr(event, "notes", ())]
+    return sorted([*activity_notes, *turn.notes], key=lambda note: note.at_ms)
 
 
 def read_page(turns: Iterable[Turn], place: LogPlace, last_turn: int, limit: int) -> LogPage:
-    """Return up to `limit` lines of these turns, which begin with that of `place` and end with `last_turn`."""
+    """Return up to `limit` lines of these turns, from the turn of `place` to `last_turn`."""
     notes: list[Note] = []
     for next_place, note in _lines(turns, place):
         if note is not None:
@@ -62,7 +62,7 @@ def read_page(turns: Iterable[Turn], place: LogPlace, last_turn: int, limit: int
 
 
 def _lines(turns: Iterable[Turn], place: LogPlace) -> Iterator[tuple[LogPlace, Note | None]]:
-    """Give each line with the place after it, and each turn without one with the place of the next."""
+    """Give each line with the place after it, and for each turn without lines the place of the next turn."""
     for turn in turns:
         after = LogPlace(turn.turn + 1)
         notes = notes_of(turn)

@@ -1,8 +1,6 @@
-"""Sending: puts what executions are to hear into their inboxes, once, and only while they are open."""
+"""Message sender: puts messages into the inboxes of open executions, each signal id once."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from msgspec import Raw
 
@@ -10,6 +8,7 @@ from headgate.clock import Clock
 from headgate.durable.model import payload
 from headgate.durable.model.history import Event, Signal
 from headgate.durable.model.names import check_execution_id, check_signal_id, check_signal_name
+from headgate.durable.model.observer import DurableObserver
 from headgate.durable.model.records import OPEN, SEEN, Execution, execution_of, message
 from headgate.errors import (
     ConflictError,
@@ -26,14 +25,14 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 
-class Sender:
-    """Sends to the executions of one store. `told` is told the id of each that has mail."""
+class MessageSender:
+    """Sends messages to the executions of one store."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker, told: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, clock: Clock, ids: IdMaker, observer: DurableObserver) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._told = told
+        self._observer = observer
 
     def get(self, execution_id: str) -> Execution:
         """Return an execution. Raises `NotFoundError`."""
@@ -43,60 +42,60 @@ class Sender:
         return execution_of(item)
 
     def send(self, execution_id: str, event: Event) -> None:
-        """Put an event into an execution's inbox. A signal of an id that it was sent before is there already.
+        """Put an event into an execution's inbox. A signal with an id that was sent before changes nothing.
 
-        Raises `NotFoundError`, and `ExecutionClosedError` if it has ended without having been sent that.
+        Raises `NotFoundError`, and `ExecutionClosedError` if the execution has ended and was not sent this signal.
         """
-        # Meant for this life of the id: what is not heard before it ends must not be obeyed by the next.
+        # Bound to this life of the id: a message that is not consumed before the end must not reach the next life.
         first_run = self.get(execution_id).first_run
         now_ms = int(self._clock.seconds() * 1000)
-        told = message(execution_id, event, now_ms, self._ids.ulid(), first_run=first_run)
+        stored = message(execution_id, event, now_ms, self._ids.ulid(), first_run=first_run)
         is_open = all_of(OPEN, equals("first_run", first_run))
-        writes: list[Write] = [Check(EXECUTIONS, Key(execution_id), is_open), told.put()]
+        writes: list[Write] = [Check(EXECUTIONS, Key(execution_id), is_open), stored.put()]
         signal_id = event.id if isinstance(event, Signal) else ""
         if signal_id:
-            writes.append(Put(INBOXES, seen(execution_id, first_run, signal_id), absent()))
+            writes.append(Put(INBOXES, received_row(execution_id, first_run, signal_id), absent()))
         try:
             self._store.transact(writes)
         except OutcomeUnknownError:
             raise
         except ConflictError as exc:
             if 0 not in exc.failures:
-                return  # The signal of this id is there, or was taken already.
+                return  # The signal of this id was sent before.
             if exc.failures[0] is None:
                 raise _unknown(execution_id) from None
             row = execution_of(exc.failures[0])
             if not row.status.is_closed:
-                # Started anew under the same id between the look and the write.
+                # Started again under the same id between the read and the write.
                 self.send(execution_id, event)
                 return
             if signal_id and self.was_sent(row, signal_id):
-                return  # Before it ended; whoever asks again did not hear the answer.
+                return  # It was sent before the end; this is a retry of the call.
             raise ExecutionClosedError(
                 f"execution {execution_id}: it has ended ({row.status.value}) and takes no more messages; start a new "
                 "one"
             ) from None
-        self._told(execution_id)
+        self._observer.on_message_stored(execution_id)
 
     def was_sent(self, row: Execution, signal_id: str) -> bool:
         """Whether this life of an execution was sent the signal of this id."""
-        item = seen(row.execution_id, row.first_run, signal_id)
+        item = received_row(row.execution_id, row.first_run, signal_id)
         return self._store.get(INBOXES, INBOXES.key_of(item), consistent=True) is not None
 
 
 def signal_of(name: str, value: Raw, signal_id: str | None) -> Signal:
-    """Return a signal as it can be sent. Raises `InvalidIdError`, `PayloadTooLargeError`."""
+    """Return a signal event. Raises `InvalidIdError`, `PayloadTooLargeError`."""
     check_size(value, f"payload of signal {name}")
     return Signal(check_signal_name(name), value, id="" if signal_id is None else check_signal_id(signal_id))
 
 
-def seen(execution_id: str, first_run: int, signal_id: str) -> dict[str, str]:
-    """Return the row that says that an execution was sent the signal of this id since it was started."""
+def received_row(execution_id: str, first_run: int, signal_id: str) -> dict[str, str]:
+    """Return the row that records that this life of an execution was sent the signal of this id."""
     return {"execution_id": execution_id, "message_id": f"{SEEN}{first_run}#{signal_id}"}
 
 
 def check_size(value: Raw, what: str) -> None:
-    """Raise `PayloadTooLargeError` for JSON that is larger than is accepted."""
+    """Raise `PayloadTooLargeError` if a payload is over the size limit."""
     size = len(bytes(value))
     if size > payload.BYTES_MAX:
         raise PayloadTooLargeError(f"{what}: {size:,} bytes; at most {payload.BYTES_MAX:,}; pass a reference instead")

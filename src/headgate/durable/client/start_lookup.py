@@ -1,6 +1,6 @@
-"""Beginnings: how a run of an execution began, wherever that is kept: its history, its archive, its inbox, a timer.
+"""Start lookup: finds the start event of an execution in its history, archive, inbox or timer.
 
-Served: which live workers have the code of a workflow, for processes of the same store that do not have it.
+Also finds the live workers that serve a workflow, for processes that have not loaded its code.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from headgate.store.model.requests import Query, Range, Sort
 from headgate.store.port import Store
 
 
-class Beginnings:
-    """How the executions of a store began."""
+class StartEventLookup:
+    """Finds the start events of the executions of a store."""
 
     def __init__(self, store: Store, archive: Archive) -> None:
         self._store = store
         self._archive = archive
 
     def of_run(self, row: Execution) -> Started | None:
-        """Return how the present run began; None: its first turn has not been taken yet."""
+        """Return the start event of the current run; None if its first turn has not been taken yet."""
         return _started(self._turns(row, row.run), row.run)
 
     def of_life(self, row: Execution) -> Started | None:
-        """Return how this life of the id began, before it ever continued as new; None: that is not kept.
+        """Return the first start event of this life of the id, before any continue-as-new; None if it is not stored.
 
-        A start that nobody has heard yet counts.
+        A start that no turn has consumed yet is found too.
         """
-        found = _started(self._turns(row, row.first_run), row.first_run)
-        if found is None and row.run == row.first_run:
-            return self._awaited(row)
-        return found
+        started = _started(self._turns(row, row.first_run), row.first_run)
+        if started is None and row.run == row.first_run:
+            return self._pending(row)
+        return started
 
     def _turns(self, row: Execution, run: int) -> Iterator[Turn]:
-        """Give the turns of a run of this life of the id. What was archived is so for all of its runs."""
+        """Give the turns of a run of this life of the id. Its runs are archived together."""
         if row.archive is not None and row.turn <= row.archived_through:
             yield from (turn for turn in self._archive.read(row.archive) if turn.run == run)
             return
@@ -53,7 +53,7 @@ class Beginnings:
         if first <= row.turn:
             yield from read_turns(self._store, row.execution_id, first, row.turn)
 
-    def _awaited(self, row: Execution) -> Started | None:
+    def _pending(self, row: Execution) -> Started | None:
         query = Query(
             table=INBOXES,
             partition=row.execution_id,
@@ -67,7 +67,7 @@ class Beginnings:
 
 
 def _started(turns: Iterable[Turn], run: int) -> Started | None:
-    """Return the start of a run, which is in its first turn, unless it was told something before a delayed start."""
+    """Return the start event of a run: in its first turn, or later if messages came before a delayed start."""
     for turn in turns:
         if turn.run > run:
             return None
@@ -77,22 +77,22 @@ def _started(turns: Iterable[Turn], run: int) -> Started | None:
     return None
 
 
-# How the names of workflows begin that are parts of the product.
-OURS: Final = "headgate."
+# The name prefix of workflows that are part of the product.
+BUILT_IN: Final = "headgate."
 
 
 def servers(store: Store, workflow: str, now_ms: int) -> list[Member]:
-    """Return the workers that have a workflow and seem to be alive."""
+    """Return the live workers that serve a workflow."""
     return [each for each in list_members(store) if workflow in each.workflows and each.seems_alive(now_ms)]
 
 
-def limits_elsewhere(store: Store, workflow: str, now_ms: int, loaded: Collection[str]) -> Limits:
-    """Return what a workflow that is not among those `loaded` here is declared with by those who have it.
+def declared_limits(store: Store, workflow: str, now_ms: int, loaded: Collection[str]) -> Limits:
+    """Return the limits that other workers have declared for a workflow that is not `loaded` here.
 
-    Raises `UnknownWorkflowError` if no live worker has it.
+    Raises `UnknownWorkflowError` if no live worker serves it.
     """
     if not servers(store, workflow, now_ms):
-        known = ", ".join(sorted(name for name in loaded if not name.startswith(OURS))) or "none"
+        known = ", ".join(sorted(name for name in loaded if not name.startswith(BUILT_IN))) or "none"
         raise UnknownWorkflowError(
             f"workflow {workflow!r}: not loaded here, where there is {known}, and no live worker has it; "
             "see --app, and 'headgate workflow ls'"

@@ -1,7 +1,7 @@
-"""Activities under way: claimed, failed, timed out, completed from outside, taken over from the dead.
+"""Activity store: claims activities and records how their attempts end, each in one transaction.
 
-Deciding and the one transaction that makes it true; running them is `performing`'s. An activity row exists until the
-activity has ended, and its token changes hands with it, so that whoever lost it can do no more harm.
+An activity has a row until it has ended. Its token changes with every claim and fences the earlier holders: a write
+with an old token is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.durable.bus.bus import dead_letter
-from headgate.durable.engine.concurrency_limits import Limits
+from headgate.durable.engine.concurrency_limits import ConcurrencyLimits
 from headgate.durable.engine.turn_commit import Source, queue_partition
 from headgate.durable.model.failures import ErrorInfo
 from headgate.durable.model.history import NULL, ActivityEnded, ActivityOptions, Note
@@ -48,12 +48,12 @@ class Timeout(enum.StrEnum):
     SCHEDULE_TO_CLOSE = "schedule_to_close"
 
 
-# Another attempt cannot help against these.
+# Limits after which there is no further attempt.
 _FINAL: Final = (Timeout.SCHEDULE_TO_START, Timeout.SCHEDULE_TO_CLOSE)
 
 
-class Ended(Struct, frozen=True):
-    """How an attempt ended. Without an error, `result` counts."""
+class AttemptResult(Struct, frozen=True):
+    """How an attempt ended: with an error, or with `result`."""
 
     result: Raw = NULL
     error: ErrorInfo | None = None
@@ -62,24 +62,24 @@ class Ended(Struct, frozen=True):
 
 
 def options_of(activity: Activity) -> ActivityOptions:
-    """Return the options that an activity was asked for with."""
+    """Return the options that an activity was started with."""
     return _options(activity.options)
 
 
 @lru_cache(maxsize=1024)
 def _options(text: str) -> ActivityOptions:
-    # Most activities of an app share a handful of options, which are asked for several times a step.
+    # Cached: the activities of an app share a few options, which every step decodes several times.
     return _options_decoder.decode(text)
 
 
 def deadline(activity: Activity, options: ActivityOptions) -> tuple[int, Timeout | None]:
-    """Return when the present attempt, or the wait for it, runs out, and which limit that is."""
+    """Return the deadline of the current attempt, or of the wait for it, and the limit that sets it."""
     limits: list[tuple[int, Timeout]] = []
     if options.schedule_to_close is not None:
         at_ms = activity.scheduled_at_ms + round(1000 * options.schedule_to_close)
         limits.append((at_ms, Timeout.SCHEDULE_TO_CLOSE))
     if activity.queue_pk is not None:
-        # Only the first wait counts against the limit for starting.
+        # Only the wait for the first attempt counts against `schedule_to_start`.
         if options.schedule_to_start is not None and activity.attempt == 0:
             at_ms = activity.scheduled_at_ms + round(1000 * options.schedule_to_start)
             limits.append((at_ms, Timeout.SCHEDULE_TO_START))
@@ -93,12 +93,12 @@ def deadline(activity: Activity, options: ActivityOptions) -> tuple[int, Timeout
 
 
 def unbegun(activity: Activity) -> Activity:
-    """Return a claim that waits for a thread as the wait that it is: no attempt at it has been made."""
+    """Return a claim that waits for a thread as if it were still queued: its attempt has not started."""
     return replace(activity, attempt=activity.attempt - 1, queue_pk=queue_partition(options_of(activity).queue))
 
 
 def wait_deadline(activity: Activity) -> tuple[int, Timeout | None]:
-    """Return when the wait of a claim for a thread is too long, and which limit that is."""
+    """Return the deadline of a claim that waits for a thread, and the limit that sets it."""
     options = options_of(activity)
     if options.schedule_to_start is None and options.schedule_to_close is None:
         return NEVER_MS, None
@@ -106,7 +106,7 @@ def wait_deadline(activity: Activity) -> tuple[int, Timeout | None]:
 
 
 class Activities:
-    """The activities of a store, as one worker deals with them."""
+    """The activities of a store, as one worker claims and ends them."""
 
     def __init__(
         self,
@@ -121,18 +121,18 @@ class Activities:
         self._store = store
         self._clock = clock
         self._ids = ids
-        # Tokens only have to differ, and one is made for every step.
+        # Tokens need only be unique; a counter is the cheapest, and every step makes one.
         self._token_prefix = f"{ids.ulid()}."
         self._token_numbers = itertools.count(1)
         self._worker_id = worker_id
         self._draw = draw
         self._membership = membership
-        self._limits = Limits(store, clock)
+        self._limits = ConcurrencyLimits(store, clock)
 
     def _new_token(self) -> str:
         return f"{self._token_prefix}{next(self._token_numbers)}"
 
-    # Taking them on.
+    # Claims.
 
     def claimed(self, activity: Activity) -> Activity:
         """Return the row as this worker would claim it."""
@@ -150,29 +150,29 @@ class Activities:
             lease_expires_ms=NEVER_MS,
         )
 
-    def claim(self, queues: Sequence[str], wanted: Callable[[Activity], bool], limit: int) -> list[Activity]:
-        """Claim up to `limit` activities that wait in these queues."""
-        taken: list[Activity] = []
+    def claim(self, queues: Sequence[str], accepts: Callable[[Activity], bool], limit: int) -> list[Activity]:
+        """Claim up to `limit` available activities of these queues that `accepts` approves."""
+        claims: list[Activity] = []
         transactions: list[list[Write]] = []
-        given: dict[str, set[str]] = {}
-        for activity in chain.from_iterable(self._waiting(queue) for queue in queues):
-            if len(taken) >= limit:
+        assigned: dict[str, set[str]] = {}
+        for activity in chain.from_iterable(self._available(queue) for queue in queues):
+            if len(claims) >= limit:
                 break
-            if not wanted(activity):
+            if not accepts(activity):
                 continue
-            admitted = self._limits.admit(options_of(activity), self.claimed(activity), given)
+            admitted = self._limits.admit(options_of(activity), self.claimed(activity), assigned)
             if admitted is not None:
                 claimed, writes = admitted
-                taken.append(claimed)
+                claims.append(claimed)
                 member = [] if self._membership is None else [self._membership()]
                 transactions.append([claimed.put(activity.token), *writes, *member])
         if not transactions:
             return []
         outcomes = self._store.transact_many(transactions)
-        return [activity for activity, refusal in zip(taken, outcomes, strict=True) if refusal is None]
+        return [activity for activity, refusal in zip(claims, outcomes, strict=True) if refusal is None]
 
-    def take(self, activity: Activity) -> Activity | None:
-        """Claim an activity that waits. None: there is no room for it now, or somebody was quicker.
+    def claim_one(self, activity: Activity) -> Activity | None:
+        """Claim a queued activity. None if its limit is reached, or another worker has claimed it.
 
         Raises `OutcomeUnknownError` if it may have been claimed.
         """
@@ -190,7 +190,7 @@ class Activities:
         return claimed
 
     def next_available_ms(self, queues: Sequence[str]) -> int:
-        """Return when the next activity of these queues may be started."""
+        """Return when the next activity of these queues becomes available."""
         soonest = NEVER_MS
         for queue in queues:
             page = self._store.query(
@@ -201,15 +201,15 @@ class Activities:
         return soonest
 
     def release(self, activity: Activity) -> None:
-        """Give a claim back that was not begun, or not finished before this process stops."""
+        """Queue a claim again that has not started, or not finished before this process stops."""
         self._put(self._queued(replace(activity, attempt=activity.attempt - 1), self.now_ms()), activity.token)
 
-    # Ending them.
+    # Results.
 
-    def ended(self, activity: Activity, outcome: Ended) -> Source | None:
-        """Return what the execution is to hear, or None if the activity will be tried again.
+    def end_attempt(self, activity: Activity, outcome: AttemptResult) -> Source | None:
+        """Return the event for the execution, or None if the activity was queued for another attempt.
 
-        Raises `StaleClaimError` if it is no longer this worker's to end.
+        Raises `StaleClaimError` if the claim is lost.
         """
         notes = self._notes(activity, outcome)
         if outcome.error is not None:
@@ -230,17 +230,17 @@ class Activities:
         )
         return Source(event, activity.ended(), activity.run)
 
-    def deliver(self, activity: Activity, source: Source) -> None:
-        """Put an ending into the execution's inbox, for the worker that advances it.
+    def send_end(self, activity: Activity, source: Source) -> None:
+        """Put the end of an activity into the execution's inbox, for the worker that advances it.
 
-        Raises `StaleClaimError` if the activity was no longer this worker's.
+        Raises `StaleClaimError` if the claim is lost.
         """
         assert source.removal is not None
-        told = message(activity.execution_id, source.event, self.now_ms(), self._ids.ulid(), run=activity.run)
-        self._transact(activity, [source.removal, told.put(), *self.slot_freed(activity)])
+        notice = message(activity.execution_id, source.event, self.now_ms(), self._ids.ulid(), run=activity.run)
+        self._transact(activity, [source.removal, notice.put(), *self.slot_freed(activity)])
 
-    def delivered(self, activity: Activity, outcome: Ended) -> None:
-        """End the delivery of an event: it is gone, tried again, or a dead letter."""
+    def end_delivery(self, activity: Activity, outcome: AttemptResult) -> None:
+        """Record an attempt at the delivery of an event: delivered, queued for another attempt, or a dead letter."""
         if outcome.error is None:
             self._transact(activity, [activity.ended()])
             return
@@ -251,10 +251,10 @@ class Activities:
         self._transact(activity, [activity.ended(), *dead_letter(activity, outcome.error, self.now_ms())])
 
     def slot_freed(self, activity: Activity) -> list[Write]:
-        """Return the writes that free what an activity holds of its limit."""
+        """Return the writes that free the limit slot of an activity."""
         return self._limits.freed(activity)
 
-    def _again_at_ms(self, activity: Activity, options: ActivityOptions, outcome: Ended) -> int | None:
+    def _again_at_ms(self, activity: Activity, options: ActivityOptions, outcome: AttemptResult) -> int | None:
         assert outcome.error is not None
         if outcome.timeout in _FINAL or not options.retry.again(activity.attempt, outcome.error):
             return None
@@ -288,10 +288,10 @@ class Activities:
         at_ms, kind = deadline(queued, options)
         return queued if kind is None else replace(queued, lease_pk=WATCH, lease_expires_ms=at_ms)
 
-    # From outside.
+    # Completion from outside.
 
     def hand_over(self, activity: Activity) -> Activity:
-        """Let an activity wait for its completion from outside, watched for its limits alone."""
+        """Leave an activity to be completed from outside; only its deadlines still apply."""
         external = replace(activity, is_external=True, lease_pk=None, lease_expires_ms=None)
         at_ms, kind = deadline(external, options_of(external))
         if kind is not None:
@@ -300,12 +300,12 @@ class Activities:
         return external
 
     def find(self, activity_id: str) -> Activity | None:
-        """Return an activity as it is now, or None if it has ended."""
+        """Return an activity's current row, or None if it has ended."""
         item = self._store.get(ACTIVITIES, Key(activity_id), consistent=True)
         return None if item is None else activity_of(item)
 
     def get(self, activity_id: str, token: str) -> Activity:
-        """Return an activity if this token still holds it. Raises `StaleClaimError`, `NotFoundError`."""
+        """Return an activity if this is its current token. Raises `StaleClaimError`, `NotFoundError`."""
         activity = self.find(activity_id)
         if activity is None:
             raise NotFoundError(f"activity {activity_id}: it has ended, or its execution has; nothing is left to do")
@@ -313,29 +313,37 @@ class Activities:
             raise _stale(activity)
         return activity
 
+    def is_held(self, activity: Activity) -> bool:
+        """Whether the store still has this very claim."""
+        try:
+            self.get(activity.activity_id, activity.token)
+        except (StaleClaimError, NotFoundError):
+            return False
+        return True
+
     def are_held(self, activities: Sequence[Activity]) -> list[bool]:
-        """Return for each claim whether the store still has it under this token."""
+        """Return for each claim whether the store still has it."""
         items = self._store.get_many(ACTIVITIES, [Key(each.activity_id) for each in activities], consistent=True)
         return [item is not None and item["token"] == each.token for each, item in zip(activities, items, strict=True)]
 
-    def beat(self, activity: Activity, details: Raw | None) -> Activity:
-        """Record a heartbeat. Raises `StaleClaimError` if nobody wants the result any more."""
-        beaten = replace(
+    def record_heartbeat(self, activity: Activity, details: Raw | None) -> Activity:
+        """Record a heartbeat, and return the new row. Raises `StaleClaimError` if the activity was cancelled."""
+        renewed = replace(
             activity,
             heartbeat_at_ms=self.now_ms(),
             details=activity.details if details is None else bytes(details).decode(),
         )
         if activity.is_external:
-            at_ms, kind = deadline(beaten, options_of(beaten))
+            at_ms, kind = deadline(renewed, options_of(renewed))
             if kind is not None:
-                beaten = replace(beaten, lease_expires_ms=at_ms)
-        self._put(beaten, activity.token)
-        return beaten
+                renewed = replace(renewed, lease_expires_ms=at_ms)
+        self._put(renewed, activity.token)
+        return renewed
 
-    # From the dead, and from time.
+    # Deadlines, and claims of dead workers.
 
     def overdue(self, limit: int = 100) -> list[tuple[Activity, Timeout]]:
-        """Return activities that no worker has and whose limit has passed."""
+        """Return activities that no worker holds and whose deadline has passed."""
         page = self._store.query(
             Query(
                 table=ACTIVITIES,
@@ -345,43 +353,43 @@ class Activities:
                 limit=limit,
             )
         )
-        found = []
+        overdue = []
         for item in page.items:
             activity = activity_of(item)
             at_ms, kind = deadline(activity, options_of(activity))
             if kind is not None and at_ms <= self.now_ms():
-                found.append((activity, kind))
-        return found
+                overdue.append((activity, kind))
+        return overdue
 
     def next_deadline_ms(self) -> int:
-        """Return when the next activity that no worker has runs out of time."""
+        """Return the next deadline of the activities that no worker holds."""
         page = self._store.query(Query(table=ACTIVITIES, index="lease-index", partition=WATCH, limit=1))
         return min((item["lease_expires_ms"] for item in page.items), default=NEVER_MS)
 
     def held(self, limit: int = 500) -> list[Activity]:
-        """Return what is claimed under this worker's name."""
+        """Return the claims stored under this worker's id."""
         page = self._store.query(Query(table=ACTIVITIES, index="lease-index", partition=self._worker_id(), limit=limit))
         return [activity_of(item) for item in page.items]
 
-    def reap(self, worker_id: str, limit: int = 100) -> int:
-        """Queue again, or end, what a dead worker had claimed, and return how many that were."""
+    def reclaim(self, worker_id: str, limit: int = 100) -> int:
+        """Queue again, or end, the claims of a dead worker, and return how many there were."""
         page = self._store.query(Query(table=ACTIVITIES, index="lease-index", partition=worker_id, limit=limit))
         rows = [activity_of(item) for item in page.items]
-        outcomes = self._store.transact_many([self._orphaned(row) for row in rows])
+        outcomes = self._store.transact_many([self._reclaim_writes(row) for row in rows])
         for refusal in outcomes:
             if refusal is not None and not isinstance(refusal, ConflictError):
                 raise refusal
         return len(rows)
 
-    def _orphaned(self, row: Activity) -> list[Write]:
-        """Return the writes that give an activity whose worker died to another, or end it if it has no attempt left."""
+    def _reclaim_writes(self, row: Activity) -> list[Write]:
+        """Return the writes that queue the claim of a dead worker again, or end it if no attempt is left."""
         now_ms = self.now_ms()
         fact = f"activity {row.activity_id} attempt {row.attempt}: its worker {row.worker} died"
         died = ErrorInfo(type="WorkerDied", message=fact)
         retry = options_of(row).retry
         again = row.attempt <= retry.deaths or retry.again(row.attempt, died)
         if again:
-            # At once: the pause between attempts is for what failed, and this may not even have begun.
+            # Without a delay: backoff is for failures, and this attempt may not even have started.
             return [self._queued(row, now_ms).put(row.token), *self.slot_freed(row)]
         if row.subscription is not None:
             return [row.ended(), *dead_letter(row, died, now_ms), *self.slot_freed(row)]
@@ -393,17 +401,17 @@ class Activities:
             started_at_ms=row.started_at_ms,
             ended_at_ms=now_ms,
         )
-        told = message(row.execution_id, event, now_ms, self._ids.ulid(), run=row.run)
-        return [row.ended(), told.put(), *self.slot_freed(row)]
+        notice = message(row.execution_id, event, now_ms, self._ids.ulid(), run=row.run)
+        return [row.ended(), notice.put(), *self.slot_freed(row)]
 
     def now_ms(self) -> int:
         """Return the time in milliseconds."""
         return int(self._clock.seconds() * 1000)
 
-    def _waiting(self, queue: str) -> Iterator[Activity]:
-        """Give what waits in a queue, page by page: what cannot be claimed must not hide what is behind it."""
+    def _available(self, queue: str) -> Iterator[Activity]:
+        """Give the available activities of a queue, page by page: one that cannot be claimed does not hide others."""
         cursor = None
-        # Once: a cursor belongs to the query that gave it.
+        # Computed once: a cursor is valid for one query only.
         by_now = Sort(Range.AT_MOST, self.now_ms())
         for _ in range(_PAGES_MAX):
             page = self._store.query(
@@ -421,7 +429,7 @@ class Activities:
             if cursor is None:
                 return
 
-    def _notes(self, activity: Activity, outcome: Ended) -> tuple[Note, ...]:
+    def _notes(self, activity: Activity, outcome: AttemptResult) -> tuple[Note, ...]:
         if activity.notes is None:
             return outcome.notes
         return (*_notes_decoder.decode(activity.notes), *outcome.notes)

@@ -1,7 +1,7 @@
-"""Limits: how many activities of a key run at once, and how many start in a time, for all workers together.
+"""Concurrency limits: bound how many activities of a key run at once, or start in a period, across all workers.
 
-A slot is a row that names the activity and the token it was claimed with. It is free when that claim is no more, so a
-worker that dies, a lease that runs out or an execution that ends can never leak one.
+A slot is a row with the id and the token of the activity that holds it. The slot is free once that claim has ended, so
+a dead worker, an expired lease or an ended execution cannot leak one.
 """
 
 from __future__ import annotations
@@ -24,36 +24,35 @@ _RATE: Final = "RATE"
 FULL: Final = "full"
 
 
-class Limits:
-    """Admits activities to their limits."""
+class ConcurrencyLimits:
+    """Admits activities within their limits."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     def admit(
-        self, options: ActivityOptions, claimed: Activity, given: dict[str, set[str]]
+        self, options: ActivityOptions, claimed: Activity, assigned: dict[str, set[str]]
     ) -> tuple[Activity, list[Write]] | None:
-        """Return the claim with its slot and the writes that take it, or None if there is no room now.
+        """Return the claim with its slot and the writes that take the slot, or None if the limit is reached.
 
-        `given` is what was given out by the same look, by key: nobody else is offered that, and a key that was found
-        full is not looked at again.
+        `assigned` has the slots that the same poll has assigned, by key; a key that was found full has `FULL`.
         """
-        if options.limit_key is not None and FULL in given.get(options.limit_key, ()):
+        if options.limit_key is not None and FULL in assigned.get(options.limit_key, ()):
             return None
-        admitted = self._admit(options, claimed, given)
+        admitted = self._admit(options, claimed, assigned)
         if admitted is None and options.limit_key is not None:
-            given.setdefault(options.limit_key, set()).add(FULL)
+            assigned.setdefault(options.limit_key, set()).add(FULL)
         return admitted
 
     def _admit(
-        self, options: ActivityOptions, claimed: Activity, given: dict[str, set[str]]
+        self, options: ActivityOptions, claimed: Activity, assigned: dict[str, set[str]]
     ) -> tuple[Activity, list[Write]] | None:
         if options.limit_key is None:
             return claimed, []
         writes: list[Write] = []
         if options.concurrency is not None:
-            taken = given.setdefault(options.limit_key, set())
+            taken = assigned.setdefault(options.limit_key, set())
             slot = self._free_slot(options.limit_key, options.concurrency, claimed, taken)
             if slot is None:
                 return None
@@ -62,8 +61,8 @@ class Limits:
             claimed = replace(claimed, limit_slot=name)
             writes.append(write)
         if options.rate is not None:
-            # One start at a time: the next look finds the bucket as this one left it.
-            given.setdefault(options.limit_key, set()).add(FULL)
+            # One start per poll: the next poll reads the bucket as this one wrote it.
+            assigned.setdefault(options.limit_key, set()).add(FULL)
             start = self._start(options.limit_key, options.rate, options.per)
             if start is None:
                 return None
@@ -77,7 +76,7 @@ class Limits:
         key, _, slot = activity.limit_slot.rpartition("|")
         return [Delete(CONTROL, Key(_partition(key), slot))]
 
-    def _free_slot(self, key: str, concurrency: int, claimed: Activity, given: set[str]) -> tuple[str, Write] | None:
+    def _free_slot(self, key: str, concurrency: int, claimed: Activity, assigned: set[str]) -> tuple[str, Write] | None:
         page = self._store.query(
             Query(
                 table=CONTROL,
@@ -90,7 +89,7 @@ class Limits:
         taken = {item["SK"]: item for item in page.items}
         for number in range(concurrency):
             name = f"{_SLOT}{number:05d}"
-            if f"{key}|{name}" in given:
+            if f"{key}|{name}" in assigned:
                 continue
             holder = taken.get(name)
             if holder is not None and self._holds(holder):
@@ -101,7 +100,7 @@ class Limits:
         return None
 
     def _holds(self, slot: dict[str, Any]) -> bool:
-        """Whether the claim that took a slot is still there."""
+        """Whether the claim that took a slot still exists."""
         row = self._store.get(ACTIVITIES, Key(slot["activity_id"]), consistent=True)
         return row is not None and row["token"] == slot["token"]
 
@@ -112,7 +111,7 @@ class Limits:
         left, as_of_ms, version = float(rate), now_ms, 0
         if item is not None:
             version = item["version"]
-            # A clock that was set back adds nothing, and takes nothing away.
+            # A clock that was set back neither adds nor removes tokens.
             passed_seconds = max(0, now_ms - item["as_of_ms"]) / 1000
             left = min(float(rate), item["left"] + passed_seconds * rate / per_seconds)
             as_of_ms = max(now_ms, item["as_of_ms"])

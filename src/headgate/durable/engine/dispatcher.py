@@ -1,7 +1,7 @@
-"""Dispatching: carries out what a turn asked for and its own transaction could not take.
+"""Dispatcher: carries out the commands of a turn that the turn's own transaction could not include.
 
-Each step is one transaction with the execution's row, which counts how far it has come. So a step happens once,
-whoever takes it and however often it is tried, and an execution that was left halfway is found by a sparse index.
+Each step is one transaction with the execution's row, which counts the commands done. So each step happens once,
+whichever worker tries it and however often, and a sparse index finds an execution whose dispatch was interrupted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.durable.engine.turn_commit import RETENTION_SECONDS, Draft, Outlook, inline_writes
+from headgate.durable.engine.turn_commit import RETENTION_SECONDS, TurnContext, TurnTransaction, inline_writes
 from headgate.durable.model.failures import describe
 from headgate.durable.model.history import (
     CancelChild,
@@ -40,79 +40,88 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 STEP_WRITES_MAX: Final = 95
-# Transactions that are tried with one wait for the disk.
+# Transactions that share one disk flush.
 STEPS_MAX: Final = 200
 _log = structlog.get_logger(__name__)
 
 
 class Step(Struct):
-    """One transaction: the commands it carries out, and what it writes besides the execution's row.
+    """One transaction: its commands, its writes besides the execution's row, and its effects.
 
-    Then who gets mail, when timers are due that it makes, and which activities it takes back.
+    The effects are the executions that get a message, the due times of new timers, and the cancelled activities.
     """
 
     commands: list[Command]
     writes: list[Write]
-    mail_for: list[str]
+    messages_to: list[str]
     timers_due_ms: list[int]
     cancelled: list[str] = []
 
 
 class Dispatcher:
-    """Takes the commands of the last turn one step after the other."""
+    """Dispatches the commands of the last turn of an execution, step by step."""
 
     def __init__(self, store: Store, retention_of: Callable[[str], float | None]) -> None:
         self._store = store
         self._retention_of = retention_of
 
-    def finish(self, row: Execution, outlook: Outlook, turn: Turn | None, told: Callable[[Step], None]) -> Execution:
-        """Carry out everything that is left, and return the execution as it then is.
+    def finish(
+        self, row: Execution, context: TurnContext, turn: Turn | None, on_dispatched: Callable[[Step], None]
+    ) -> Execution:
+        """Carry out all remaining commands, and return the execution's row after them.
 
-        `told` is given each step that was taken. Raises `ConflictError` if someone else is at it.
+        `on_dispatched` gets each committed step. Raises `ConflictError` if another worker dispatches it.
         """
         turn = turn if turn is not None else read_turn(self._store, row)
         while row.dispatched is not None:
-            steps = self._steps(row, turn, outlook)
-            row = self._take(row, turn, steps, outlook, told)
+            steps = self._steps(row, turn, context)
+            row = self._commit(row, turn, steps, context, on_dispatched)
         return row
 
-    def _steps(self, row: Execution, turn: Turn, outlook: Outlook) -> list[Step]:
+    def _steps(self, row: Execution, turn: Turn, context: TurnContext) -> list[Step]:
         assert row.dispatched is not None
         steps: list[Step] = []
-        # The commands are those of the turn's run, also after it continued as new.
-        context = replace(row, run=turn.run)
+        # The commands belong to the run of the turn, even if the execution has continued as new.
+        execution = replace(row, run=turn.run)
         for command in turn.commands[row.dispatched :]:
-            draft = Draft(execution=context, writes=[], sources=[], claims=[], timers_due_ms=[])
-            writes = self._inline(context, command, outlook, draft)
+            partial = TurnTransaction(execution=execution, writes=[], sources=[], claims=[], timers_due_ms=[])
+            writes = self._inline(execution, command, context, partial)
             if writes is None:
-                steps.append(self._effect(context, command, outlook))
+                steps.append(self._effect(execution, command, context))
             elif steps and _has_room(steps[-1], writes) and not isinstance(command, EmitEvent):
                 last = steps[-1]
                 last.commands.append(command)
                 last.writes.extend(writes)
-                last.timers_due_ms.extend(draft.timers_due_ms)
-                last.cancelled.extend(draft.cancelled)
+                last.timers_due_ms.extend(partial.timers_due_ms)
+                last.cancelled.extend(partial.cancelled)
             else:
-                steps.append(Step([command], writes, [], draft.timers_due_ms, draft.cancelled))
+                steps.append(Step([command], writes, [], partial.timers_due_ms, partial.cancelled))
             if len(steps) == STEPS_MAX:
                 break
         return steps
 
-    def _inline(self, row: Execution, command: Command, outlook: Outlook, draft: Draft) -> list[Write] | None:
+    def _inline(
+        self, row: Execution, command: Command, context: TurnContext, partial: TurnTransaction
+    ) -> list[Write] | None:
         if isinstance(command, StartActivity):
-            # Nobody has claimed it, and only a look finds it.
-            draft.timers_due_ms.append(outlook.now_ms)
+            # It is not claimed here, and only a poll finds it.
+            partial.timers_due_ms.append(context.now_ms)
         try:
-            return inline_writes(row, command, replace(outlook, claim=_nobody), draft)
+            return inline_writes(row, command, replace(context, claim=_no_claim), partial)
         except UserError as exc:
-            # Checked when it was asked for, so that this is a change of the rules since; nothing else may wait for it.
+            # Commands are validated when issued, so the rules have changed since; the other commands must go on.
             _log.error("command skipped", execution_id=row.execution_id, seq=getattr(command, "seq", 0), error=str(exc))
             return []
 
-    def _take(
-        self, row: Execution, turn: Turn, steps: Sequence[Step], outlook: Outlook, told: Callable[[Step], None]
+    def _commit(
+        self,
+        row: Execution,
+        turn: Turn,
+        steps: Sequence[Step],
+        context: TurnContext,
+        on_dispatched: Callable[[Step], None],
     ) -> Execution:
-        """Try the steps in one go, and return the row after the last that was taken."""
+        """Commit the steps in one batch, and return the row after the last step that was committed."""
         rows: list[Execution] = []
         transactions: list[list[Write]] = []
         after = row
@@ -123,18 +132,18 @@ class Dispatcher:
         try:
             outcomes = self._store.transact_many(transactions)
         except UserError as exc:
-            # One of them can never be written. Alone it shows which, and the others are not held up by it.
+            # One step can never be written. Committing one by one finds it without blocking the others.
             if len(steps) > 1:
-                return self._take(row, turn, steps[:1], outlook, told)
-            return self._refused(row, turn, steps[0], exc, outlook)
+                return self._commit(row, turn, steps[:1], context, on_dispatched)
+            return self._skip(row, turn, steps[0], exc, context)
         for place, (step, refusal) in enumerate(zip(steps, outcomes, strict=True)):
             if refusal is not None:
-                return self._refused(rows[place - 1] if place else row, turn, step, refusal, outlook)
-            told(step)
+                return self._skip(rows[place - 1] if place else row, turn, step, refusal, context)
+            on_dispatched(step)
         return rows[-1]
 
-    def _refused(self, row: Execution, turn: Turn, step: Step, refusal: HeadgateError, outlook: Outlook) -> Execution:
-        """Go past a command that cannot be carried out, telling the execution if it waits for it."""
+    def _skip(self, row: Execution, turn: Turn, step: Step, refusal: HeadgateError, context: TurnContext) -> Execution:
+        """Skip a command that the store refused, and report that to the execution if it waits for the command."""
         lost_race = isinstance(refusal, ConflictError) and 0 in refusal.failures
         if lost_race or not isinstance(refusal, ConflictError | UserError):
             raise refusal
@@ -147,48 +156,48 @@ class Dispatcher:
                 if current is None or not same_parent(execution_of(current), self._child(row, turn, command)):
                     taken = AlreadyStartedError(f"execution {command.child_id}: the id of the child is taken")
                     ended = ChildEnded(command.seq, Status.FAILED, error=describe(taken))
-                    told = message(row.execution_id, ended, outlook.now_ms, outlook.unique(), run=turn.run)
-                    writes.append(told.put())
+                    notice = message(row.execution_id, ended, context.now_ms, context.unique(), run=turn.run)
+                    writes.append(notice.put())
             case SendSignal():
-                nobody = ExecutionClosedError(
+                closed = ExecutionClosedError(
                     f"execution {command.execution_id}: none that takes signals; it has ended or never was"
                 )
-                failed = SignalSent(command.seq, describe(nobody))
-                told = message(row.execution_id, failed, outlook.now_ms, outlook.unique(), run=turn.run)
-                writes.append(told.put())
+                failed = SignalSent(command.seq, describe(closed))
+                notice = message(row.execution_id, failed, context.now_ms, context.unique(), run=turn.run)
+                writes.append(notice.put())
             case _:
-                # A child that has ended by itself needs no ending.
-                writes = writes[:1]
+                # A child that has already ended needs no cancellation.
+                pass
         self._store.transact(writes)
         return after
 
-    def _effect(self, row: Execution, command: Command, outlook: Outlook) -> Step:
+    def _effect(self, row: Execution, command: Command, context: TurnContext) -> Step:
         match command:
             case StartChild():
                 request = self._child(row, None, command)
-                _, writes = start_writes(request, outlook.now_ms, outlook.unique())
+                _, writes = start_writes(request, context.now_ms, context.unique())
                 return Step([command], writes, [command.child_id], [])
             case SendSignal():
                 signal = Signal(command.name, command.payload, sender=row.execution_id)
-                writes = self._message(command.execution_id, signal, outlook)
+                writes = self._message(command.execution_id, signal, context)
                 if command.execution_id == row.execution_id:
-                    # The transaction changes its own row, which says better than a look that it is there.
+                    # No check: the transaction writes this very row, and takes one write per row.
                     writes = writes[1:]
-                sent = message(row.execution_id, SignalSent(command.seq), outlook.now_ms, outlook.unique(), run=row.run)
+                sent = message(row.execution_id, SignalSent(command.seq), context.now_ms, context.unique(), run=row.run)
                 return Step([command], [*writes, sent.put()], [command.execution_id, row.execution_id], [])
             case CancelChild():
                 reason = f"its parent {row.execution_id} asked for it"
                 event = TerminateRequested(reason) if command.terminate else CancelRequested(reason)
-                return Step([command], self._message(command.child_id, event, outlook), [command.child_id], [])
+                return Step([command], self._message(command.child_id, event, context), [command.child_id], [])
             case _:
-                raise AssertionError(f"{command!r} is carried out with its turn")
+                raise AssertionError(f"{command!r} is part of the transaction of its turn")
 
     def _message(
-        self, execution_id: str, event: Signal | TerminateRequested | CancelRequested, outlook: Outlook
+        self, execution_id: str, event: Signal | TerminateRequested | CancelRequested, context: TurnContext
     ) -> list[Write]:
         return [
             Check(EXECUTIONS, Key(execution_id), OPEN),
-            message(execution_id, event, outlook.now_ms, outlook.unique()).put(),
+            message(execution_id, event, context.now_ms, context.unique()).put(),
         ]
 
     def _child(self, row: Execution, turn: Turn | None, command: StartChild) -> StartRequest:
@@ -218,8 +227,8 @@ def _progress(row: Execution, turn: Turn, count: int) -> Execution:
 
 
 def _has_room(step: Step, writes: Sequence[Write]) -> bool:
-    return not step.mail_for and len(step.writes) + len(writes) <= STEP_WRITES_MAX
+    return not step.messages_to and len(step.writes) + len(writes) <= STEP_WRITES_MAX
 
 
-def _nobody(_: object) -> None:
-    """Claim nothing: what is dispatched later waits in its queue for whoever is free."""
+def _no_claim(_: object) -> None:
+    """Claim nothing: a dispatched activity waits in its queue for any worker."""

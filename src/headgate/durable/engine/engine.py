@@ -1,14 +1,14 @@
-"""The engine: takes executions that have something to hear through their next turn, many to a commit.
+"""Engine: advances executions by one turn each, and commits many turns at once.
 
-Whoever calls `cycle` leads it: one at a time. Live interpreters are kept, so that a turn costs the same at step 10,000
-as at step 10; whatever is not in memory is replayed from its history. The version of the execution's row is the fence:
-who loses a race for it drops what it had computed and reads again.
+One thread at a time runs a `cycle`. Interpreters stay in memory, so that turn 10,000 costs the same as turn 10; an
+execution that is not in memory is replayed from its history. The version of the execution's row is the fence: an engine
+that loses a race for it drops its turn and reads the execution again.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from headgate.clock import Clock
 from headgate.durable.engine.dispatcher import Dispatcher, Step
-from headgate.durable.engine.inbox import Mail, delayed_start, holds, in_order, is_mail, sort_out
+from headgate.durable.engine.inbox import Inboxes, delayed_start, holds, in_order, is_message, sort_sources
 from headgate.durable.engine.ready_queue import ReadyList, Work
-from headgate.durable.engine.stuck import setback
-from headgate.durable.engine.turn_commit import SOURCES_MAX, Draft, Outlook, Source, draft_turn
+from headgate.durable.engine.stuck import failed_turn
+from headgate.durable.engine.turn_commit import SOURCES_MAX, Source, TurnContext, TurnTransaction, turn_transaction
 from headgate.durable.model.definitions import WorkflowDefinition
 from headgate.durable.model.failures import ErrorInfo, describe
 from headgate.durable.model.history import (
@@ -56,35 +56,47 @@ LIVE_MAX: Final = 2_000
 _log = structlog.get_logger(__name__)
 
 
-class Claims(Protocol):
-    """Who runs activities here, and how many more can be taken on."""
+class EngineHost(Protocol):
+    """The worker that an engine runs in: claims activities for it, and learns what its turns have committed."""
 
     @property
     def worker_id(self) -> str:
-        """The id under which this process works."""
+        """The id of this worker."""
 
     def claim(self, activity: Activity) -> Activity | None:
         """Return the activity as claimed by this worker, if it is to run it."""
 
     def membership(self) -> Write:
-        """Return the check that has to go with every claim."""
+        """Return the check that belongs to every transaction with a claim."""
 
-    def expelled(self) -> None:
-        """The check was refused."""
+    def event_writes(self, execution: Execution, command: EmitEvent) -> list[Write]:
+        """Return the writes that emit an event of an execution."""
 
-    def give_back(self, activities: Sequence[Activity]) -> None:
-        """Claims that were not committed."""
+    def on_lease_lost(self) -> None:
+        """Handle a refused membership check."""
+
+    def on_claims_discarded(self, claims: Sequence[Activity]) -> None:
+        """Handle claims that were not committed."""
+
+    def on_timers_scheduled(self, due_ms: Sequence[int]) -> None:
+        """Handle the due times of committed timers."""
+
+    def on_activities_cancelled(self, activity_ids: Sequence[str]) -> None:
+        """Handle activities that a committed turn has cancelled."""
+
+    def on_execution_closed(self, execution: Execution) -> None:
+        """Handle the end of an execution."""
 
 
-class Live(Struct):
-    """An execution in memory: its row as last committed, and its code as far as it has come."""
+class LiveExecution(Struct):
+    """An execution in memory: its row as last committed, and its interpreter after that turn."""
 
     row: Execution
     interpreter: Interpreter
 
 
 class Engine:
-    """Advances the executions of one app. Safe to tell things from any thread; `cycle` is for one at a time."""
+    """Advances the executions of one app. Any thread may add events; one at a time may run a `cycle`."""
 
     def __init__(
         self,
@@ -93,189 +105,188 @@ class Engine:
         clock: Clock,
         ids: IdMaker,
         *,
-        claims: Claims,
-        emit: Callable[[Execution, EmitEvent], list[Write]],
+        host: EngineHost,
         live_max: int = LIVE_MAX,
         replay_always: bool = False,
     ) -> None:
-        self.closed: Callable[[Execution], None] = lambda _: None
-        self.timers_made: Callable[[Sequence[int]], None] = lambda _: None
-        # Told the ids of activities that a turn has taken back.
-        self.cancelled: Callable[[Sequence[str]], None] = lambda _: None
         self._workflows = workflows
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._claims = claims
-        self._emit = emit
+        self._host = host
         self._live_max = live_max
         self._replay_always = replay_always
         self.ready = ReadyList(clock)
-        self._mail = Mail(store, ids)
-        self._live: OrderedDict[str, Live] = OrderedDict()
+        self._inboxes = Inboxes(store, ids)
+        self._live: OrderedDict[str, LiveExecution] = OrderedDict()
         self._dispatcher = Dispatcher(store, self._retention_of)
 
-    # Told by others.
+    # From any thread.
 
-    def tell(self, execution_id: str, source: Source) -> None:
-        """Have the execution hear this in its next turn."""
-        self.ready.tell(execution_id, [source])
+    def add_event(self, execution_id: str, source: Source) -> None:
+        """Give the execution an event for its next turn."""
+        self.ready.add_events(execution_id, [source])
 
-    def look(self, execution_id: str) -> None:
+    def read_inbox(self, execution_id: str) -> None:
         """Have the execution's inbox read in the next cycle."""
-        self.ready.look(execution_id)
+        self.ready.read_inbox(execution_id)
 
     @property
     def has_work(self) -> bool:
-        """Whether a cycle would find something to do."""
+        """Whether an execution is ready for a turn."""
         return bool(self.ready)
 
-    # Led by one at a time.
+    # From one thread at a time.
 
     def cycle(self) -> list[Activity]:
-        """Take everyone who is ready one turn further, in one commit, and return what this worker claimed to run.
+        """Advance every ready execution by one turn, in one commit, and return the activities this worker claimed.
 
-        Raises what the store raises if it cannot be written; whatever was to be heard is then heard later.
+        Raises what the store raises if it cannot be written; the events then stay for a later cycle.
         """
         try:
             return self._cycle(self.ready.take(CYCLE_MAX))
         finally:
-            self.ready.settle()
+            self.ready.end_batch()
 
     def _cycle(self, batch: Sequence[tuple[str, Work]]) -> list[Activity]:
-        drafts: list[tuple[str, Work, Draft]] = []
+        turns: list[tuple[str, Work, TurnTransaction]] = []
         transactions: list[list[Write]] = []
         for execution_id, work in batch:
             try:
-                draft = self._draft(execution_id, work)
+                turn = self._prepare(execution_id, work)
             except Exception:
                 self.ready.put_back(batch)
-                self._drop_all(batch)
+                self._evict_batch(batch)
                 raise
-            if draft is not None:
-                drafts.append((execution_id, work, draft))
-                transactions.append(draft.writes)
+            if turn is not None:
+                turns.append((execution_id, work, turn))
+                transactions.append(turn.writes)
         try:
             outcomes = self._commit(transactions)
         except Exception:
-            # Unknown which of them happened: everyone is read anew, and what was claimed is left to its lease.
-            self._claims.give_back([activity for _, _, draft in drafts for activity in draft.claims])
-            self.ready.put_back([(execution_id, work) for execution_id, work, _ in drafts])
-            self._drop_all(batch)
+            # Unknown which were committed: every execution is read again, and a committed claim is found by its row.
+            self._host.on_claims_discarded([activity for _, _, turn in turns for activity in turn.claims])
+            self.ready.put_back([(execution_id, work) for execution_id, work, _ in turns])
+            self._evict_batch(batch)
             raise
         claims: list[Activity] = []
-        for (execution_id, work, draft), refusal in zip(drafts, outcomes, strict=True):
+        for (execution_id, work, turn), refusal in zip(turns, outcomes, strict=True):
             if refusal is None:
-                self._committed(draft)
-                claims.extend(draft.claims)
+                self._on_committed(turn)
+                claims.extend(turn.claims)
             else:
-                self._lost(execution_id, work, draft, refusal)
-        self._evict_surplus()
+                self._on_refused(execution_id, work, turn, refusal)
+        while len(self._live) > self._live_max:
+            self._evict(next(iter(self._live)))
         return claims
 
     def drop(self) -> None:
-        """Let go of every execution in memory."""
+        """Evict every execution from memory."""
         for execution_id in list(self._live):
             self._evict(execution_id)
 
     # One execution.
 
-    def _draft(self, execution_id: str, work: Work) -> Draft | None:
+    def _prepare(self, execution_id: str, work: Work) -> TurnTransaction | None:
+        """Return the next turn of an execution, not committed; None if there is nothing to do now."""
         try:
-            return self._drafted(execution_id, work)
+            return self._next_turn(execution_id, work)
         except InvalidPayloadError as exc:
-            return self._unreadable(execution_id, work, exc)
+            return self._on_unreadable(execution_id, work, exc)
 
-    def _unreadable(self, execution_id: str, work: Work, error: InvalidPayloadError) -> Draft | None:
-        """What was written for this execution cannot be read here: it waits, and others go on."""
+    def _on_unreadable(self, execution_id: str, work: Work, error: InvalidPayloadError) -> TurnTransaction | None:
+        """Fail the turn of an execution whose rows cannot be decoded here. Other executions are not affected."""
         self._evict(execution_id)
         row = self._row(execution_id)
         is_ours = row is not None and row.workflow in self._workflows and not row.status.is_closed
         if row is not None and is_ours and self._may_try(row, work.sources):
-            return self._set_back(row, work.sources, error)
-        self._mail.keep(execution_id, work.sources, self._now_ms())
-        self.ready.shelve(execution_id)
+            return self._fail_turn(row, work.sources, error)
+        self._shelve(execution_id, work.sources)
         return None
 
-    def _drafted(self, execution_id: str, work: Work) -> Draft | None:
-        heard = work.sources
-        # Whoever is woken after a failed turn is to hear what that turn would have.
-        if work.look or holds(heard, Woken):
-            # Before the row: what was there before an execution was seen to have ended is nobody's any more.
-            heard = in_order([*self._mail.read(execution_id), *heard])
+    def _shelve(self, execution_id: str, sources: Sequence[Source]) -> None:
+        """Store events that are only in memory, and let the execution rest."""
+        self._inboxes.store(execution_id, sources, self._now_ms())
+        self.ready.shelve(execution_id)
+
+    def _next_turn(self, execution_id: str, work: Work) -> TurnTransaction | None:
+        sources = work.sources
+        # An execution that retries a failed turn reads the messages of that turn again.
+        if work.reads_inbox or holds(sources, Woken):
+            # Before the row: messages that were there before the execution was seen to be closed can be discarded.
+            sources = in_order([*self._inboxes.read(execution_id), *sources])
         live = self._live.get(execution_id)
         row = live.row if live is not None else self._row(execution_id)
         if row is None or row.workflow not in self._workflows:
-            # Someone else's to advance: what was told here must not be lost with this process.
-            self._mail.keep(execution_id, work.sources, self._now_ms())
-            self.ready.shelve(execution_id)
+            # Another worker advances it: events in memory must not be lost with this process.
+            self._shelve(execution_id, work.sources)
             return None
         if row.dispatched is not None:
             try:
                 row = self._finish_dispatch(row, None)
             except ConflictError:
-                self._again(execution_id, work)
+                self._read_again(execution_id, work)
                 return None
-        sorted_out = sort_out(heard, row)
-        if sorted_out is None:
-            self._again(execution_id, work)
+        sorted_sources = sort_sources(sources, row)
+        if sorted_sources is None:
+            self._read_again(execution_id, work)
             return None
-        current, later, stale = sorted_out
+        current, later, stale = sorted_sources
         if row.status.is_closed:
-            self._mail.discard([*stale, *current, *later])
+            self._inboxes.discard([*stale, *current, *later])
             return None
-        self._mail.discard(stale)
+        self._inboxes.discard(stale)
         sources, later = current[:SOURCES_MAX], [*current[SOURCES_MAX:], *later]
         if not sources:
             return None
         if not self._may_try(row, sources):
-            self._mail.keep(execution_id, [*sources, *later], self._now_ms())
-            self.ready.shelve(execution_id)
+            self._shelve(execution_id, [*sources, *later])
             return None
         if later:
-            self.ready.tell(execution_id, [source for source in later if not is_mail(source)])
-            self.ready.look(execution_id)
+            self.ready.add_events(execution_id, [source for source in later if not is_message(source)])
+            self.ready.read_inbox(execution_id)
         return self._try_advance(row, sources)
 
-    def _again(self, execution_id: str, work: Work) -> None:
-        """Another worker has gone further than this one knows: read everything anew."""
+    def _read_again(self, execution_id: str, work: Work) -> None:
+        """Read everything from the store: another worker has advanced the execution."""
         self._evict(execution_id)
         self.ready.put_back([(execution_id, work)])
 
-    def _try_advance(self, row: Execution, sources: list[Source]) -> Draft:
+    def _try_advance(self, row: Execution, sources: list[Source]) -> TurnTransaction:
         try:
             return self._advance(row, sources)
         except Exception as exc:
-            if isinstance(exc, HeadgateError) and _is_the_stores(exc):
+            if isinstance(exc, HeadgateError) and _is_store_error(exc):
                 raise
-            return self._set_back(row, sources, exc)
+            return self._fail_turn(row, sources, exc)
 
-    def _advance(self, row: Execution, sources: list[Source]) -> Draft:
+    def _advance(self, row: Execution, sources: list[Source]) -> TurnTransaction:
         now_ms = self._now_ms()
         if holds(sources, TerminateRequested):
-            draft = draft_turn(*self._terminated(row, sources), (), self._outlook(now_ms))
+            turn = turn_transaction(*self._terminate(row, sources), (), self._context(now_ms))
             self._evict(row.execution_id)
-            return draft
+            return turn
         live = self._load(row.execution_id, row)
         events: list[Event] = [source.event for source in sources]
         consumed, issued = live.interpreter.advance(now_ms, events)
         notes, live.interpreter.notes = live.interpreter.notes, []
         awaits = live.interpreter.mailbox.awaited() if live.interpreter.closed is None else ()
-        return draft_turn(row, sources[:consumed], issued, notes, self._outlook(live.interpreter.at_ms), awaits)
+        context = self._context(live.interpreter.at_ms)
+        return turn_transaction(row, sources[:consumed], issued, notes, context, awaits)
 
-    def _terminated(
+    def _terminate(
         self, row: Execution, sources: list[Source]
     ) -> tuple[Execution, Sequence[Source], Sequence[Command]]:
-        """Return a turn that ends an execution without asking its code."""
+        """Return a turn that ends an execution without running its code."""
         event = next(s.event for s in sources if isinstance(s.event, TerminateRequested))
         work = open_work(read_run(self._store, row))
         if not work.has_begun and not holds(sources, Started):
-            # A start that was to come later: it goes into the history, and must not begin what has this id by then.
+            # The delayed start goes into the history, and its timer must not start a later execution of this id.
             sources = [*delayed_start(self._store, row), *sources]
         error = ErrorInfo(type="Terminated", message=event.reason or "terminated")
         return row, sources, [*work.closing(), Close(Status.TERMINATED, error=error)]
 
-    def _load(self, execution_id: str, row: Execution) -> Live:
+    def _load(self, execution_id: str, row: Execution) -> LiveExecution:
         live = self._live.get(execution_id)
         if live is not None and live.row.version == row.version:
             self._live.move_to_end(execution_id)
@@ -290,7 +301,7 @@ class Engine:
         except BaseException:
             interpreter.evict()
             raise
-        live = Live(row, interpreter)
+        live = LiveExecution(row, interpreter)
         self._live[execution_id] = live
         return live
 
@@ -307,79 +318,76 @@ class Engine:
             return False
         return holds(sources, Woken) or row.retry_at_ms is None or self._now_ms() >= row.retry_at_ms
 
-    def _set_back(self, row: Execution, sources: Sequence[Source], error: Exception) -> Draft:
+    def _fail_turn(self, row: Execution, sources: Sequence[Source], error: Exception) -> TurnTransaction:
         self._evict(row.execution_id)
         now_ms = self._now_ms()
         _log.warning("turn failed", execution_id=row.execution_id, turn=row.turn + 1, error=str(error))
-        draft = setback(row, describe(error), now_ms, self._outlook(now_ms))
+        turn = failed_turn(row, describe(error), now_ms, self._context(now_ms))
         for source in sources:
             if isinstance(source.event, Woken):
-                self._drop_woken(draft, source)
-            elif not is_mail(source):
-                draft.writes.extend(self._mail.kept(row.execution_id, source, now_ms))
-        return draft
-
-    def _drop_woken(self, draft: Draft, source: Source) -> None:
-        """A reason to look again is used up; its timer may just have been set anew."""
-        set_again = {write.item.get("timer_id") for write in draft.writes if isinstance(write, Put)}
-        if isinstance(source.removal, Delete) and source.removal.key.partition not in set_again:
-            draft.writes.append(source.removal)
+                # The wake-up is used up, unless the failed turn has just set its timer again.
+                set_again = {write.item.get("timer_id") for write in turn.writes if isinstance(write, Put)}
+                if isinstance(source.removal, Delete) and source.removal.key.partition not in set_again:
+                    turn.writes.append(source.removal)
+            elif not is_message(source):
+                turn.writes.extend(self._inboxes.store_writes(row.execution_id, source, now_ms))
+        return turn
 
     def _finish_dispatch(self, row: Execution, turn: Turn | None) -> Execution:
         self._evict_if_older(row)
-        done = self._dispatcher.finish(row, self._outlook(self._now_ms()), turn, self._dispatched)
+        done = self._dispatcher.finish(row, self._context(self._now_ms()), turn, self._on_dispatched)
         live = self._live.get(row.execution_id)
         if live is not None:
             live.row = done
         return done
 
-    def _dispatched(self, step: Step) -> None:
-        for execution_id in step.mail_for:
-            self.look(execution_id)
+    def _on_dispatched(self, step: Step) -> None:
+        for execution_id in step.messages_to:
+            self.read_inbox(execution_id)
         if step.timers_due_ms:
-            self.timers_made(step.timers_due_ms)
+            self._host.on_timers_scheduled(step.timers_due_ms)
         if step.cancelled:
-            self.cancelled(step.cancelled)
+            self._host.on_activities_cancelled(step.cancelled)
 
     # After the commit.
 
-    def _committed(self, draft: Draft) -> None:
-        row = draft.execution
-        if draft.timers_due_ms:
-            self.timers_made(draft.timers_due_ms)
-        if draft.cancelled:
-            self.cancelled(draft.cancelled)
-        if draft.mail_for is not None:
-            self.look(draft.mail_for)
+    def _on_committed(self, turn: TurnTransaction) -> None:
+        row = turn.execution
+        if turn.timers_due_ms:
+            self._host.on_timers_scheduled(turn.timers_due_ms)
+        if turn.cancelled:
+            self._host.on_activities_cancelled(turn.cancelled)
+        if turn.message_to is not None:
+            self.read_inbox(turn.message_to)
         live = self._live.get(row.execution_id)
         if live is not None:
             live.row = row
         if row.dispatched is not None:
             try:
-                self._finish_dispatch(row, draft.turn)
+                self._finish_dispatch(row, turn.turn)
             except ConflictError:
-                # Someone else carries on with it.
+                # Another worker has continued it.
                 self._evict(row.execution_id)
             except TransientError as exc:
-                # The turn is committed, and what is left of it is done with the next look. Others need not wait for it.
-                _log.warning("the store is busy", execution_id=row.execution_id, error=str(exc))
+                # The turn is committed, and the rest of its dispatch follows in a later cycle. Others need not wait.
+                _log.warning("store unavailable; dispatch deferred", execution_id=row.execution_id, error=str(exc))
                 self._evict(row.execution_id)
-                self.look(row.execution_id)
+                self.read_inbox(row.execution_id)
         if live is not None and (live.interpreter.closed is not None or self._replay_always):
             self._evict(row.execution_id)
         if row.status.is_closed:
-            self.closed(row)
+            self._host.on_execution_closed(row)
 
-    def _lost(self, execution_id: str, work: Work, draft: Draft, refusal: HeadgateError) -> None:
+    def _on_refused(self, execution_id: str, work: Work, turn: TurnTransaction, refusal: HeadgateError) -> None:
         self._evict(execution_id)
-        self._claims.give_back(draft.claims)
+        self._host.on_claims_discarded(turn.claims)
         if not isinstance(refusal, ConflictError):
             raise refusal
-        gone = [draft.writes[place] for place in refusal.failures if place > 0]
-        if any(isinstance(write, Check) for write in gone):
-            self._claims.expelled()
-        # A removal that was refused was someone else's doing: a timer cancelled, a claim that is no longer ours.
-        work.sources = [source for source in work.sources if source.removal not in gone]
+        failed = [turn.writes[place] for place in refusal.failures if place > 0]
+        if any(isinstance(write, Check) for write in failed):
+            self._host.on_lease_lost()
+        # A refused removal means that the event is gone: its timer was cancelled, or its claim was lost.
+        work.sources = [source for source in work.sources if source.removal not in failed]
         self.ready.put_back([(execution_id, work)])
 
     def _commit(self, transactions: list[list[Write]]) -> list[HeadgateError | None]:
@@ -393,9 +401,9 @@ class Engine:
             return [None]
         return self._store.transact_many(transactions)
 
-    def _outlook(self, now_ms: int) -> Outlook:
-        claims = self._claims
-        return Outlook(now_ms, claims.worker_id, claims.claim, claims.membership, self._ids.ulid, self._emit)
+    def _context(self, now_ms: int) -> TurnContext:
+        host = self._host
+        return TurnContext(now_ms, host.worker_id, host.claim, host.membership, self._ids.ulid, host.event_writes)
 
     def _retention_of(self, workflow: str) -> float | None:
         definition = self._workflows.get(workflow)
@@ -404,16 +412,12 @@ class Engine:
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
 
-    def _evict_surplus(self) -> None:
-        while len(self._live) > self._live_max:
-            self._evict(next(iter(self._live)))
-
     def _evict_if_older(self, row: Execution) -> None:
         live = self._live.get(row.execution_id)
         if live is not None and live.row.version != row.version:
             self._evict(row.execution_id)
 
-    def _drop_all(self, batch: Sequence[tuple[str, Work]]) -> None:
+    def _evict_batch(self, batch: Sequence[tuple[str, Work]]) -> None:
         for execution_id, _ in batch:
             self._evict(execution_id)
 
@@ -423,8 +427,8 @@ class Engine:
             live.interpreter.evict()
 
 
-def _is_the_stores(error: HeadgateError) -> bool:
-    """Whether an error says something of the store rather than of the workflow."""
+def _is_store_error(error: HeadgateError) -> bool:
+    """Whether an error comes from the store and not from the workflow."""
     if isinstance(error, DeterminismError):
         return False
     return isinstance(error, (TransientError, FatalError, ConflictError))

@@ -1,9 +1,7 @@
-"""The fleet: the worker processes that share a store, who of them is alive, and whose an execution is.
+"""Fleet: the workers that share a store, their leases, and which worker owns which execution.
 
-A worker's row is its lease, and with it the lease on everything it has claimed. Whose an execution is is a hint that
-spares races; the version of the execution's row decides.
-
-Hosts: which machine and process this is, and whether another process of it is still there.
+A worker's row is its lease, and the lease of every claim it holds. Ownership of an execution is a hint that avoids
+races; the version of the execution's row decides them.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from headgate.store.port import Store
 
 @lru_cache(maxsize=1)
 def this_host() -> str:
-    """Return what tells apart machines, and containers that share a name but not their processes."""
+    """Return a name of this machine, different for containers that share a host name but not their processes."""
     try:
         processes = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -41,7 +39,7 @@ def this_host() -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process of this host is there."""
+    """Whether a process of this host is running."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -53,16 +51,16 @@ def is_running(pid: int) -> bool:
 
 LEASE_SECONDS: Final = 10.0
 _FLEET: Final = "FLEET"
-# What is true of a worker that may claim.
+# The condition for a worker to claim.
 MEMBER: Final[Condition] = all_of(exists(), lacks("is_given_up"))
 _PAGE: Final = 500
 
 
 class Member(Struct, frozen=True, omit_defaults=True):
-    """A worker process, as it described itself."""
+    """The row of a worker: its lease and what it serves."""
 
     worker_id: str
-    # Counts its signs of life. Others watch it change by their own clocks, so that no wall clock is trusted.
+    # Heartbeat count. Other workers time its changes by their own clocks, so that no wall clock is trusted.
     beats: int
     started_at_ms: int
     lease_seconds: float
@@ -73,40 +71,40 @@ class Member(Struct, frozen=True, omit_defaults=True):
     workflows: tuple[str, ...] = ()
     activities: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
-    # Set by the others: it can claim nothing more, and what it has claimed is being taken over.
-    is_given_up: bool = False
+    # Set by another worker after the lease expired: the worker can claim nothing more, and its claims are reclaimed.
+    is_revoked: bool = msgspec.field(default=False, name="is_given_up")
     seen_at_ms: int = 0
 
     @property
     def lease_until_ms(self) -> int:
-        """Until when its last sign of life is good, by the wall clock."""
+        """When the lease expires by the wall clock."""
         return self.seen_at_ms + round(1000 * self.lease_seconds)
 
     def seems_alive(self, now_ms: int) -> bool:
-        """Whether its lease is good by the wall clock: for those who only look. Workers judge by `Fleet.is_alive`."""
-        return not self.is_given_up and now_ms <= self.lease_until_ms
+        """Whether the lease is valid by the wall clock, for displays. Workers use `Fleet.is_alive`."""
+        return not self.is_revoked and now_ms <= self.lease_until_ms
 
 
 class Fleet:
-    """This process's place among the workers of a store."""
+    """The membership of one worker, and its view of the other workers."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, lease_seconds: float = LEASE_SECONDS) -> None:
         self.worker_id = ""
         self.lease_seconds = lease_seconds
-        # Where processes can see one another. Who shares no processes with others under this name gives itself another.
+        # Workers with the same host check each other's process id. One without shared processes sets another name.
         self.host = this_host()
         self._store = store
         self._clock = clock
         self._ids = ids
         self._member: Member | None = None
         self._others: list[Member] = []
-        self._good_until = 0.0
-        # By worker: how many signs of life were seen, and since when there was no further one.
+        self._lease_until = 0.0
+        # By worker: its last heartbeat count, and since when that has not changed.
         self._watched: dict[str, tuple[int, float]] = {}
-        self._given_up: dict[str, float] = {}
+        self._revoked_at: dict[str, float] = {}
 
     def join(self, app: str, workflows: Collection[str], activities: Collection[str], queues: Collection[str]) -> None:
-        """Become a worker under a new id."""
+        """Register as a worker under a new id."""
         now_ms = self._now_ms()
         self.worker_id = self._ids.make("wrk")
         self._member = Member(
@@ -122,12 +120,12 @@ class Fleet:
             activities=tuple(sorted(activities)),
             queues=tuple(sorted(queues)),
         )
-        self._good_until = self._clock.monotonic() + self.lease_seconds
+        self._lease_until = self._clock.monotonic() + self.lease_seconds
         self._store.put(WORKERS, _item(self._member))
         self.refresh()
 
     def renew(self) -> bool:
-        """Extend the lease. False if the others have given this worker up: what it had claimed is theirs."""
+        """Extend the lease. False if it was revoked: other workers reclaim the claims of this one."""
         assert self._member is not None, "join first"
         asked_at = self._clock.monotonic()
         renewed = msgspec.structs.replace(self._member, beats=self._member.beats + 1, seen_at_ms=self._now_ms())
@@ -139,15 +137,15 @@ class Fleet:
         except ConflictError:
             return False
         self._member = renewed
-        self._good_until = asked_at + self.lease_seconds
+        self._lease_until = asked_at + self.lease_seconds
         return True
 
     def has_lease(self) -> bool:
-        """Whether the others cannot have given this worker up yet."""
-        return self._member is not None and self._clock.monotonic() < self._good_until
+        """Whether the lease is certainly valid: no other worker can have revoked it yet."""
+        return self._member is not None and self._clock.monotonic() < self._lease_until
 
     def refresh(self) -> None:
-        """Read who else is there."""
+        """Read the rows of the other workers."""
         found: list[Member] = []
         cursor = None
         while True:
@@ -168,16 +166,18 @@ class Fleet:
             beats, since = self._watched.get(member.worker_id, (-1, now))
             watched[member.worker_id] = (beats, since) if beats == member.beats else (member.beats, now)
         self._watched = watched
-        self._given_up = {
-            member.worker_id: self._given_up.get(member.worker_id, now) for member in self._others if member.is_given_up
+        self._revoked_at = {
+            member.worker_id: self._revoked_at.get(member.worker_id, now)
+            for member in self._others
+            if member.is_revoked
         }
 
     def is_alive(self, member: Member) -> bool:
-        """Whether a worker has shown itself within its lease, as far as this one has seen.
+        """Whether a worker has sent a heartbeat within its lease, as timed by this one.
 
-        On the same machine there is no need to wait for that: its process is there, or it is not.
+        A worker on the same host is dead as soon as its process is gone.
         """
-        if member.is_given_up:
+        if member.is_revoked:
             return False
         if member.worker_id == self.worker_id:
             return True
@@ -187,14 +187,14 @@ class Fleet:
         return self._clock.monotonic() - since <= member.lease_seconds
 
     def leave(self) -> None:
-        """Say good-bye. Whatever is still claimed is given up by `bury`'s reader."""
+        """Deregister. Release all claims first."""
         if self._member is not None:
             self._store.delete(WORKERS, Key(self.worker_id))
             self._member = None
 
-    def give_up(self, member: Member) -> bool:
-        """Let a worker whose lease has run out claim nothing more. False if it has come back."""
-        if member.is_given_up:
+    def revoke(self, member: Member) -> bool:
+        """Revoke an expired lease, so that the worker can claim nothing more. False if it has sent a heartbeat."""
+        if member.is_revoked:
             return True
         try:
             self._store.update(
@@ -207,12 +207,12 @@ class Fleet:
             return False
         return True
 
-    def bury(self, member: Member) -> bool:
-        """Take a worker that was given up, and has nothing left to take over, off the list.
+    def remove(self, member: Member) -> bool:
+        """Delete the row of a worker whose lease was revoked and that has no claims left. False if it is too early.
 
-        Not at once: what it claimed last may not show in the index yet.
+        The row stays for one lease time: the last claims may not show in the index yet.
         """
-        since = self._given_up.get(member.worker_id)
+        since = self._revoked_at.get(member.worker_id)
         if since is None or self._clock.monotonic() - since < member.lease_seconds:
             return False
         try:
@@ -222,15 +222,15 @@ class Fleet:
         return True
 
     def members(self) -> list[Member]:
-        """Return everyone known, this worker first."""
+        """Return all known workers, this one first."""
         return ([self._member] if self._member is not None else []) + self._others
 
     def dead(self) -> list[Member]:
-        """Return those who have not shown themselves for longer than their lease, or were given up."""
+        """Return the workers whose lease has expired or was revoked."""
         return [member for member in self._others if not self.is_alive(member)]
 
     def owns(self, execution_id: str, workflow: str | None = None) -> bool:
-        """Whether this worker, of all that are alive, is the one to advance an execution."""
+        """Whether this worker, of all live workers, is to advance an execution."""
         if not self._others:
             return True
         able = [m for m in self._others if self.is_alive(m) and (workflow is None or workflow in m.workflows)]
@@ -242,17 +242,17 @@ class Fleet:
 
 
 def list_members(store: Store) -> Sequence[Member]:
-    """Return every worker of a store, for those who only look."""
+    """Return every worker of a store, for displays."""
     page = store.query(Query(table=WORKERS, index="fleet-index", partition=_FLEET, limit=_PAGE))
     return [typed_decode.convert(item, Member) for item in page.items]
 
 
 def _weight(worker_id: str, execution_id: str) -> int:
-    """Rendezvous hashing: each worker draws a number for each execution, and the highest has it."""
+    """Return a rendezvous hash: the worker with the highest weight owns the execution."""
     drawn = hashlib.blake2b(f"{worker_id}\0{execution_id}".encode(), digest_size=8).digest()
     return int.from_bytes(drawn, "big")
 
 
 def _item(member: Member) -> dict[str, Any]:
-    # An index needs the attribute even where it is the default.
+    # The index needs the attribute, which is omitted as a default.
     return {**msgspec.to_builtins(member), "fleet": _FLEET}

@@ -1,7 +1,7 @@
-"""Setbacks: what becomes of an execution whose next turn cannot be computed.
+"""Stuck policy: records a turn that failed, retries it with growing delays, and then marks the execution as stuck.
 
-The turn is tried again with growing pauses, and then the execution is stuck: visible as such, with the error, until
-someone mends the code and redrives it. Nothing of a failed turn is written, so that it can go on where it was.
+A stuck execution keeps its error until an operator redrives it, usually after a fix of the code. Nothing else of a
+failed turn is written, so that the execution continues from the turn before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from headgate.durable.engine.turn_commit import Draft, Outlook, dump_error
+from headgate.durable.engine.turn_commit import TurnContext, TurnTransaction, dump_error
 from headgate.durable.model.failures import ErrorInfo
 from headgate.durable.model.history import EmitEvent, Status, Woken, dump_event
 from headgate.durable.model.records import Execution, Timer, timer_id
@@ -24,8 +24,8 @@ _FACTOR: Final = 4.0
 STUCK_EVENT: Final = "headgate.execution.stuck"
 
 
-def setback(row: Execution, error: ErrorInfo, now_ms: int, outlook: Outlook) -> Draft:
-    """Return the draft that records a failed turn, without any of what it would have done."""
+def failed_turn(row: Execution, error: ErrorInfo, now_ms: int, context: TurnContext) -> TurnTransaction:
+    """Return the transaction that records a failed turn, without any effect of the turn itself."""
     failures = row.failures + 1
     stuck = failures >= ATTEMPTS_MAX
     retry_at_ms = now_ms + round(1000 * _FIRST_SECONDS * _FACTOR ** (failures - 1))
@@ -37,18 +37,20 @@ def setback(row: Execution, error: ErrorInfo, now_ms: int, outlook: Outlook) -> 
         failure=dump_error(error),
         retry_at_ms=None if stuck else retry_at_ms,
     )
-    draft = Draft(execution=after, writes=[after.replacing(row.version)], sources=[], claims=[], timers_due_ms=[])
+    turn = TurnTransaction(
+        execution=after, writes=[after.replacing(row.version)], sources=[], claims=[], timers_due_ms=[]
+    )
     if stuck:
-        draft.writes.extend(outlook.emit(after, _alert(after, error)))
+        turn.writes.extend(context.event_writes(after, _stuck_event(after, error)))
     else:
         identifier = timer_id(row.execution_id, ANY_RUN, RETRY_SEQ)
         event = dump_event(Woken("the turn is tried again"))
-        draft.writes.append(Timer(identifier, row.execution_id, ANY_RUN, RETRY_SEQ, retry_at_ms, event=event).put())
-        draft.timers_due_ms.append(retry_at_ms)
-    return draft
+        turn.writes.append(Timer(identifier, row.execution_id, ANY_RUN, RETRY_SEQ, retry_at_ms, event=event).put())
+        turn.timers_due_ms.append(retry_at_ms)
+    return turn
 
 
-def _alert(row: Execution, error: ErrorInfo) -> EmitEvent:
+def _stuck_event(row: Execution, error: ErrorInfo) -> EmitEvent:
     facts = {
         "execution_id": row.execution_id,
         "workflow": row.workflow,
@@ -56,5 +58,5 @@ def _alert(row: Execution, error: ErrorInfo) -> EmitEvent:
         "attempts": row.failures,
         "error": {"type": error.type, "message": error.message},
     }
-    # Numbered by the row's version: each time it gets stuck is an event of its own.
+    # Numbered by the row's version, so that each time the execution gets stuck is a separate event.
     return EmitEvent(-row.version, STUCK_EVENT, Raw(msgspec.json.encode(facts)), row.execution_id)

@@ -1,7 +1,7 @@
-"""Drafts: a turn that was computed, as the writes of the one transaction that makes it true.
+"""Turn transaction: turns the commands of one turn into the writes of one transaction.
 
-Deciding only: nothing here touches the store. What does not fit into the transaction, and what may be refused for
-reasons of its own (a child's id that is taken, a signal to nobody), is left for `dispatching`.
+Nothing here reads or writes the store. Commands that do not fit into the transaction, or that can be refused by
+themselves (the id of a child is taken, a signal has no receiver), are left to the dispatcher.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from headgate.store.catalogue.tables import ACTIVITIES, INBOXES, TIMERS
 from headgate.store.model.requests import Delete, Put, Write
 from headgate.store.model.schema import Key
 
-# A transaction takes 100; the rest is for what closing an execution adds.
+# A transaction takes 100 writes; the difference is for the writes that close an execution.
 WRITES_MAX: Final = 94
 SOURCES_MAX: Final = 40
-# 4 MB is the limit of a transaction; beyond this much payload the rest is dispatched after it.
+# A transaction takes 4 MB; commands beyond this much payload are dispatched after it.
 INLINE_BYTES_MAX: Final = 1_000_000
 RETENTION_SECONDS: Final = 7 * 86_400.0
 ANSWER_SECONDS: Final = 86_400
@@ -73,9 +73,9 @@ _options_encoder: Final = msgspec.json.Encoder()
 
 
 class Source(Struct, frozen=True):
-    """An event and the write that takes it away from where it was waiting.
+    """An event, and the write that removes it from the table where it waited.
 
-    It is meant for this run, and for the life of the id that began with this run; 0 is whichever is current.
+    `run` and `first_run` limit it to one run, and to one life of the execution id; 0 is the current one.
     """
 
     event: Event
@@ -84,8 +84,8 @@ class Source(Struct, frozen=True):
     first_run: int = 0
 
 
-class Draft(Struct):
-    """What one turn would change. `writes[0]` is always the execution itself."""
+class TurnTransaction(Struct):
+    """The writes of one turn. `writes[0]` is always the execution's row."""
 
     execution: Execution
     writes: list[Write]
@@ -93,13 +93,14 @@ class Draft(Struct):
     turn: Turn | None = None
     claims: list[Activity] = []
     timers_due_ms: list[int] = []
-    mail_for: str | None = None
-    # The ids of activities that nobody waits for any more.
+    # The execution that gets a message by this turn.
+    message_to: str | None = None
+    # The ids of activities that the turn cancels.
     cancelled: list[str] = []
 
 
-class Outlook(Struct, frozen=True):
-    """What a draft needs to know of its surroundings."""
+class TurnContext(Struct, frozen=True):
+    """The time, the worker and the host that a turn is computed with."""
 
     now_ms: int
     worker: str
@@ -107,28 +108,28 @@ class Outlook(Struct, frozen=True):
     claim: Callable[[Activity], Activity | None]
     membership: Callable[[], Write]
     unique: Callable[[], str]
-    emit: Callable[[Execution, EmitEvent], list[Write]]
+    event_writes: Callable[[Execution, EmitEvent], list[Write]]
 
 
-def draft_turn(
+def turn_transaction(
     row: Execution,
     sources: Sequence[Source],
     commands: Sequence[Command],
     notes: Sequence[Note],
-    outlook: Outlook,
+    context: TurnContext,
     awaits: tuple[str, ...] = (),
-) -> Draft:
-    """Return the draft of a turn that consumed `sources`, issued `commands` and now `awaits` signals of these names."""
+) -> TurnTransaction:
+    """Return the transaction of a turn that consumed `sources`, issued `commands` and now awaits signals `awaits`."""
     turn = Turn(
         row.turn + 1,
         row.run,
-        outlook.now_ms,
+        context.now_ms,
         tuple([source.event for source in sources]),
         tuple(commands),
         tuple(notes),
-        outlook.worker,
+        context.worker,
     )
-    draft = Draft(
+    transaction = TurnTransaction(
         execution=replace(
             row, version=row.version + 1, turn=turn.turn, awaits=awaits, failures=0, failure=None, retry_at_ms=None
         ),
@@ -138,49 +139,49 @@ def draft_turn(
         claims=[],
         timers_due_ms=[],
     )
-    writes = draft.writes
+    writes = transaction.writes
     writes.append(turn_put(row.execution_id, turn))
     writes.extend([source.removal for source in sources if source.removal is not None])
     first = sources[0].event if sources else None
     closing = commands[-1] if commands and isinstance(commands[-1], Close) else None
     if isinstance(first, Started) and closing is None:
-        _start_timeout(draft, first)
+        _start_timeout(transaction, first)
     if row.tells_end and closing is not None:
-        # Before the commands, of which what does not fit may follow.
-        writes.extend(outlook.emit(row, _ended(row, closing.status)))
-        # Deliveries are found by a look, which is due now.
-        draft.timers_due_ms.append(outlook.now_ms)
-    dispatched = _dispatch_inline(draft, commands, outlook)
-    _apply_to_row(draft, commands, dispatched, outlook)
-    if draft.claims:
-        writes.append(outlook.membership())
-    writes.insert(0, draft.execution.replacing(row.version))
-    draft.writes = _once(writes)
-    return draft
+        # Before the commands, which may continue in later transactions.
+        writes.extend(context.event_writes(row, _ended_event(row, closing.status)))
+        # Deliveries are found by a poll, which is due now.
+        transaction.timers_due_ms.append(context.now_ms)
+    dispatched = _dispatch_inline(transaction, commands, context)
+    _apply_to_row(transaction, commands, dispatched, context)
+    if transaction.claims:
+        writes.append(context.membership())
+    writes.insert(0, transaction.execution.replacing(row.version))
+    transaction.writes = _once(writes)
+    return transaction
 
 
 def _once(writes: list[Write]) -> list[Write]:
-    """Return the writes without a second one of the same row.
+    """Return the writes with one write for each row.
 
-    A timer that fires and is cancelled in the same turn is removed twice. And who computes a turn from an outdated
-    state may remove and make the same row: its transaction is refused by the version, if it gets that far.
+    A timer that fires and is cancelled in the same turn is removed twice. A turn computed from an outdated state may
+    remove and create the same row; the check of the row's version refuses its transaction.
     """
     if _is_plain_step(writes):
         return writes
     seen: set[tuple[str, Key]] = set()
-    kept: list[Write] = []
+    unique: list[Write] = []
     for write in writes:
         key = (write.table.name, write.table.key_of(write.item) if isinstance(write, Put) else write.key)
         if key not in seen:
             seen.add(key)
-            kept.append(write)
-    return kept
+            unique.append(write)
+    return unique
 
 
 def _is_plain_step(writes: Sequence[Write]) -> bool:
-    """Whether no row can be there twice: of rows with a number of their own one is removed, and none of them is made.
+    """Whether no row can be written twice: one numbered row is removed, and none of the same key is created.
 
-    Most turns are of this kind, and quickly seen to be.
+    Most turns are of this kind, and this check is cheaper than a set of keys.
     """
     removed: Delete | None = None
     for write in writes:
@@ -197,92 +198,96 @@ def _is_plain_step(writes: Sequence[Write]) -> bool:
     return True
 
 
-def inline_writes(execution: Execution, command: Command, outlook: Outlook, draft: Draft) -> list[Write] | None:
-    """Return the writes that carry out a command unconditionally, or None if it needs a transaction of its own."""
+def inline_writes(
+    execution: Execution, command: Command, context: TurnContext, transaction: TurnTransaction
+) -> list[Write] | None:
+    """Return the writes of a command that cannot be refused, or None if it needs its own transaction."""
     run, owner = execution.run, execution.execution_id
     match command:
         case StartActivity():
-            return [_start_activity(execution, command, outlook, draft)]
+            return [_start_activity(execution, command, context, transaction)]
         case StartTimer():
-            draft.timers_due_ms.append(command.due_at_ms)
+            transaction.timers_due_ms.append(command.due_at_ms)
             identifier = timer_id(owner, run, command.seq)
             return [Timer(identifier, owner, run, command.seq, command.due_at_ms).put()]
         case CancelTimer():
             return [Delete(TIMERS, Key(timer_id(owner, run, command.seq)))]
         case CancelActivity():
             identifier = activity_id(owner, run, command.seq)
-            draft.cancelled.append(identifier)
+            transaction.cancelled.append(identifier)
             return [Delete(ACTIVITIES, Key(identifier))]
         case EmitEvent():
-            return outlook.emit(execution, command)
+            return context.event_writes(execution, command)
         case AnswerUpdate():
-            return [_answer(owner, command, outlook.now_ms)]
+            return [_answer(owner, command, context.now_ms)]
         case StartChild() | CancelChild() | SendSignal():
             return None
         case _:
             return []
 
 
-def _dispatch_inline(draft: Draft, commands: Sequence[Command], outlook: Outlook) -> int:
-    """Add what can be carried out in this transaction, and return how many commands that are."""
+def _dispatch_inline(transaction: TurnTransaction, commands: Sequence[Command], context: TurnContext) -> int:
+    """Add the commands that fit into this transaction, and return how many they are."""
     size = 0
     for place, command in enumerate(commands):
         size += _payload_bytes(command)
-        if len(draft.writes) >= WRITES_MAX or size > INLINE_BYTES_MAX:
+        if len(transaction.writes) >= WRITES_MAX or size > INLINE_BYTES_MAX:
             return place
-        writes = inline_writes(draft.execution, command, outlook, draft)
-        if writes is None or len(draft.writes) + len(writes) > WRITES_MAX:
+        writes = inline_writes(transaction.execution, command, context, transaction)
+        if writes is None or len(transaction.writes) + len(writes) > WRITES_MAX:
             return place
-        draft.writes.extend(writes)
+        transaction.writes.extend(writes)
     return len(commands)
 
 
-def _apply_to_row(draft: Draft, commands: Sequence[Command], dispatched: int, outlook: Outlook) -> None:
-    row = draft.execution
+def _apply_to_row(
+    transaction: TurnTransaction, commands: Sequence[Command], dispatched: int, context: TurnContext
+) -> None:
+    row = transaction.execution
     for command in commands:
         if isinstance(command, SetTags):
             merged = {**row.tags, **command.tags}
             row = replace(row, tags={name: value for name, value in merged.items() if value})
     if dispatched < len(commands):
-        row = replace(row, dispatched=dispatched, ready_pk=UNDISPATCHED, ready_at_ms=outlook.now_ms)
+        row = replace(row, dispatched=dispatched, ready_pk=UNDISPATCHED, ready_at_ms=context.now_ms)
     elif row.dispatched is not None or row.ready_pk is not None:
         row = replace(row, dispatched=None, ready_pk=None, ready_at_ms=None)
     last = commands[-1] if commands else None
     if isinstance(last, Close):
-        row = _close(draft, row, last, outlook)
+        row = _close(transaction, row, last, context)
     elif isinstance(last, ContinueAsNew):
-        row = _continue(draft, row, last, outlook)
-    draft.execution = row
+        row = _continue(transaction, row, last, context)
+    transaction.execution = row
 
 
-def _close(draft: Draft, row: Execution, close: Close, outlook: Outlook) -> Execution:
+def _close(transaction: TurnTransaction, row: Execution, close: Close, context: TurnContext) -> Execution:
     for seq in (TIMEOUT_SEQ, RETRY_SEQ):
         if seq == RETRY_SEQ or row.timeout_at_ms is not None:
-            draft.writes.append(Delete(TIMERS, Key(timer_id(row.execution_id, ANY_RUN, seq))))
+            transaction.writes.append(Delete(TIMERS, Key(timer_id(row.execution_id, ANY_RUN, seq))))
     if row.parent_id is not None and row.parent_seq is not None:
         ended = ChildEnded(row.parent_seq, close.status, close.result, close.error)
-        told = message(row.parent_id, ended, outlook.now_ms, outlook.unique(), run=row.parent_run or 0)
-        draft.writes.append(told.put())
-        draft.mail_for = row.parent_id
+        notice = message(row.parent_id, ended, context.now_ms, context.unique(), run=row.parent_run or 0)
+        transaction.writes.append(notice.put())
+        transaction.message_to = row.parent_id
     retention = row.retention_seconds if row.retention_seconds is not None else RETENTION_SECONDS
     row = replace(
         row,
         status=close.status,
-        ended_at=instant(outlook.now_ms),
+        ended_at=instant(context.now_ms),
         result=bytes(close.result).decode() if close.status is Status.SUCCEEDED else None,
         error=None if close.error is None else dump_error(close.error),
     )
     if row.ready_pk is None:
-        row = replace(row, ready_pk=ARCHIVE, ready_at_ms=outlook.now_ms + round(retention * 1000))
+        row = replace(row, ready_pk=ARCHIVE, ready_at_ms=context.now_ms + round(retention * 1000))
     return row
 
 
-def _ended(row: Execution, status: Status) -> EmitEvent:
+def _ended_event(row: Execution, status: Status) -> EmitEvent:
     facts = {"execution_id": row.execution_id, "workflow": row.workflow, "status": status.value}
     return EmitEvent(0, ENDED_EVENT, Raw(_options_encoder.encode(facts)), row.execution_id)
 
 
-def _continue(draft: Draft, row: Execution, command: ContinueAsNew, outlook: Outlook) -> Execution:
+def _continue(transaction: TurnTransaction, row: Execution, command: ContinueAsNew, context: TurnContext) -> Execution:
     started = Started(
         workflow=row.workflow,
         input=command.input,
@@ -291,27 +296,29 @@ def _continue(draft: Draft, row: Execution, command: ContinueAsNew, outlook: Out
         parent_seq=row.parent_seq,
         carried=command.carried,
         memo=Raw(b"null") if row.memo is None else Raw(row.memo.encode()),
-        seed=outlook.unique(),
-        # Without the time-out: it is the execution's, not the run's, and its timer is there already.
+        seed=context.unique(),
+        # Without the time-out: it belongs to the execution, not to the run, and its timer exists already.
     )
-    draft.writes.append(message(row.execution_id, started, outlook.now_ms, outlook.unique()).put())
-    draft.mail_for = row.execution_id
+    transaction.writes.append(message(row.execution_id, started, context.now_ms, context.unique()).put())
+    transaction.message_to = row.execution_id
     return replace(row, run=row.run + 1, first_turn=row.turn + 1)
 
 
-def _start_timeout(draft: Draft, started: Started) -> None:
+def _start_timeout(transaction: TurnTransaction, started: Started) -> None:
     if started.timeout_at_ms is None:
         return
-    row = draft.execution
+    row = transaction.execution
     event = dump_event(CancelRequested("the time limit of the execution has passed", timed_out=True))
     timer = Timer(
         timer_id(row.execution_id, ANY_RUN, TIMEOUT_SEQ), row.execution_id, ANY_RUN, TIMEOUT_SEQ, started.timeout_at_ms
     )
-    draft.writes.append(replace(timer, event=event).put())
-    draft.timers_due_ms.append(started.timeout_at_ms)
+    transaction.writes.append(replace(timer, event=event).put())
+    transaction.timers_due_ms.append(started.timeout_at_ms)
 
 
-def _start_activity(execution: Execution, command: StartActivity, outlook: Outlook, draft: Draft) -> Put:
+def _start_activity(
+    execution: Execution, command: StartActivity, context: TurnContext, transaction: TurnTransaction
+) -> Put:
     options = command.options
     row = Activity(
         activity_id=activity_id(execution.execution_id, execution.run, command.seq),
@@ -322,19 +329,19 @@ def _start_activity(execution: Execution, command: StartActivity, outlook: Outlo
         input=bytes(command.input).decode(),
         options=_dump_options(options),
         token=FIRST_TOKEN,
-        scheduled_at_ms=outlook.now_ms,
+        scheduled_at_ms=context.now_ms,
     )
     claimed = None
     if options.limit_key is None:
-        claimed = outlook.claim(row)
+        claimed = context.claim(row)
     else:
-        # A slot is taken by whoever looks for it, which is due now.
-        draft.timers_due_ms.append(outlook.now_ms)
+        # A worker claims it with a slot of its limit, by a poll that is due now.
+        transaction.timers_due_ms.append(context.now_ms)
     if claimed is not None:
-        draft.claims.append(claimed)
+        transaction.claims.append(claimed)
         return claimed.put()
-    deadline_ms = _first_deadline_ms(outlook.now_ms, options.schedule_to_start, options.schedule_to_close)
-    queued = replace(row, queue_pk=queue_partition(options.queue), available_at_ms=outlook.now_ms)
+    deadline_ms = _first_deadline_ms(context.now_ms, options.schedule_to_start, options.schedule_to_close)
+    queued = replace(row, queue_pk=queue_partition(options.queue), available_at_ms=context.now_ms)
     if deadline_ms < NEVER_MS:
         queued = replace(queued, lease_pk=WATCH, lease_expires_ms=deadline_ms)
     return queued.put()
@@ -342,7 +349,7 @@ def _start_activity(execution: Execution, command: StartActivity, outlook: Outlo
 
 @lru_cache(maxsize=1024)
 def _dump_options(options: ActivityOptions) -> str:
-    # The same for every call of an activity, unless a call has options of its own.
+    # Calls of one activity share their options, unless a call overrides them.
     return _options_encoder.encode(options).decode()
 
 
@@ -351,7 +358,7 @@ def _first_deadline_ms(now_ms: int, *limits_seconds: float | None) -> int:
 
 
 def queue_partition(queue: str) -> str:
-    """Return the partition of the index in which activities of a queue wait."""
+    """Return the index partition of the activities that wait in a queue."""
     return f"Q#{queue}"
 
 

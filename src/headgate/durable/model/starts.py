@@ -1,4 +1,4 @@
-"""Starts: how an execution comes to be, from a client, a parent, a schedule or an event."""
+"""Starts: the writes that start an execution, for a client, a parent, a schedule or an event."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from headgate.errors import AlreadyStartedError, InvalidPayloadError
 from headgate.store.model.conditions import absent
 from headgate.store.model.requests import Write
 
-# Timers that are not the workflow's own have numbers that no command has.
+# Timers of the engine itself have numbers that no command has.
 START_SEQ: Final = 0
 TIMEOUT_SEQ: Final = -1
 RETRY_SEQ: Final = -2
-# They belong to the execution, whichever run is under way.
+# They belong to the execution, whatever its current run.
 ANY_RUN: Final = 0
 
 
 class Reuse(enum.StrEnum):
-    """What to do if there is an execution of this id already, with the same input or another."""
+    """What a start does if an execution of this id exists already."""
 
-    # Take the one that is there, ended or not. An event that is delivered twice starts nothing twice.
+    # Return the existing one, open or closed. An event that is delivered twice starts nothing twice.
     NEVER = "never"
-    # Begin anew if it has ended other than well.
+    # Start again if it is closed and did not succeed.
     FAILED = "failed"
-    # Begin anew if it has ended.
+    # Start again if it is closed.
     CLOSED = "closed"
-    # Begin anew, and end the one that is still running.
+    # Start again, and terminate it if it is open.
     TERMINATE = "terminate"
 
 
 class StartRequest(Struct, frozen=True, kw_only=True):
-    """An execution that is wanted."""
+    """A request to start an execution."""
 
     execution_id: str
     workflow: str
@@ -57,10 +57,10 @@ class StartRequest(Struct, frozen=True, kw_only=True):
 def start_writes(
     request: StartRequest, now_ms: int, unique: str, earlier: Execution | None = None
 ) -> tuple[Execution, list[Write]]:
-    """Return the new execution and the writes of one transaction that make it.
+    """Return the new execution and the writes of the transaction that starts it.
 
-    With `earlier`, the execution that has ended under this id, the new one takes its place as the next run. The first
-    write is the one that is refused if the id is taken.
+    With `earlier`, the closed execution of this id, the new one replaces it as the next run. The store refuses the
+    first write if the id is taken.
     """
     begins_ms = now_ms + round(1000 * (request.delay_seconds or 0))
     run = 1 if earlier is None else earlier.run + 1
@@ -110,49 +110,50 @@ def start_writes(
     return execution, writes
 
 
-def takes(reuse: Reuse, current: Execution, request: StartRequest) -> bool:
-    """Whether the execution that is there is the one that was asked for. If not, a new run is to begin.
+def satisfies(reuse: Reuse, current: Execution, request: StartRequest) -> bool:
+    """Whether the existing execution satisfies a request. If not, a new run is to be started.
 
-    Raises `AlreadyStartedError` if neither may be.
+    Raises `AlreadyStartedError` if neither is allowed.
     """
     closed = current.status.is_closed
     if reuse is Reuse.TERMINATE or (closed and reuse is Reuse.CLOSED):
         return False
     if closed and reuse is Reuse.FAILED and current.status is not Status.SUCCEEDED:
         return False
-    asked = digest(request.input)
-    if current.workflow == request.workflow and current.input_digest == asked:
+    requested = digest(request.input)
+    if current.workflow == request.workflow and current.input_digest == requested:
         return True
     raise AlreadyStartedError(
         f"execution {request.execution_id}: it exists ({current.workflow}, {current.status.value}) with input digest "
-        f"{current.input_digest}, and {request.workflow} was asked for with {asked}; use another id or a reuse policy",
+        f"{current.input_digest}, and {request.workflow} was requested with {requested}; "
+        "use another id or a reuse policy",
         current={"execution_id": current.execution_id, "status": current.status.value},
     )
 
 
-def reads_alike(signature: Signature, one: Raw, other: Raw) -> bool:
-    """Whether a workflow of this signature is called the same with both inputs."""
+def is_same_input(signature: Signature, one: Raw, other: Raw) -> bool:
+    """Whether a workflow of this signature gets the same arguments from both inputs."""
     try:
-        first, second = [_spelled_out(signature.unpack(each, what="input")) for each in (one, other)]
+        first, second = [_with_defaults(signature.unpack(each, what="input")) for each in (one, other)]
         return digest(encode(first, what="input")) == digest(encode(second, what="input"))
     except InvalidPayloadError:
         return False
 
 
-def _spelled_out(value: Any) -> Any:  # noqa: ANN401 - whatever the annotation says
-    """Return a value with its defaults: the JSON of a dataclass has only those that it was given."""
+def _with_defaults(value: Any) -> Any:  # noqa: ANN401 - of any annotated type
+    """Return a value as plain data with all fields: the JSON of a dataclass omits its defaults."""
     if isinstance(value, Struct):
-        return {name: _spelled_out(getattr(value, name)) for name in value.__struct_fields__}
+        return {name: _with_defaults(getattr(value, name)) for name in value.__struct_fields__}
     if dataclasses.is_dataclass(value):
-        return {field.name: _spelled_out(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: _with_defaults(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {name: _spelled_out(each) for name, each in value.items()}
+        return {name: _with_defaults(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_spelled_out(each) for each in value]
+        return [_with_defaults(each) for each in value]
     return value
 
 
 def same_parent(current: Execution, request: StartRequest) -> bool:
-    """Whether this is the child that a parent asked for, started by an earlier attempt."""
-    asked: Sequence[object] = (request.parent_id, request.parent_run, request.parent_seq)
-    return asked == (current.parent_id, current.parent_run, current.parent_seq)
+    """Whether the existing execution is the child of this very request, started by an earlier attempt."""
+    requested: Sequence[object] = (request.parent_id, request.parent_run, request.parent_seq)
+    return requested == (current.parent_id, current.parent_run, current.parent_seq)

@@ -16,6 +16,7 @@ from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.durable.model import payload
 from headgate.durable.model.names import check_execution_id, check_name, check_tags
+from headgate.durable.model.observer import NULL_OBSERVER, DurableObserver
 from headgate.durable.schedules import cron
 from headgate.durable.schedules.rows import (
     DUE,
@@ -93,9 +94,9 @@ class Schedules:
         ids: IdMaker,
         *,
         limits_of: Callable[[str], tuple[float | None, float | None]] = lambda _workflow: (None, None),
+        observer: DurableObserver = NULL_OBSERVER,
     ) -> None:
-        # Set by whoever fires schedules in this process, to hear of changes at once.
-        self.told: Callable[[], None] = lambda: None
+        self._observer = observer
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -128,7 +129,7 @@ class Schedules:
                 f"schedule {schedule_id}: it exists and is different; update it, or choose another id",
                 current=exc.current,
             ) from exc
-        self.told()
+        self._observer.on_work_stored()
         return schedule
 
     def get(self, schedule_id: str) -> Schedule:
@@ -216,7 +217,7 @@ class Schedules:
                 return Fire(slot_of(now_ms), now_ms, started, by_hand=True)
             fire = self._trigger(schedule, started, overlap, now_ms)
             if fire is not None:
-                self.told()
+                self._observer.on_work_stored()
                 return fire
         raise _contended(schedule_id)
 
@@ -344,7 +345,7 @@ class Schedules:
                 return current
             changed = replace(wanted, version=wanted.version + 1, revision=wanted.revision + 1)
             if self._rows.commit(changed, due_at_ms(changed, self._now_ms()), ()):
-                self.told()
+                self._observer.on_work_stored()
                 return changed
         raise _contended(schedule_id)
 

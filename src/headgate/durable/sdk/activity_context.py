@@ -1,4 +1,4 @@
-"""What code inside of an activity can ask for: who it is, a heartbeat, and to be completed later from outside."""
+"""Activity context: what the code of an activity can use: its identity, heartbeats, and completion from outside."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ NOTES_MAX: Final = 200
 _current: ContextVar[ActivityContext | None] = ContextVar("activity", default=None)
 
 
-class Later:
-    """What an activity returns that someone else will complete."""
+class Deferred:
+    """The return value of an activity that is completed from outside."""
 
 
-LATER: Final = Later()
+DEFERRED: Final = Deferred()
 
 
 class ActivityContext(Struct, eq=False):
-    """One attempt at an activity, as the code that runs it sees it."""
+    """One attempt at an activity, for the code that runs it."""
 
     activity_id: str
     name: str
@@ -45,20 +45,20 @@ class ActivityContext(Struct, eq=False):
 
     @property
     def token(self) -> str:
-        """What someone else needs to complete this attempt: signed, and good for it alone."""
+        """The signed token that completes this attempt from outside, valid for it alone."""
         return self.sign()
 
     def heartbeat_details(self, returns: Any = Any) -> Any:  # noqa: ANN401 - a type of any kind
-        """Return what the last heartbeat of an earlier attempt said, or None."""
+        """Return the details of the last heartbeat of an earlier attempt, or None."""
         return None if self.details is None else payload.decode(self.details, returns, what="heartbeat details")
 
     def emit(self, type: str, data: Raw, subject: str) -> None:
-        """Put an event on the bus under an id that another attempt gives it again."""
+        """Emit an event under a deterministic id, so that a retry emits the same event."""
         self.emitted += 1
         self.put_event(f"{self.activity_id}#{self.emitted}", type, data, subject)
 
     def note(self, level: str, text: str) -> None:
-        """Keep a line for the log of the execution."""
+        """Add a line to the log of the execution."""
         if len(self.notes) < NOTES_MAX:
             self.notes.append(Note(self.clock_ms(), level, note_text(text), self.name))
 
@@ -81,7 +81,7 @@ def _running(call: str) -> ActivityContext:
 
 
 def heartbeat(details: Any = None) -> None:  # noqa: ANN401 - any JSON
-    """Say that the activity is alive, and how far it has come. Raises `Cancelled` if nobody wants its result."""
+    """Record a heartbeat, with the progress as details. Raises `Cancelled` if the activity was cancelled."""
     context = _running("hg.heartbeat()")
     context.beat(context, None if details is None else payload.encode(details, what="heartbeat details"))
     if context.cancelled:
@@ -89,23 +89,23 @@ def heartbeat(details: Any = None) -> None:  # noqa: ANN401 - any JSON
 
 
 def complete_later() -> Any:  # noqa: ANN401 - in place of whatever the activity is declared to return
-    """Return this from an activity that someone else will complete, with `hg.activity().token`."""
+    """Return this from an activity that is completed from outside, with `hg.activity().token`."""
     _running("hg.complete_later()")
-    return LATER
+    return DEFERRED
 
 
-def enter(context: ActivityContext) -> Any:  # noqa: ANN401 - what `leave` takes
+def enter(context: ActivityContext) -> Any:  # noqa: ANN401 - the argument of `leave`
     """Make this the running activity of the current thread or task."""
     return _current.set(context)
 
 
-def leave(mark: Any) -> None:  # noqa: ANN401 - what `enter` gave
+def leave(mark: Any) -> None:  # noqa: ANN401 - the result of `enter`
     """Undo `enter`."""
     _current.reset(mark)
 
 
 class NotesHandler(logging.Handler):
-    """Keeps what workflows and activities write with `logging` in the log of their execution."""
+    """Records what workflows and activities write with `logging` in the log of their execution."""
 
     def emit(self, record: logging.LogRecord) -> None:
         interpreter = running()
@@ -114,7 +114,7 @@ class NotesHandler(logging.Handler):
             return
         try:
             text = record.getMessage()
-        except Exception:  # noqa: BLE001 - as every handler does: a bad format must not reach who logs
+        except Exception:  # noqa: BLE001 - as in every handler: a bad format must not raise in the logging code
             self.handleError(record)
             return
         if interpreter is not None:

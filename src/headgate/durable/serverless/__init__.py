@@ -1,1 +1,1 @@
-"""Serverless: say here what this part is for."""
+"""Serverless workers: advances executions and runs activities inside function invocations, woken by queue messages."""

@@ -1,7 +1,7 @@
-"""The watch over workers where nobody stays long enough to watch: what was seen of a worker travels in a message.
+"""Lease watch: detects dead workers without a process that runs long enough to time their leases.
 
-A sweep sends how many signs of life each worker has given. Whoever gets that message after the worker's lease looks
-whether there was another one since. No two clocks are compared: the queue alone says that the time has passed.
+A sweep sends the heartbeat count of each worker as a message, delayed by the worker's lease. The receiver compares the
+count with the worker's row. No clocks are compared: the delay of the queue is the lease time.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from headgate.store.port import Store
 _log = structlog.get_logger(__name__)
 
 
-class WorkerWatch:
-    """Gives up workers that are dead, and has others perform what they had claimed."""
+class LeaseWatch:
+    """Revokes the leases of dead workers, and reclaims their activities."""
 
     def __init__(self, worker: Worker, store: Store) -> None:
-        """Take a worker that joins nobody: only what it knows of others is needed."""
+        """Take a worker that need not join the fleet: only its activity store is used."""
         self._worker = worker
         self._store = store
 
-    def seen(self) -> Sequence[Due]:
-        """Return for every worker when to look whether it still lives."""
+    def checks(self) -> Sequence[Due]:
+        """Return a delayed check for every worker."""
         return [self._later(member, WorkerWake(member.worker_id, member.beats)) for member in list_members(self._store)]
 
-    def look(self, wake: WorkerWake) -> Due | None:
-        """Give up a worker that has not shown itself since, and return when to look again at what it leaves behind."""
+    def check(self, wake: WorkerWake) -> Due | None:
+        """Reclaim the activities of a worker without a heartbeat since, and return when to check for more of them."""
         item = self._store.get(WORKERS, Key(wake.worker_id), consistent=True)
         member = None if item is None else typed_decode.convert(item, Member)
-        if member is None or member.beats != wake.beats or not self._worker.fleet.give_up(member):
+        if member is None or member.beats != wake.beats or not self._worker.fleet.revoke(member):
             return None
-        taken = self._worker.activities.reap(wake.worker_id)
-        if taken:
-            _log.warning("took over from a dead worker", worker_id=wake.worker_id, activities=taken)
-        elif wake.is_given_up:
-            self._bury(member)
+        reclaimed = self._worker.activities.reclaim(wake.worker_id)
+        if reclaimed:
+            _log.warning("activities of a dead worker reclaimed", worker_id=wake.worker_id, activities=reclaimed)
+        elif wake.is_revoked:
+            self._remove(member)
             return None
-        # Once more: what it claimed last may not show in the index yet.
-        return self._later(member, replace(wake, is_given_up=True))
+        # Checked once more: the last claims may not show in the index yet.
+        return self._later(member, replace(wake, is_revoked=True))
 
-    def _bury(self, member: Member) -> None:
+    def _remove(self, member: Member) -> None:
         try:
             self._store.delete(WORKERS, Key(member.worker_id), condition=equals("beats", member.beats))
         except ConflictError:
             return
-        _log.info("worker is gone", worker_id=member.worker_id)
+        _log.info("dead worker removed", worker_id=member.worker_id)
 
     def _later(self, member: Member, wake: WorkerWake) -> Due:
         return Due(wake, self._worker.activities.now_ms() + round(1000 * member.lease_seconds))

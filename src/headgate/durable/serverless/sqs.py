@@ -1,9 +1,9 @@
-"""The queues of wakes on SQS: who is to be called, for what, and when.
+"""Wake-up queues on SQS: send the wake-ups that invoke functions, at once or at a later time.
 
-Turns are called by a FIFO queue, one execution a group, so that at most one call at a time advances an execution. A
-FIFO queue takes no delay for a single message. So what is to come within a quarter of an hour waits in a standard
-queue, whose messages are passed on when they are due, and what is to come later is a schedule that puts it there in
-time. Activities have a standard queue for each task queue: their rows say who runs them, and order is nobody's wish.
+Turns use a FIFO queue with one message group per execution, so that at most one invocation advances an execution. A
+FIFO queue has no delay per message, so a wake-up that is due within 15 minutes waits in a standard queue and is passed
+on when due; a later one is a one-time schedule that sends it to that queue. Activities use a standard queue for each
+task queue: their rows are fenced, and they need no order.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from headgate.store.dynamodb.client import Fault, classify
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-# What SQS takes at once, and how long it keeps a message back.
+# Limits of SQS: messages in a batch, and the longest delay.
 BATCH_MAX: Final = 10
 DELAY_SECONDS_MAX: Final = 900
-# A schedule fires within the minute that follows its time. It comes this much early, and the queue keeps the rest.
+# A schedule fires up to a minute late. It is set this much early, and the delay of the queue covers the rest.
 AHEAD_SECONDS: Final = 300
 GROUP_CHARS_MAX: Final = 128
 _log = structlog.get_logger(__name__)
 
 
-class Schedules(Protocol):
-    """Calls that are made once, at a time that is too far for a queue."""
+class OneTimeSchedules(Protocol):
+    """Schedules that fire once, for times beyond the delay of a queue."""
 
-    def put(self, wish: str, at: datetime, target_arn: str, given: dict[str, Any], /) -> bool:
-        """Have a queue given `given` at a time. False: the same wish waits already."""
+    def put(self, name: str, at: datetime, target_arn: str, body: dict[str, Any], /) -> bool:
+        """Send `body` to a queue at a time. False if a schedule of this name exists already."""
 
-    def drop(self, wish: str, /) -> None:
-        """Take a wish back, if it waits."""
+    def drop(self, name: str, /) -> None:
+        """Delete a schedule, if it exists."""
 
 
 class QueueUrls(Struct, frozen=True, kw_only=True):
-    """Where wakes are sent. `later_arn` is what schedules know the queue `later` by."""
+    """The queues. `later_arn` is the ARN of the queue `later`, the target of schedules."""
 
     turns: str
     later: str
@@ -58,9 +58,9 @@ class QueueUrls(Struct, frozen=True, kw_only=True):
 
 
 class WakeQueues:
-    """Sends wakes. Safe to use from many threads, and to be told the same twice."""
+    """Sends wake-ups. Safe to use from many threads, and idempotent."""
 
-    def __init__(self, client: SQSClient, schedules: Schedules, urls: QueueUrls, clock: Clock) -> None:
+    def __init__(self, client: SQSClient, schedules: OneTimeSchedules, urls: QueueUrls, clock: Clock) -> None:
         self._client = client
         self._schedules = schedules
         self._urls = urls
@@ -68,21 +68,21 @@ class WakeQueues:
 
     @property
     def task_queues(self) -> Sequence[str]:
-        """The task queues whose activities are performed by functions."""
+        """The task queues whose activities run in functions."""
         return tuple(self._urls.activities)
 
     def send(self, dues: Iterable[Due]) -> int:
-        """Send all of these, and return how many. Raises `TransientError` or `StoreIOError`, after any number of them.
+        """Send wake-ups, and return how many. Raises `TransientError` or `StoreIOError`, after any number of them.
 
-        Whoever is told so sends all of them again: that changes nothing.
+        After an error, the caller may send all of them again.
         """
         now_ms = self._now_ms()
         posts: dict[str, list[dict[str, Any]]] = {}
         count = 0
         for due in dues:
             if isinstance(due.wake, ActivityWake) and due.wake.queue not in self._urls.activities:
-                # Those of a queue that is not ours wait for a worker that is a process.
-                _log.debug("no function takes this queue", queue=due.wake.queue, activity_id=due.wake.activity_id)
+                # Activities of other queues wait for a worker process.
+                _log.debug("no function serves this queue", queue=due.wake.queue, activity_id=due.wake.activity_id)
                 continue
             count += 1
             if due.seconds_left(now_ms) > DELAY_SECONDS_MAX:
@@ -96,19 +96,19 @@ class WakeQueues:
         return count
 
     def drop(self, due: Due) -> None:
-        """Take back what waits for long in a schedule; what a queue keeps comes for nothing.
+        """Delete the schedule of a wake-up; one that is in a queue already is delivered and does nothing.
 
         Raises `TransientError`.
         """
         if due.seconds_left(self._now_ms()) > DELAY_SECONDS_MAX:
-            with _left_to_the_sweep(due):
-                self._schedules.drop(_wish(due))
+            with _refusal_logged(due):
+                self._schedules.drop(_schedule_name(due))
 
     def _schedule(self, due: Due) -> None:
         at = datetime.fromtimestamp(due.at_ms / 1000 - AHEAD_SECONDS, UTC)
-        given: dict[str, Any] = msgspec.to_builtins(due)
-        with _left_to_the_sweep(due):
-            self._schedules.put(_wish(due), at, self._urls.later_arn, given)
+        body: dict[str, Any] = msgspec.to_builtins(due)
+        with _refusal_logged(due):
+            self._schedules.put(_schedule_name(due), at, self._urls.later_arn, body)
 
     def _addressed(self, due: Due, now_ms: int) -> tuple[str, dict[str, Any]]:
         seconds = due.seconds_left(now_ms)
@@ -139,15 +139,15 @@ class WakeQueues:
 
 
 @contextmanager
-def _left_to_the_sweep(due: Due) -> Iterator[None]:
-    """Let a schedule that is refused for good hold up nobody: what it was for is found when it is overdue."""
+def _refusal_logged(due: Due) -> Iterator[None]:
+    """Log a schedule that is refused for good, and go on: the sweep finds the overdue work."""
     try:
         yield
     except StoreIOError as exc:
-        _log.error("schedule refused", wish=_wish(due), error=str(exc))
+        _log.error("schedule refused", schedule=_schedule_name(due), error=str(exc))
 
 
-def _wish(due: Due) -> str:
+def _schedule_name(due: Due) -> str:
     match due.wake:
         case TurnWake():
             return f"wake-{due.wake.execution_id}-{due.wake.cause}"
@@ -165,7 +165,7 @@ def _order(wake: TurnWake) -> dict[str, str]:
 
 
 def group_of(execution_id: str) -> str:
-    """Return the message group of an execution: its id, or for one that is too long what stands for it."""
+    """Return the message group of an execution: its id, or a digest if the id is too long."""
     return execution_id if len(execution_id) <= GROUP_CHARS_MAX and execution_id.isascii() else _digest(execution_id)
 
 

@@ -1,6 +1,6 @@
-"""The sweep of wakes: finds what is overdue though everybody should have been told, and does what is done by the clock.
+"""Wake sweep: sends wake-ups for overdue work whose wake-up was lost, and runs the timed maintenance.
 
-It is the net under wakes that were lost. Everything it looks at is a sparse index, as long as what there is to do.
+Every read is of a sparse index, which has an entry for each piece of pending work and none for the rest.
 """
 
 from __future__ import annotations
@@ -8,23 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from headgate.durable.engine.inbox import Mail
+from headgate.durable.engine.inbox import Inboxes
 from headgate.durable.engine.turn_commit import queue_partition
 from headgate.durable.model.archive import Archiver
-from headgate.durable.model.failures import ErrorInfo
 from headgate.durable.model.records import INBOX, TIMERS_DUE, UNDISPATCHED
-from headgate.durable.serverless.activity_handler import record
-from headgate.durable.serverless.lease_watch import WorkerWatch
+from headgate.durable.serverless.activity_handler import store_results
+from headgate.durable.serverless.lease_watch import LeaseWatch
 from headgate.durable.serverless.wakeups import AT_ONCE_MS, ActivityWake, Due, TurnWake
 from headgate.durable.service import Service
-from headgate.errors import StaleClaimError
 from headgate.store.catalogue.tables import ACTIVITIES, EXECUTIONS, INBOXES, TIMERS
 from headgate.store.model.requests import Query, Range, Sort
 from headgate.store.model.schema import Table
 from headgate.store.model.values import Item
 
 _MINUTE_MS: Final = 60_000
-# A prime, so that no interval between sweeps passes by all of its multiples.
+# A prime, so that sweeps at any interval hit some of its multiples.
 _LATER_MINUTES: Final = 61
 _OVERDUE_MAX: Final = 1_000
 _PAGE: Final = 200
@@ -32,7 +30,7 @@ _PAGES_MAX: Final = 20
 
 
 class WakeSweep:
-    """Sweeps for one app. Any number may sweep at once."""
+    """Sweeps for one app. Any number of sweeps may run at once."""
 
     def __init__(self, service: Service, task_queues: Sequence[str]) -> None:
         self._store = service.store
@@ -41,49 +39,43 @@ class WakeSweep:
         self._schedules = service.schedules
         self._bus = service.bus
         self._worker = service.worker(queues=())
-        self._mail = Mail(service.store, service.ids)
+        self._inboxes = Inboxes(service.store, service.ids)
         self._archiver = Archiver(service.store, service.clock, service.archive)
-        self.workers = WorkerWatch(self._worker, service.store)
+        self.workers = LeaseWatch(self._worker, service.store)
 
     def overdue(self) -> list[Due]:
-        """Return wakes for what has waited too long and may have been forgotten, and a look after every worker."""
+        """Return wake-ups for all work that has waited too long, and a check of every worker."""
         now_ms = self._worker.activities.now_ms()
         cause = f"sweep~{now_ms}"
-        woken: dict[tuple[str, str | None], Due] = {}
+        turns: dict[tuple[str, str | None], Due] = {}
         for table, index, partition in (
             (EXECUTIONS, "ready-index", UNDISPATCHED),
             (INBOXES, "ready-index", INBOX),
             (TIMERS, "due-index", TIMERS_DUE),
         ):
-            for item in self._found(table, index, partition, now_ms):
+            for item in self._overdue_rows(table, index, partition, now_ms):
                 wake = TurnWake(item["execution_id"], f"{cause}#{item.get('timer_id', '')}", item.get("timer_id"))
-                woken[wake.execution_id, wake.timer_id] = Due(wake, AT_ONCE_MS)
+                turns[wake.execution_id, wake.timer_id] = Due(wake, AT_ONCE_MS)
         tasks = [
             Due(ActivityWake(item["activity_id"], queue), AT_ONCE_MS)
             for queue in self._task_queues
-            for item in self._found(ACTIVITIES, "queue-index", queue_partition(queue), now_ms)
+            for item in self._overdue_rows(ACTIVITIES, "queue-index", queue_partition(queue), now_ms)
         ]
-        return [*woken.values(), *tasks, *self.workers.seen()]
+        return [*turns.values(), *tasks, *self.workers.checks()]
 
-    def upkeep(self, is_over: Callable[[], bool]) -> None:
-        """Start what schedules say, end activities that nobody has in time, finish deliveries, archive histories."""
-        activities = self._worker.activities
-        for activity, kind in activities.overdue(limit=_OVERDUE_MAX):
-            message = f"{kind.value} of {activity.name} has passed"
-            try:
-                self._worker.time_out(activity, ErrorInfo(type="TimeoutError", message=message), kind)
-            except StaleClaimError:
-                continue
-        record(self._worker, self._mail, self._clock.sleep, is_over)
-        self._schedules.fire_due(activities.now_ms(), _PAGE)
+    def run_maintenance(self, is_over: Callable[[], bool]) -> None:
+        """Time out unclaimed activities, fire schedules, complete deliveries and archive histories."""
+        self._worker.deadlines.end_unclaimed(limit=_OVERDUE_MAX)
+        store_results(self._worker, self._inboxes, self._clock.sleep, is_over)
+        self._schedules.fire_due(self._worker.activities.now_ms(), _PAGE)
         self._bus.sweep()
         if not is_over():
             self._archiver.archive_due()
 
-    def _found(self, table: Table, index: str, partition: str, now_ms: int) -> Iterator[Item]:
-        """Yield rows whose turn it is to be told of again, the youngest first: what is stuck must not hide the rest."""
+    def _overdue_rows(self, table: Table, index: str, partition: str, now_ms: int) -> Iterator[Item]:
+        """Yield overdue rows that are due for a wake-up, newest first, so that stuck rows do not hide the others."""
         due_by = table.index(index).sort
-        assert due_by is not None, "an index of what is due is in the order of time"
+        assert due_by is not None, "an index of due rows is ordered by time"
         cursor = None
         sort = Sort(Range.AT_MOST, now_ms - _MINUTE_MS)
         for _ in range(_PAGES_MAX):
@@ -98,16 +90,16 @@ class WakeSweep:
                     descending=True,
                 )
             )
-            yield from (item for item in page.items if is_time(now_ms - item[due_by.name]))
+            yield from (item for item in page.items if is_wake_due(now_ms - item[due_by.name]))
             cursor = page.cursor
             if cursor is None:
                 return
 
 
-def is_time(waited_ms: int) -> bool:
-    """Whether to tell again of what has waited so long: after one minute, two, four and so on, then every hour.
+def is_wake_due(waited_ms: int) -> bool:
+    """Whether a row gets another wake-up now: after one minute, two, four and so on, and about every hour.
 
-    What waits because there is much to do would otherwise be told of once a minute, and there would be more to do.
+    The backoff keeps a backlog from growing by a wake-up per row and minute.
     """
     minutes = waited_ms // _MINUTE_MS
     is_power_of_two = minutes > 0 and minutes & (minutes - 1) == 0

@@ -1,7 +1,7 @@
-"""Wakes: what a row asks for of those who work only when they are called, and when. Deciding only.
+"""Wake-ups: messages that invoke a function for a turn, an activity or a worker check. Pure functions.
 
-A wake is a hint and never the truth: whoever is called by one looks at the rows. So one that comes twice, too early,
-out of order or for something that is over does no harm, and one that is lost is made up for by the sweep.
+A wake-up is a hint: the invoked function reads the rows. So a duplicate, early, reordered or outdated wake-up does no
+harm, and the sweep makes up for a lost one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from headgate.durable.model.records import INBOX, TIMERS_DUE
 from headgate.store.catalogue.tables import ACTIVITIES, INBOXES, TIMERS
 from headgate.store.model.schema import Table
 
-# Long past: to be told at once.
+# In the past: due at once.
 AT_ONCE_MS: Final = 0
 
 
 class TurnWake(Struct, frozen=True, tag="turn", omit_defaults=True):
-    """An execution has something to hear: its mail, or this timer."""
+    """An execution has a message in its inbox, or this timer is due."""
 
     execution_id: str
-    # Why. The same cause told twice within minutes is one message.
+    # Deduplicates: two wake-ups with one cause within minutes are one message.
     cause: str
     timer_id: str | None = None
 
@@ -39,24 +39,24 @@ class ActivityWake(Struct, frozen=True, tag="activity"):
 
 
 class WorkerWake(Struct, frozen=True, tag="worker", omit_defaults=True):
-    """A worker had given so many signs of life when this was sent; if it has given no more, it is dead."""
+    """A worker had this heartbeat count when the message was sent; if it has not changed, the worker is dead."""
 
     worker_id: str
     beats: int
-    is_given_up: bool = False
+    is_revoked: bool = msgspec.field(default=False, name="is_given_up")
 
 
 Wake = TurnWake | ActivityWake | WorkerWake
 
 
 class Due(Struct, frozen=True):
-    """A wake, and when it is to come."""
+    """A wake-up, and when it is due."""
 
     wake: Wake
     at_ms: int
 
     def seconds_left(self, now_ms: int) -> int:
-        """Return in how many seconds it is due, rounded up: who comes too early comes for nothing."""
+        """Return the seconds until it is due, rounded up: an early wake-up is wasted."""
         return max(0, math.ceil((self.at_ms - now_ms) / 1000))
 
 
@@ -65,17 +65,17 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def dump_due(due: Due) -> str:
-    """Return a wake as the body of a message."""
+    """Return a wake-up as the body of a message."""
     return _encoder.encode(due).decode()
 
 
 def load_due(body: str) -> Due:
-    """Return the wake that a message holds. Raises `msgspec.DecodeError` if it is none of ours."""
+    """Return the wake-up in the body of a message. Raises `msgspec.DecodeError` if it is not one."""
     return _decoder.decode(body)
 
 
-def asked_by(table: Table, item: Mapping[str, Any]) -> Due | None:
-    """Return what a row asks for that was just written, if anything. Attributes that were spilled are not looked at."""
+def wake_for(table: Table, item: Mapping[str, Any]) -> Due | None:
+    """Return the wake-up for a row that was just written, if any. Spilled attributes are not needed."""
     if table is INBOXES and item.get("ready_pk") == INBOX:
         return Due(TurnWake(item["execution_id"], item["message_id"]), AT_ONCE_MS)
     if table is TIMERS and item.get("due_pk") == TIMERS_DUE:
@@ -89,6 +89,6 @@ def asked_by(table: Table, item: Mapping[str, Any]) -> Due | None:
 
 
 def again(wake: TurnWake, at_ms: int, now_ms: int) -> Due:
-    """Return a wake of an execution for another time. It has a cause of its own, lest it is taken for the first."""
+    """Return a wake-up for a later time. A new cause keeps it from being deduplicated with the first."""
     cause = wake.cause.partition("~")[0]
     return Due(msgspec.structs.replace(wake, cause=f"{cause}~{now_ms}"), at_ms)

@@ -1,4 +1,4 @@
-"""Async performers: one event loop in a thread of its own, on which every `async` activity of a worker runs."""
+"""Async executor: runs every `async` activity of a worker on one event loop, in a dedicated thread."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Final
 
 from msgspec import Raw
 
-from headgate.durable.engine.activity_store import Ended
+from headgate.durable.engine.activity_store import AttemptResult
 from headgate.durable.model.records import Activity
-from headgate.durable.worker.executor import Running, perform_async
+from headgate.durable.worker.executor import RunningAttempt, perform_async
 from headgate.durable.worker.worker import Worker
 
 STOP_SECONDS: Final = 1.0
 
 
-class AsyncPerformers:
-    """Performs activities on a loop that is started with the first of them."""
+class AsyncExecutor:
+    """Runs `async` activities. The event loop starts with the first activity."""
 
-    def __init__(self, worker: Worker, *, ended: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+    def __init__(self, worker: Worker, *, on_ended: Callable[[], None], on_failed: Callable[[Exception], None]) -> None:
         self._worker = worker
-        self._ended = ended
-        self._failed = failed
+        self._on_ended = on_ended
+        self._on_failed = on_failed
         self._mutex = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def perform(self, activity: Activity) -> None:
-        """Begin an activity, and return without waiting for its end."""
+        """Start an activity, and return without waiting for its end."""
         if not self._worker.still_holds(activity):
             return
         running = self._worker.begin(activity)
         asyncio.run_coroutine_threadsafe(self._perform(activity, running), self._running_loop())
 
     def stop(self) -> None:
-        """Cancel what still runs, and let go of the loop. One that does not let itself be cancelled is left behind."""
+        """Cancel all running activities and stop the loop. An activity that resists cancellation keeps its loop."""
         if self._loop is None or self._thread is None:
             return
         loop = self._loop
@@ -50,25 +50,25 @@ class AsyncPerformers:
         if not self._thread.is_alive():
             loop.close()
 
-    async def _perform(self, activity: Activity, running: Running) -> None:
+    async def _perform(self, activity: Activity, running: RunningAttempt) -> None:
         task = asyncio.current_task()
         loop = asyncio.get_running_loop()
         assert task is not None, "a coroutine on a loop runs in a task"
         running.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
-        outcome: Ended | None = None
-        # Only now: whoever gave it up before had nothing to cancel.
+        result: AttemptResult | None = None
+        # Checked after `cancel` is set: an earlier `abandon` had nothing to cancel.
         if not running.is_abandoned:
             definition = self._worker.definition(activity)
-            outcome = await perform_async(definition, Raw(activity.input.encode()), running.context)
-        # Recording may wait for the disk, and the loop has other activities to run. It is done, whoever cancels.
-        await asyncio.shield(loop.run_in_executor(None, self._finish, activity, outcome))
+            result = await perform_async(definition, Raw(activity.input.encode()), running.context)
+        # In a thread, because recording waits for the disk; shielded, so that a cancellation does not lose the result.
+        await asyncio.shield(loop.run_in_executor(None, self._finish, activity, result))
 
-    def _finish(self, activity: Activity, outcome: Ended | None) -> None:
+    def _finish(self, activity: Activity, result: AttemptResult | None) -> None:
         try:
-            self._worker.finish(activity, outcome)
-        except Exception as exc:  # noqa: BLE001 - nobody awaits this; the worker stops and says why
-            self._failed(exc)
-        self._ended()
+            self._worker.finish(activity, result)
+        except Exception as exc:  # noqa: BLE001 - no caller awaits this; the worker stops and logs the error
+            self._on_failed(exc)
+        self._on_ended()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._mutex:

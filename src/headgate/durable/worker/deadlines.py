@@ -1,50 +1,35 @@
-"""Expiry: the limits of time of what runs in a worker, or waits there for a thread.
-
-The unwanted: activities that run here, or wait here for a thread, and whose result nobody will take any more.
-
-A turn that was committed here says so at once. One that another process committed shows in the store, where the row of
-the activity is gone or has another token.
-"""
+"""Reapers: end activities whose deadline has passed, and stop those that were cancelled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import structlog
 
-from headgate.durable.engine.activity_store import Ended, unbegun, wait_deadline
+from headgate.durable.engine.activity_store import Activities, AttemptResult, Timeout, unbegun, wait_deadline
 from headgate.durable.model.failures import ErrorInfo
+from headgate.durable.model.history import Note
 from headgate.durable.model.records import NEVER_MS, Activity
-from headgate.durable.worker.executor import Running
-
-if TYPE_CHECKING:
-    from headgate.durable.worker.worker import Worker
-if TYPE_CHECKING:
-    from headgate.durable.worker.worker import Worker
-
+from headgate.durable.worker.claims import HeldClaims
+from headgate.durable.worker.executor import RunningAttempt
+from headgate.durable.worker.result_recorder import ResultRecorder
+from headgate.errors import StaleClaimError
 
 _log = structlog.get_logger(__name__)
 
 
-class Expiry:
-    """Ends what has run or waited for too long in one worker. For the thread that polls; `waits` is for who leads."""
+class DeadlineReaper:
+    """Times out activities that run here, wait here for a thread, or are claimed by no worker."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        # When the first limit passes of what waits in the queue, or earlier.
-        self._waiting_due_ms = NEVER_MS
-
-    def waits(self, claims: Sequence[Activity]) -> None:
-        """Note the limits of what has come to wait for a thread."""
-        for activity in claims:
-            self._waiting_due_ms = min(self._waiting_due_ms, wait_deadline(activity)[0])
+    def __init__(self, activities: Activities, claims: HeldClaims, recorder: ResultRecorder) -> None:
+        self._activities = activities
+        self._claims = claims
+        self._recorder = recorder
 
     def end_running(self) -> None:
-        """Give up what runs and whose limit has passed. What cannot be stopped goes on, and is fenced."""
-        worker = self._worker
-        now_ms = worker.activities.now_ms()
-        for running in list(worker.running.values()):
+        """Abandon attempts whose deadline has passed. One that cannot be stopped runs on, and its result is fenced."""
+        now_ms = self._activities.now_ms()
+        for running in list(self._claims.running.values()):
             if running.timeout is None or running.deadline_ms > now_ms or running.is_abandoned:
                 continue
             running.abandon()
@@ -54,80 +39,83 @@ class Expiry:
                 activity_id=activity.activity_id,
                 name=activity.name,
                 limit=running.timeout.value,
-                hung=worker.hung(),
+                hung=self._claims.hung_count(),
             )
-            error = ErrorInfo(type="TimeoutError", message=f"{running.timeout.value} of {activity.name} has passed")
-            outcome = Ended(error=error, timeout=running.timeout, notes=tuple(running.context.notes))
-            worker.record_or_keep(activity, outcome)
+            notes = tuple(running.context.notes)
+            self._recorder.record_or_buffer(activity, _timed_out(activity, running.timeout, notes=notes))
 
-    def end_waiting(self) -> None:
-        """End what was claimed, waits here for a thread, and whose limit has passed."""
-        worker = self._worker
-        now_ms = worker.activities.now_ms()
-        self._waiting_due_ms = NEVER_MS
-        # A copy, which is made in one step: other threads take from the queue.
-        for activity in list(worker.queue):
+    def end_queued(self) -> None:
+        """Time out claims that have waited here for a thread for too long."""
+        now_ms = self._activities.now_ms()
+        self._claims.reset_queue_deadline()
+        next_ms = NEVER_MS
+        # A copy, made in one step: other threads take from the queue.
+        for activity in list(self._claims.queue):
             at_ms, kind = wait_deadline(activity)
             if kind is None or at_ms > now_ms:
-                self._waiting_due_ms = min(self._waiting_due_ms, at_ms)
+                next_ms = min(next_ms, at_ms)
                 continue
-            if not worker.unqueue(activity):
+            if not self._claims.unqueue(activity):
                 continue
-            _log.warning("activity was not begun in time", activity_id=activity.activity_id, limit=kind.value)
-            error = ErrorInfo(type="TimeoutError", message=f"{kind.value} of {activity.name} has passed")
-            worker.record_or_keep(unbegun(activity), Ended(error=error, timeout=kind))
+            _log.warning("activity timed out in the queue", activity_id=activity.activity_id, limit=kind.value)
+            self._recorder.record_or_buffer(unbegun(activity), _timed_out(activity, kind))
+        self._claims.lower_queue_deadline(next_ms)
 
-    def next_ms(self) -> int:
-        """Return when the first of the limits passes."""
-        # One that was given up has no limit any more, however long it holds its thread.
-        running = [
-            each.deadline_ms
-            for each in list(self._worker.running.values())
-            if each.timeout is not None and not each.is_abandoned
-        ]
-        return min([self._waiting_due_ms, *running])
+    def end_unclaimed(self, *, limit: int = 100) -> int:
+        """Time out up to `limit` activities that no worker holds, and return when to try again."""
+        activities = self._activities
+        if activities.next_deadline_ms() <= activities.now_ms():
+            for activity, kind in activities.overdue(limit):
+                try:
+                    self._recorder.record(activity, _timed_out(activity, kind))
+                except StaleClaimError:
+                    continue
+        # One that has passed and is still there waits for its turn, or another worker ends it.
+        return max(activities.next_deadline_ms(), activities.now_ms() + 100)
 
 
-class Unwanted:
-    """Lets go of the unwanted of one worker. `look` is for the thread that polls, `cancelled` for any."""
+class CancellationReaper:
+    """Stops activities that run or wait here and were cancelled. `find` is for the polling thread."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, activities: Activities, claims: HeldClaims) -> None:
+        self._activities = activities
+        self._claims = claims
 
-    def cancelled(self, activity_ids: Sequence[str]) -> None:
-        """A turn has taken these back, whoever has claimed them."""
-        worker = self._worker
+    def cancel(self, activity_ids: Sequence[str]) -> None:
+        """Stop activities that a turn of this process has cancelled."""
         for activity_id in activity_ids:
-            running = worker.running.get(activity_id)
+            running = self._claims.running.get(activity_id)
             if running is not None:
-                _let_go(running)
-        if worker.queue:
-            gone = set(activity_ids)
-            # A copy, which is made in one step: other threads take from the queue.
-            for activity in list(worker.queue):
-                if activity.activity_id in gone:
-                    worker.unqueue(activity)
+                _abandon(running)
+        if self._claims.queue:
+            cancelled = set(activity_ids)
+            # A copy, made in one step: other threads take from the queue.
+            for activity in list(self._claims.queue):
+                if activity.activity_id in cancelled:
+                    self._claims.unqueue(activity)
 
-    def look(self) -> None:
-        """Find what the store no longer has under the tokens by which it is held here."""
-        worker = self._worker
-        running = [each for each in list(worker.running.values()) if not each.is_abandoned]
-        waiting = list(worker.queue)
-        if not running and not waiting:
+    def find(self) -> None:
+        """Stop activities that another process has cancelled: their row is gone or has another token."""
+        running = [each for each in list(self._claims.running.values()) if not each.is_abandoned]
+        queued = list(self._claims.queue)
+        if not running and not queued:
             return
-        held = worker.activities.are_held([*[each.activity for each in running], *waiting])
+        held = self._activities.are_held([*[each.activity for each in running], *queued])
         for each, is_held in zip(running, held[: len(running)], strict=True):
             if not is_held:
-                _let_go(each)
-        self._unqueue([each for each, is_held in zip(waiting, held[len(running) :], strict=True) if not is_held])
-
-    def _unqueue(self, activities: Sequence[Activity]) -> None:
-        for activity in activities:
-            self._worker.unqueue(activity)
+                _abandon(each)
+        for activity, is_held in zip(queued, held[len(running) :], strict=True):
+            if not is_held:
+                self._claims.unqueue(activity)
 
 
-def _let_go(running: Running) -> None:
-    # It may have ended in this moment; then there is nobody left to hear this.
+def _timed_out(activity: Activity, kind: Timeout, *, notes: tuple[Note, ...] = ()) -> AttemptResult:
+    error = ErrorInfo(type="TimeoutError", message=f"{kind.value} of {activity.name} has passed")
+    return AttemptResult(error=error, timeout=kind, notes=notes)
+
+
+def _abandon(running: RunningAttempt) -> None:
+    # It may have ended in this moment, which is harmless.
     if not running.is_abandoned:
-        _log.info("activity is no longer wanted", activity_id=running.activity.activity_id, name=running.activity.name)
+        _log.info("activity cancelled", activity_id=running.activity.activity_id, name=running.activity.name)
         running.abandon()

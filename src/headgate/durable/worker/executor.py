@@ -1,7 +1,4 @@
-"""An activity while it is performed, and how it is told that nobody waits for it any more.
-
-Performing: calls the function behind an activity, in this thread or on an event loop.
-"""
+"""Executor: calls the function of an activity, in this thread or on an event loop, and returns its result."""
 
 from __future__ import annotations
 
@@ -12,42 +9,41 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from headgate.durable.engine.activity_store import Ended, Timeout
+from headgate.durable.engine.activity_store import AttemptResult, Timeout
 from headgate.durable.model import payload
 from headgate.durable.model.failures import describe
 from headgate.durable.model.records import Activity
-from headgate.durable.sdk.activity_context import ActivityContext, Later, enter, leave
+from headgate.durable.sdk.activity_context import ActivityContext, Deferred, enter, leave
 from headgate.durable.sdk.definitions import Activity as Definition
 
 
-class Running(msgspec.Struct):
-    """An activity that is being performed here."""
+class RunningAttempt(msgspec.Struct):
+    """An attempt at an activity that runs in this process."""
 
     activity: Activity
     context: ActivityContext
     deadline_ms: int
     timeout: Timeout | None
     is_abandoned: bool = False
-    # Ends it where that can be done: an async activity can be cancelled, a thread cannot.
+    # Stops the attempt where that is possible: an async activity can be cancelled, a thread cannot.
     cancel: Callable[[], object] | None = None
 
     def abandon(self) -> None:
-        """Its result is no longer wanted."""
+        """Discard the result, and cancel the attempt where that is possible."""
         self.is_abandoned = True
         self.context.cancelled = True
         if self.cancel is not None:
             self.cancel()
 
 
-def perform(definition: Definition[..., Any], input: Raw, context: ActivityContext) -> Ended | None:
-    """Run an activity to its end in this thread, and say how it ended: None if someone else will complete it."""
+def perform(definition: Definition[..., Any], input: Raw, context: ActivityContext) -> AttemptResult | None:
+    """Run an activity in this thread, and return its result; None if it is completed from outside."""
     mark = enter(context)
     try:
         args, kwargs = definition.signature.unpack(input, what=f"input of activity {definition.name}")
-        answer: Any = definition.function(*args, **kwargs)
-        return _answered(definition, answer, context)
+        return _succeeded(definition, definition.function(*args, **kwargs), context)
     except BaseException as exc:
-        # Whatever user code raises is the outcome of the activity; but Ctrl-C is a wish of the user's.
+        # Whatever user code raises is the result of the attempt; but Ctrl-C in the main thread stops the process.
         if isinstance(exc, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
         return failed(exc, context)
@@ -55,30 +51,29 @@ def perform(definition: Definition[..., Any], input: Raw, context: ActivityConte
         leave(mark)
 
 
-async def perform_async(definition: Definition[..., Any], input: Raw, context: ActivityContext) -> Ended | None:
-    """Run an `async` activity to its end on the running loop."""
+async def perform_async(definition: Definition[..., Any], input: Raw, context: ActivityContext) -> AttemptResult | None:
+    """Run an `async` activity on the current event loop, and return its result."""
     mark = enter(context)
     try:
         args, kwargs = definition.signature.unpack(input, what=f"input of activity {definition.name}")
-        answer: Any = await definition.function(*args, **kwargs)
-        return _answered(definition, answer, context)
-    except BaseException as exc:  # noqa: BLE001 - as above; a loop that others share must not end with one of them
+        return _succeeded(definition, await definition.function(*args, **kwargs), context)
+    except BaseException as exc:  # noqa: BLE001 - as above; one activity must not end the loop that it shares
         return failed(exc, context)
     finally:
         leave(mark)
 
 
-def failed(error: BaseException, context: ActivityContext) -> Ended:
-    """Return the outcome of an attempt that raised."""
+def failed(error: BaseException, context: ActivityContext) -> AttemptResult:
+    """Return the result of an attempt that raised."""
     if isinstance(error, KeyboardInterrupt):
         error = RuntimeError("the activity raised KeyboardInterrupt")
-    return Ended(error=describe(error), notes=tuple(context.notes))
+    return AttemptResult(error=describe(error), notes=tuple(context.notes))
 
 
-def _answered(definition: Definition[..., Any], answer: Any, context: ActivityContext) -> Ended | None:  # noqa: ANN401
-    if isinstance(answer, Later):
+def _succeeded(definition: Definition[..., Any], value: Any, context: ActivityContext) -> AttemptResult | None:  # noqa: ANN401
+    if isinstance(value, Deferred):
         return None
     if definition.is_handler:
-        return Ended(notes=tuple(context.notes))
-    result = payload.encode(answer, what=f"result of activity {definition.name}")
-    return Ended(result=result, notes=tuple(context.notes))
+        return AttemptResult(notes=tuple(context.notes))
+    result = payload.encode(value, what=f"result of activity {definition.name}")
+    return AttemptResult(result=result, notes=tuple(context.notes))

@@ -1,7 +1,7 @@
-"""The channel between a process and one that it has started to run code of users: messages that arrive whole.
+"""Process channel: exchanges whole messages between a process and a child process that runs user code.
 
-Each is JSON with its length in front. That code can write into the same descriptor, and copy its process: whatever is
-no message is the end of what can be heard, and takes nothing with it that was said before.
+A message is JSON with a length prefix. User code can write to the same descriptor or fork its process: the first
+corrupt frame ends the channel, and every message before it is still delivered.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ _MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 _encoder: Final = msgspec.json.Encoder()
 
 
-def packed(message: Struct) -> bytes:
-    """Return a message as it travels."""
+def pack(message: Struct) -> bytes:
+    """Return a message as a frame: its length, then its JSON."""
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 class ProcessChannel(Generic[_M]):
-    """One end of the connection. One thread hears what `decoder` reads, any may send."""
+    """One end of the connection. One thread receives messages, decoded by `decoder`; any thread may send."""
 
     def __init__(self, end: socket.socket, decoder: msgspec.json.Decoder[_M]) -> None:
-        # Whether something was heard that is no message: nobody knows where the next one would begin.
-        self.is_garbled = False
+        # Whether a corrupt frame was received, after which the start of the next one is unknown.
+        self.is_corrupt = False
         self._end = end
         self._decoder = decoder
         self._in = bytearray()
         self._out = bytearray()
         self._sending = threading.Lock()
-        self._is_copy = False
+        self._is_fork = False
 
-    def keep_to_this_process(self) -> None:
-        """Have no copy of this process speak in its name, nor hide from the other end that this one is gone."""
+    def close_on_fork(self) -> None:
+        """Close this end in every fork, so that a fork can neither send nor keep the connection open."""
         self._end.set_inheritable(False)
-        os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self._close_in_fork)
 
     def fileno(self) -> int:
         """Return the descriptor, for a selector."""
@@ -52,26 +52,26 @@ class ProcessChannel(Generic[_M]):
 
     @property
     def is_full(self) -> bool:
-        """Whether something waits to be sent until the other end has read more."""
+        """Whether messages are buffered until the other end has read more."""
         return bool(self._out)
 
     def send(self, *messages: Struct) -> None:
-        """Send messages, waiting as long as it takes. Raises `OSError` if the other end is gone, or this is a fork."""
-        if self._is_copy:
-            # Before the lock, which the original may have held when it was copied.
-            raise OSError("a fork of the process that runs the code: only the process itself can speak with its worker")
-        # Code of users may speak from several threads, and a message must not be cut by another.
+        """Send messages, and block until they are sent. Raises `OSError` if the other end is gone, or in a fork."""
+        if self._is_fork:
+            # Before the lock, which the parent may have held during the fork.
+            raise OSError("a fork of the process that runs the code; only the process itself can message its worker")
+        # User code may send from several threads, and frames must not interleave.
         with self._sending:
-            self._end.sendall(b"".join(map(packed, messages)))
+            self._end.sendall(b"".join(map(pack, messages)))
 
     def post(self, *messages: Struct) -> None:
-        """Send messages as far as the other end takes them now; `flush` sends the rest. Raises `OSError`."""
+        """Send messages without blocking, and buffer the rest for `flush`. Raises `OSError`."""
         for message in messages:
-            self._out += packed(message)
+            self._out += pack(message)
         self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as the other end takes it now. Raises `OSError` if it is gone."""
+        """Send buffered messages without blocking. Raises `OSError` if the other end is gone."""
         while self._out:
             try:
                 sent = self._end.send(self._out, socket.MSG_DONTWAIT)
@@ -79,10 +79,10 @@ class ProcessChannel(Generic[_M]):
                 return
             del self._out[:sent]
 
-    def heard(self) -> list[_M]:
-        """Return the messages that are whole, maybe none, after waiting for something to be said.
+    def receive(self) -> list[_M]:
+        """Block until there is input, and return the complete messages, maybe none.
 
-        Raises `EOFError` if the other end is gone or makes no sense, once all that it had said is returned, and
+        Raises `EOFError` once all messages were returned and the other end is gone or has sent a corrupt frame, and
         `OSError`.
         """
         messages = []
@@ -90,14 +90,14 @@ class ProcessChannel(Generic[_M]):
             try:
                 messages.append(self._decoder.decode(body))
             except (ValueError, RecursionError):
-                self.is_garbled = True
+                self.is_corrupt = True
                 break
-        if self.is_garbled and not messages:
+        if self.is_corrupt and not messages:
             raise EOFError
         return messages
 
     def _bodies(self) -> list[bytes]:
-        read = b"" if self.is_garbled else self._end.recv(_READ_BYTES)
+        read = b"" if self.is_corrupt else self._end.recv(_READ_BYTES)
         if not read:
             raise EOFError
         self._in += read
@@ -105,7 +105,7 @@ class ProcessChannel(Generic[_M]):
         while len(self._in) - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._in, at)
             if length > _MESSAGE_BYTES_MAX:
-                self.is_garbled = True
+                self.is_corrupt = True
                 break
             if len(self._in) - at - _LENGTH.size < length:
                 break
@@ -114,10 +114,10 @@ class ProcessChannel(Generic[_M]):
         del self._in[:at]
         return bodies
 
-    def _forget(self) -> None:
-        self._is_copy = True
+    def _close_in_fork(self) -> None:
+        self._is_fork = True
         self.close()
 
     def close(self) -> None:
-        """Let go of this end."""
+        """Close this end."""
         self._end.close()

@@ -1,8 +1,8 @@
-"""The processes of an isolated activity: one group that ends with the activity, or with the worker that wanted it.
+"""Process group: the processes of an isolated activity, which end with the activity or with its worker.
 
-A worker that ends kills the groups that it still has: Python itself would end only the head of each. A worker that is
-killed cannot do that, so that each head watches the worker: by a pipe that the system closes when the worker dies, and
-by who its parent is, since a copy of the pipe's other end may have been forked.
+A worker that exits kills its groups: Python itself would end only the leader of each. A worker that is killed cannot,
+so each group leader watches the worker: by a pipe that the system closes when the worker dies, and by its parent id,
+since a fork may hold the other end of the pipe open.
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Final
 
-_LOOK_SECONDS: Final = 0.5
-# The heads that were started here and not killed yet. None of them is collected, so that its number is its own.
-_heads: Final[set[BaseProcess]] = set()
+_POLL_SECONDS: Final = 0.5
+# The group leaders that were started here and not killed yet. They are not reaped, so their ids are not reused.
+_leaders: Final[set[BaseProcess]] = set()
 
 
 def lead_group() -> None:
-    """Make this process, which a worker has spawned, the head of a group that does not outlive the worker."""
+    """Make this spawned process the leader of a group that does not outlive the worker."""
     worker = multiprocessing.parent_process()
-    assert worker is not None, "only a process that was spawned has someone to end with"
+    assert worker is not None, "only a spawned process has a worker"
     os.setpgid(0, 0)
-    # A daemon: it must not keep the process from ending.
+    # A daemon thread, which does not keep the process from exiting.
     threading.Thread(target=_end_with, args=(worker,), name="headgate-parent", daemon=True).start()
 
 
-def start_head(process: BaseProcess) -> None:
-    """Start a process that will `lead_group`. Whoever does this calls `kill_group` in the end."""
+def start_leader(process: BaseProcess) -> None:
+    """Start a process that will call `lead_group`. The caller ends it with `kill_group`."""
     process.start()
-    _heads.add(process)
+    _leaders.add(process)
 
 
 def kill_group(process: BaseProcess) -> None:
-    """Kill a spawned process with everything it has started, and wait until it is gone."""
+    """Kill a spawned process with all its descendants, and wait until it is gone."""
     _kill(process)
-    _heads.discard(process)
+    _leaders.discard(process)
     process.join()
 
 
 def _kill(process: BaseProcess) -> None:
     assert process.pid is not None, "it was started"
-    # Before it heads a group, it has started nothing.
+    # A process that is not a group leader yet has started no other.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
 
 
 def _kill_all() -> None:
-    for process in list(_heads):
+    for process in list(_leaders):
         _kill(process)
 
 
-# Called before what `multiprocessing.util` has registered, which ends the heads and waits for them.
+# Runs before the exit handler of `multiprocessing.util`, which ends the leaders and waits for them.
 atexit.register(_kill_all)
-# A copy of this process has started none of them.
-os.register_at_fork(after_in_child=_heads.clear)
+# A fork of this process has started none of them.
+os.register_at_fork(after_in_child=_leaders.clear)
 
 
 def _end_with(worker: BaseProcess) -> None:
-    while not wait([worker.sentinel], _LOOK_SECONDS) and os.getppid() == worker.pid:
+    while not wait([worker.sentinel], _POLL_SECONDS) and os.getppid() == worker.pid:
         continue
     os.killpg(0, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The pulse of a worker: what it is seen to do at a moment, for those who want to know whether it is well."""
+"""Worker status: a snapshot of a worker for health checks."""
 
 from __future__ import annotations
 
@@ -9,38 +9,37 @@ from msgspec import Struct
 from headgate.durable.replay.turn_timeout import Overdue
 
 
-class Pulse(Struct, frozen=True, kw_only=True):
-    """A worker at one moment. Times are ages in seconds; None: it has not happened yet."""
+class WorkerStatus(Struct, frozen=True, kw_only=True):
+    """A worker at one moment. `polled_seconds` and `turned_seconds` are ages; None if it has not happened yet."""
 
     has_failed: bool
-    # Whether the others cannot have given it up yet.
     has_lease: bool
-    looked_seconds: float | None
+    polled_seconds: float | None
     turned_seconds: float | None
-    # Activities that wait for a thread, that run, and of these the ones that were given up.
+    # Activities that wait for a thread, that run, and of these the ones that were abandoned.
     queued: int
     running: int
     hung: int
     overdue: Sequence[Overdue]
 
     def faults(self) -> list[str]:
-        """Return a sentence for each thing that is wrong with it."""
-        found = [
+        """Return a sentence for each fault of the worker."""
+        faults = [
             f"execution {each.execution_id} has been in one turn for {each.seconds:.0f} s, at {each.place}"
             for each in self.overdue
         ]
         if self.has_failed:
-            found.append("it has stopped for an error that the log has")
+            faults.append("it has stopped after an error; see the log")
         elif not self.has_lease:
-            found.append("its lease has run out, so that others may have taken over what it had claimed")
+            faults.append("its lease has expired, so that other workers may have reclaimed its activities")
         if self.hung:
-            found.append(f"{self.hung} activities were given up and still hold a thread")
-        return found
+            faults.append(f"{self.hung} activities were abandoned and still hold a thread")
+        return faults
 
     def __str__(self) -> str:
-        """Return what it does, in one line."""
+        """Return the activity of the worker in one line."""
         return (
-            f"last looked for work {_age(self.looked_seconds)}, last turn {_age(self.turned_seconds)}; "
+            f"last poll {_age(self.polled_seconds)}, last turn {_age(self.turned_seconds)}; "
             f"{self.queued} activities queued, {self.running} running"
         )
 

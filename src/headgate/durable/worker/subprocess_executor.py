@@ -1,6 +1,6 @@
-"""An activity in a process of its own, and what that and its worker say to each other.
+"""Subprocess executor: runs an activity in a process of its own, and the messages between that and its worker.
 
-The process asks and waits for the answer: a heartbeat is recorded, and an event is on the bus, once the call returns.
+Heartbeats and events are synchronous: the call in the activity returns once the worker has stored them.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ import msgspec
 from msgspec import Raw, Struct
 
 from headgate.clock import SystemClock
-from headgate.durable.engine.activity_store import Ended, Timeout
+from headgate.durable.engine.activity_store import AttemptResult, Timeout
 from headgate.durable.model import payload
 from headgate.durable.model.failures import ErrorInfo, describe
 from headgate.durable.model.history import Note
 from headgate.durable.model.payload import NULL
-from headgate.durable.sdk.activity_context import ActivityContext, Later, NotesHandler, enter
+from headgate.durable.sdk.activity_context import ActivityContext, Deferred, NotesHandler, enter
 from headgate.durable.sdk.definitions import Activity as Definition
 from headgate.durable.worker.process_channel import ProcessChannel
-from headgate.durable.worker.process_group import kill_group, lead_group, start_head
+from headgate.durable.worker.process_group import kill_group, lead_group, start_leader
 from headgate.errors import HeadgateError, TransientError, UserError
 
-_KILLED: Final = "the process of the activity ended without an answer"
-_GARBLED: Final = (
+_NO_RESULT: Final = "the process of the activity ended without a result"
+_CORRUPT: Final = (
     "the activity, or something it uses, wrote to the descriptor by which its process answers the worker, "
     "so the process was ended; have it write to files that it opened itself"
 )
-# How soon it is seen that nobody wants the result any more.
-_LOOK_SECONDS: Final = 0.2
+# How often the worker checks whether the activity was cancelled.
+_POLL_SECONDS: Final = 0.2
 
 
-class Attempt(Struct, frozen=True, tag_field="told", tag=True):
-    """What the process has to know of the attempt that it makes."""
+class AttemptMessage(Struct, frozen=True, tag_field="told", tag="Attempt"):
+    """Worker to process: the attempt to make."""
 
     input: Raw
     activity_id: str
@@ -52,14 +52,14 @@ class Attempt(Struct, frozen=True, tag_field="told", tag=True):
     details: str | None
 
 
-class Beats(Struct, frozen=True, tag_field="said", tag=True):
-    """The process is alive, and has come so far."""
+class HeartbeatMessage(Struct, frozen=True, tag_field="said", tag="Beats"):
+    """Process to worker: a heartbeat with the progress of the activity."""
 
     details: str | None
 
 
-class Emits(Struct, frozen=True, tag_field="said", tag=True):
-    """The process has an event for the bus."""
+class EventMessage(Struct, frozen=True, tag_field="said", tag="Emits"):
+    """Process to worker: an event for the bus."""
 
     id: str
     type: str
@@ -67,8 +67,8 @@ class Emits(Struct, frozen=True, tag_field="said", tag=True):
     subject: str
 
 
-class Ends(Struct, frozen=True, tag_field="said", tag=True):
-    """The process is done. Without an error, `result` counts; or somebody else will complete it."""
+class ResultMessage(Struct, frozen=True, tag_field="said", tag="Ends"):
+    """Process to worker: the end of the attempt, with an error, a result, or completion from outside."""
 
     result: Raw = NULL
     error: ErrorInfo | None = None
@@ -76,56 +76,56 @@ class Ends(Struct, frozen=True, tag_field="said", tag=True):
     notes: tuple[Note, ...] = ()
 
 
-class Heard(Struct, frozen=True, tag_field="told", tag=True):
-    """What the worker answers: whether the result is still wanted, and what kept it from doing what it was asked."""
+class ReplyMessage(Struct, frozen=True, tag_field="told", tag="Heard"):
+    """Worker to process: the reply to a heartbeat or an event."""
 
     is_cancelled: bool = False
-    trouble: str = ""
-    # Whether the same may go well another time.
+    error: str = msgspec.field(default="", name="trouble")
+    # Whether a retry may succeed.
     is_transient: bool = False
 
 
-Said: TypeAlias = Beats | Emits | Ends
-Told: TypeAlias = Attempt | Heard
+ChildMessage: TypeAlias = HeartbeatMessage | EventMessage | ResultMessage
+WorkerMessage: TypeAlias = AttemptMessage | ReplyMessage
 
-_SAID: Final[msgspec.json.Decoder[Said]] = msgspec.json.Decoder(Said)
-_TOLD: Final[msgspec.json.Decoder[Told]] = msgspec.json.Decoder(Told)
+_child_decoder: Final[msgspec.json.Decoder[ChildMessage]] = msgspec.json.Decoder(ChildMessage)
+_worker_decoder: Final[msgspec.json.Decoder[WorkerMessage]] = msgspec.json.Decoder(WorkerMessage)
 
 
-# The worker.
+# In the worker.
 
 
 def perform_isolated(
     definition: Definition[..., Any], input: Raw, context: ActivityContext, limit_seconds: float | None
-) -> Ended | None:
-    """Run an activity in a process of its own, and say how it ended: None if someone else will complete it.
+) -> AttemptResult | None:
+    """Run an activity in a process of its own, and return its result; None if it is completed from outside.
 
-    The process is killed when its time is up or nobody wants its result. Whatever it has started is killed with it;
-    none of them outlives this process.
+    The process is killed at the time limit, or when the activity is cancelled, with all processes that it has started.
+    None of them outlives this process.
     """
     function = definition.function
-    ours, theirs = socket.socketpair()
-    channel = ProcessChannel(ours, _SAID)
-    with theirs:
+    worker_end, process_end = socket.socketpair()
+    channel = ProcessChannel(worker_end, _child_decoder)
+    with process_end:
         spawn = multiprocessing.get_context("spawn")
         process = spawn.Process(
-            target=_isolated, args=(function.__module__, function.__qualname__, theirs), daemon=True
+            target=_isolated, args=(function.__module__, function.__qualname__, process_end), daemon=True
         )
-        start_head(process)
+        start_leader(process)
     try:
-        # Not among the arguments: they are written before anyone is sure to read them.
+        # Not as an argument: those are written before the process is known to read them.
         channel.send(_attempt(input, context))
         return _outcome(definition, channel, context, limit_seconds)
     except (EOFError, OSError):
-        message = _GARBLED if channel.is_garbled else _KILLED
-        return Ended(error=ErrorInfo(type="ProcessDied", message=message), notes=tuple(context.notes))
+        message = _CORRUPT if channel.is_corrupt else _NO_RESULT
+        return AttemptResult(error=ErrorInfo(type="ProcessDied", message=message), notes=tuple(context.notes))
     finally:
         kill_group(process)
         channel.close()
 
 
-def _attempt(input: Raw, context: ActivityContext) -> Attempt:
-    return Attempt(
+def _attempt(input: Raw, context: ActivityContext) -> AttemptMessage:
+    return AttemptMessage(
         input=input,
         activity_id=context.activity_id,
         name=context.name,
@@ -138,102 +138,102 @@ def _attempt(input: Raw, context: ActivityContext) -> Attempt:
 
 def _outcome(
     definition: Definition[..., Any],
-    channel: ProcessChannel[Said],
+    channel: ProcessChannel[ChildMessage],
     context: ActivityContext,
     limit_seconds: float | None,
-) -> Ended | None:
-    give_up_at = None if limit_seconds is None else monotonic() + limit_seconds
+) -> AttemptResult | None:
+    deadline = None if limit_seconds is None else monotonic() + limit_seconds
     while True:
-        left = _LOOK_SECONDS if give_up_at is None else min(_LOOK_SECONDS, give_up_at - monotonic())
+        left = _POLL_SECONDS if deadline is None else min(_POLL_SECONDS, deadline - monotonic())
         if left <= 0:
             message = f"activity {definition.name}: its process was killed after {limit_seconds} s"
-            return Ended(error=ErrorInfo(type="TimeoutError", message=message), timeout=Timeout.START_TO_CLOSE)
+            return AttemptResult(error=ErrorInfo(type="TimeoutError", message=message), timeout=Timeout.START_TO_CLOSE)
         if context.cancelled:
-            return Ended(error=ErrorInfo(type="Cancelled", message="nobody wants the result any more"))
+            return AttemptResult(error=ErrorInfo(type="Cancelled", message="the activity was cancelled"))
         if not wait([channel.fileno()], left):
             continue
-        for said in channel.heard():
-            if isinstance(said, Ends):
-                return _ended(said, context)
-            channel.send(_answer(said, context))
+        for child_message in channel.receive():
+            if isinstance(child_message, ResultMessage):
+                return _result(child_message, context)
+            channel.send(_reply(child_message, context))
 
 
-def _ended(ends: Ends, context: ActivityContext) -> Ended | None:
-    if ends.is_later:
+def _result(end: ResultMessage, context: ActivityContext) -> AttemptResult | None:
+    if end.is_later:
         return None
-    return Ended(result=ends.result, error=ends.error, notes=(*context.notes, *ends.notes))
+    return AttemptResult(result=end.result, error=end.error, notes=(*context.notes, *end.notes))
 
 
-def _answer(said: Beats | Emits, context: ActivityContext) -> Heard:
+def _reply(request: HeartbeatMessage | EventMessage, context: ActivityContext) -> ReplyMessage:
     try:
-        if isinstance(said, Beats):
-            context.beat(context, None if said.details is None else Raw(said.details.encode()))
+        if isinstance(request, HeartbeatMessage):
+            context.beat(context, None if request.details is None else Raw(request.details.encode()))
         else:
-            context.put_event(said.id, said.type, said.data, said.subject)
+            context.put_event(request.id, request.type, request.data, request.subject)
     except HeadgateError as exc:
-        return Heard(context.cancelled, str(exc), not isinstance(exc, UserError))
-    return Heard(context.cancelled)
+        return ReplyMessage(context.cancelled, str(exc), not isinstance(exc, UserError))
+    return ReplyMessage(context.cancelled)
 
 
-# The process.
+# In the process.
 
 
 def _isolated(module: str, qualname: str, worker: socket.socket) -> None:
-    """Run in the new process: find the function again, call it, send back what it returned or raised."""
+    """Entry point of the new process: import the function, call it, and send its result."""
     lead_group()
-    channel = ProcessChannel(worker, _TOLD)
-    channel.keep_to_this_process()
-    channel.send(_performed(module, qualname, channel))
+    channel = ProcessChannel(worker, _worker_decoder)
+    channel.close_on_fork()
+    channel.send(_perform(module, qualname, channel))
 
 
-def _performed(module: str, qualname: str, channel: ProcessChannel[Told]) -> Ends:
+def _perform(module: str, qualname: str, channel: ProcessChannel[WorkerMessage]) -> ResultMessage:
     context: ActivityContext | None = None
     try:
-        attempt = _told(channel)
-        assert isinstance(attempt, Attempt), "it is told first"
+        attempt = _receive(channel)
+        assert isinstance(attempt, AttemptMessage), "the worker sends it first"
         context = _context(attempt, channel)
-        found: Any = sys.modules.get(module) or importlib.import_module(module)
+        member: Any = sys.modules.get(module) or importlib.import_module(module)
         for part in qualname.split("."):
-            found = getattr(found, part)
-        function: Callable[..., Any] = found.function if isinstance(found, Definition) else found
+            member = getattr(member, part)
+        function: Callable[..., Any] = member.function if isinstance(member, Definition) else member
         logging.getLogger().addHandler(NotesHandler(logging.INFO))
         enter(context)
         args, kwargs = payload.Signature.of(function).unpack(attempt.input, what=f"input of {qualname}")
-        answer = function(*args, **kwargs)
-        if isinstance(answer, Later):
-            return Ends(is_later=True)
-        return Ends(result=payload.encode(answer, what=f"result of {qualname}"), notes=tuple(context.notes))
-    except Exception as exc:  # noqa: BLE001 - whatever user code raises is the outcome of the activity
-        return Ends(error=describe(exc), notes=() if context is None else tuple(context.notes))
+        value = function(*args, **kwargs)
+        if isinstance(value, Deferred):
+            return ResultMessage(is_later=True)
+        return ResultMessage(result=payload.encode(value, what=f"result of {qualname}"), notes=tuple(context.notes))
+    except Exception as exc:  # noqa: BLE001 - whatever user code raises is the result of the attempt
+        return ResultMessage(error=describe(exc), notes=() if context is None else tuple(context.notes))
 
 
-def _told(channel: ProcessChannel[Told]) -> Told:
+def _receive(channel: ProcessChannel[WorkerMessage]) -> WorkerMessage:
     while True:
-        for told in channel.heard():
-            # Never more than one: each answers a question.
-            return told
+        for received in channel.receive():
+            # Never more than one: each replies to one request.
+            return received
 
 
-def _context(attempt: Attempt, channel: ProcessChannel[Told]) -> ActivityContext:
+def _context(attempt: AttemptMessage, channel: ProcessChannel[WorkerMessage]) -> ActivityContext:
     clock = SystemClock()
     lock = threading.Lock()
 
-    def ask(said: Beats | Emits) -> Heard:
-        # One at a time, whichever thread it is of: answers come in the order of the questions.
+    def call(request: HeartbeatMessage | EventMessage) -> ReplyMessage:
+        # One request at a time, from whichever thread: replies come in the order of the requests.
         with lock:
-            channel.send(said)
-            heard = _told(channel)
-        assert isinstance(heard, Heard), "the attempt is told once"
-        if heard.trouble:
-            raise TransientError(heard.trouble) if heard.is_transient else UserError(heard.trouble)
-        return heard
+            channel.send(request)
+            reply = _receive(channel)
+        assert isinstance(reply, ReplyMessage), "the attempt is sent once"
+        if reply.error:
+            raise TransientError(reply.error) if reply.is_transient else UserError(reply.error)
+        return reply
 
     def beat(context: ActivityContext, details: Raw | None) -> None:
-        heard = ask(Beats(None if details is None else bytes(details).decode()))
-        context.cancelled = context.cancelled or heard.is_cancelled
+        reply = call(HeartbeatMessage(None if details is None else bytes(details).decode()))
+        context.cancelled = context.cancelled or reply.is_cancelled
 
     def put_event(id: str, type: str, data: Raw, subject: str) -> None:
-        ask(Emits(id, type, data, subject))
+        call(EventMessage(id, type, data, subject))
 
     return ActivityContext(
         activity_id=attempt.activity_id,

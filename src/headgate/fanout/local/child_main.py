@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
     # Ctrl-C in a terminal reaches the whole group: the parent decides when a child has to go.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = ProcessChannel(socket.socket(fileno=descriptor), JOBS)
-    channel.keep_to_this_process()
+    channel.close_on_fork()
     jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
     # Before the handler is loaded: that may take long, and the parent may be gone by then.
     threading.Thread(target=_listen, args=(channel, jobs), daemon=True).start()
@@ -70,7 +70,7 @@ def _listen(channel: ProcessChannel[Job], jobs: queue.SimpleQueue[Job]) -> None:
     """Take in jobs also while one is being worked on; when the parent is gone, go, whatever the handler does."""
     while True:
         try:
-            for job in channel.heard():
+            for job in channel.receive():
                 jobs.put(job)
         except (EOFError, OSError):
             # With everything that the handler has started: the session is this process's own.

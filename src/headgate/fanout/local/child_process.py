@@ -89,17 +89,17 @@ class Child:
         with suppress(OSError):
             self.channel.flush()
         try:
-            return self.channel.heard()
+            return self.channel.receive()
         except OSError as exc:
             raise EOFError from exc
         finally:
-            if self.channel.is_garbled:
+            if self.channel.is_corrupt:
                 # What it said before is returned first: by its end it is seen that there is no more.
                 self.kill(ErrorClass.CRASH)
 
     def disown(self) -> None:
         """End a child in whose name something else has spoken: nothing it says is heard any more."""
-        self.channel.is_garbled = True
+        self.channel.is_corrupt = True
         self.kill(ErrorClass.CRASH)
 
     def ended(self, key: int, now: float) -> bool:
@@ -136,7 +136,7 @@ class Child:
         if self._killed_as is None and code == -signal.SIGKILL:
             said = "the process was killed from outside, which is what the system does when memory runs out"
             return Death(ErrorClass.OOM, said, jobs, self.is_ready)
-        if self.channel.is_garbled:
+        if self.channel.is_corrupt:
             said = (
                 "the handler, or something it uses, wrote to the descriptor by which its process answers the worker, "
                 "so the process was ended; have it write to files that it opened itself"

@@ -138,7 +138,7 @@ class PipelineEvents:
             if event.once and exc.failures.get(0) is not None:
                 return False
             raise
-        self._bus.told()
+        self._bus.on_committed()
         return True
 
     def was_told(self, once: str) -> bool:

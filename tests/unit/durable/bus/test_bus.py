@@ -22,6 +22,7 @@ from headgate.durable.bus.replays import ReplayStatus
 from headgate.durable.bus.subscriptions import RETRY_DEFAULT, HandlerSignature
 from headgate.durable.model.failures import ErrorInfo, describe
 from headgate.durable.model.history import ActivityOptions
+from headgate.durable.model.observer import NullObserver
 from headgate.durable.model.records import Activity, activity_of
 from headgate.durable.model.retry import Retry
 from headgate.durable.sdk.app import App
@@ -163,26 +164,33 @@ def test_matches__filter__all_that_is_given_must_hold(wanted: Filter, is_wanted:
     assert matches(subscription, events.parse(events.dump(event))) is is_wanted
 
 
-def test_told__only_what_nobody_wants_was_emitted__nothing_is_looked_for(
-    bus: Bus, store: SqliteStore, clock: VirtualClock
-) -> None:
-    looks: list[float] = []
-    bus.look = lambda: looks.append(clock.monotonic())
+class Polls(NullObserver):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_work_stored(self) -> None:
+        self.count += 1
+
+
+def test_on_committed__events_without_a_subscription__requests_no_poll(store: SqliteStore, clock: VirtualClock) -> None:
+    polls = Polls()
+    bus = Bus(store, clock, IdMaker(clock), observer=polls)
+    bus.register([ORDERS], "shop")
     now_ms = int(clock.seconds() * 1000)
     store.transact(bus.event_writes(Event(id="e-1", type="stock.counted"), now_ms))
-    bus.told()
+    bus.on_committed()
     bus.emit(Event(type="stock.counted"))
-    assert looks == []
+    assert polls.count == 0
 
     store.transact(bus.event_writes(Event(id="e-2", type="order.created"), now_ms))
-    # Another one may be told between the making of a delivery and its commit, and both look.
-    bus.told()
-    bus.told()
-    assert len(looks) == 2
+    # Another caller may report a commit between the writes of a delivery and their commit: both request a poll.
+    bus.on_committed()
+    bus.on_committed()
+    assert polls.count == 2
 
     clock.advance(60)
-    bus.told()
-    assert len(looks) == 2
+    bus.on_committed()
+    assert polls.count == 2
 
 
 def test_matches__a_filter_on_data_that_is_not_an_object__is_no_match() -> None:

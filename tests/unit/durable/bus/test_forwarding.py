@@ -30,8 +30,11 @@ from headgate.durable.bus.events import Event, Mode
 from headgate.durable.bus.forwarding import Forwarder
 from headgate.durable.bus.subscriptions import RETRY_DEFAULT, Registry
 from headgate.durable.model.failures import NonRetryable, describe
+from headgate.durable.service import Service
 from headgate.errors import DefinitionError, SettingsError, ThrottledError, TransientError
 from headgate.settings import Secret
+from headgate.store.blobs.folder import FolderBlobs
+from headgate.store.keyring import Keyring
 
 EVENT = Event(type="order.created", source="/shop", id="A-1", subject="é", data={"id": 17}, extensions={"tenant": "7"})
 LOOPBACK = Destinations(networks=("127.0.0.0/8", "::1/128"), plain_http=True)
@@ -185,13 +188,15 @@ def test_send__mode_of_a_subscription__comes_before_the_default(receiver: Receiv
 
 
 @pytest.mark.parametrize("mode", [None, "binary", "structured"])
-def test_forward__of_an_app__is_in_the_mode_that_it_says(receiver: Receiver, mode: str | None) -> None:
+def test_forward__of_an_app__is_in_the_mode_that_it_says(receiver: Receiver, mode: str | None, tmp_path: Path) -> None:
     app = hg.App("shop")
     how: dict[str, Any] = {} if mode is None else {"mode": mode}
     app.forward("order.*", to=f"http://127.0.0.1:{receiver.port}/in", name="onwards", **how)
     with hg.testing.Environment(app) as env:
-        env.service.open_forwarder = forwarder
-        worker = env.service.worker()
+        keyring = Keyring.generate(env.clock)
+        blobs = FolderBlobs(tmp_path)
+        service = Service(app, env.service.store, env.clock, keyring, blobs, open_forwarder=forwarder)
+        worker = service.worker()
         worker.join()
         app.emit("order.created", {"id": 17})
         worker.poll()

@@ -54,5 +54,5 @@ def test_pages__thousands_of_turns_without_a_line__look_at_some_at_a_time() -> N
 
 @pytest.mark.parametrize("cursor", ["", ".", "1", "1.", "a.1", "1.-2", "1.2.3", "\u0661.0", "9" * 50 + ".0"])
 def test_cursor__that_is_none__is_refused(cursor: str) -> None:
-    with pytest.raises(CursorError, match="begin again without"):
+    with pytest.raises(CursorError, match="start again without"):
         LogPlace.parse(cursor)

@@ -18,8 +18,8 @@ from headgate.durable.schedules.slots import Spec
 from headgate.durable.serverless.activity_handler import LIMITED_SECONDS_MIN, InvokedActivities
 from headgate.durable.serverless.sqs import GROUP_CHARS_MAX, group_of
 from headgate.durable.serverless.turn_handler import InvokedTurns
-from headgate.durable.serverless.wake_sweep import WakeSweep, is_time
-from headgate.durable.serverless.wakeups import ActivityWake, Due, TurnWake, WorkerWake, asked_by, dump_due, load_due
+from headgate.durable.serverless.wake_sweep import WakeSweep, is_wake_due
+from headgate.durable.serverless.wakeups import ActivityWake, Due, TurnWake, WorkerWake, dump_due, load_due, wake_for
 from headgate.durable.service import Service
 from headgate.errors import CorruptionError
 from headgate.store.blobs.folder import FolderBlobs
@@ -104,7 +104,7 @@ def service(tmp_path: Path, clock: VirtualClock) -> Iterator[Service]:
 def rows(service: Service, table: Table, *keys: Key) -> list[Due]:
     """Return what rows ask for, as a stream would tell it."""
     found = [service.store.get(table, key, consistent=True) for key in keys]
-    asked = [asked_by(table, item) for item in found if item is not None]
+    asked = [wake_for(table, item) for item in found if item is not None]
     return [due for due in asked if due is not None]
 
 
@@ -149,7 +149,7 @@ def test_activity__its_limit_is_full__is_asked_for_again_after_growing_pauses(
     InvokedTurns(service)([looked_at("g-1"), looked_at("g-2")], never)
     other = service.worker()
     other.join()
-    held = other.activities.take(activity(service, "g-1"))
+    held = other.activities.claim_one(activity(service, "g-1"))
     assert held is not None
     perform = InvokedActivities(service, ["default"])
     wake = ActivityWake("g-2#1#000001", "default")
@@ -263,7 +263,7 @@ def test_sweep__what_is_done_by_the_clock__is_done(service: Service, clock: Virt
     turns([looked_at("h-1")], never)
 
     clock.advance(3600)
-    sweep.upkeep(never)
+    sweep.run_maintenance(never)
     turns([looked_at("h-1")], never)
     assert service.client.get("h-1").result == '"too late"'
     (started,) = service.client.list(workflow="nap").executions
@@ -282,7 +282,7 @@ def test_sweep__what_was_told_of_and_forgotten__is_told_of_again_at_growing_inte
         clock.advance(60)
 
     assert told == [1, 2, 4, 8, 16, 32, 61, 64, 122, 128]
-    assert not is_time(59_999)
+    assert not is_wake_due(59_999)
 
 
 def test_watch__a_worker_that_is_dead__is_given_up_then_buried(service: Service, clock: VirtualClock) -> None:
@@ -291,21 +291,21 @@ def test_watch__a_worker_that_is_dead__is_given_up_then_buried(service: Service,
     dead = service.worker()
     dead.fleet.host = "another machine"
     dead.join()
-    assert dead.activities.take(activity(service, "g-3")) is not None
+    assert dead.activities.claim_one(activity(service, "g-3")) is not None
     watch = WakeSweep(service, ["default"]).workers
-    (seen,) = watch.seen()
+    (seen,) = watch.checks()
     assert isinstance(seen.wake, WorkerWake)
     assert seen.at_ms == int((clock.seconds() + dead.fleet.lease_seconds) * 1000)
 
-    again = watch.look(seen.wake)
+    again = watch.check(seen.wake)
 
     assert again is not None
     assert isinstance(again.wake, WorkerWake)
     assert activity(service, "g-3").queue_pk == "Q#default"
     assert not dead.fleet.renew()
-    assert watch.look(again.wake) is None
+    assert watch.check(again.wake) is None
     assert service.store.get(WORKERS, Key(dead.worker_id), consistent=True) is None
-    assert watch.look(again.wake) is None
+    assert watch.check(again.wake) is None
 
 
 def test_deliveries__held_by_an_invocation_that_was_killed__are_made_by_a_later_one(
@@ -316,7 +316,7 @@ def test_deliveries__held_by_an_invocation_that_was_killed__are_made_by_a_later_
     killed = service.worker(lease_seconds=240)
     killed.fleet.host = "another machine"
     killed.join()
-    assert killed.activities.take(activity(service, "g-4")) is not None
+    assert killed.activities.claim_one(activity(service, "g-4")) is not None
     clock.advance(300)
     # It may still be there: nobody watches for long enough to know.
     assert work_off(service, never) == 0
@@ -334,11 +334,11 @@ def test_wake__as_a_message__comes_back_as_it_was() -> None:
     dues = [
         Due(TurnWake("o-1", "c", "t"), 7),
         Due(ActivityWake("a", "default"), 0),
-        Due(WorkerWake("w", 3, is_given_up=True), 9_000),
+        Due(WorkerWake("w", 3, is_revoked=True), 9_000),
     ]
 
     assert [load_due(dump_due(due)) for due in dues] == dues
     assert [due.seconds_left(8_001) for due in dues] == [0, 0, 1]
     assert (group_of("o-1"), len(group_of("x" * 1000))) == ("o-1", 64)
     assert group_of("x" * GROUP_CHARS_MAX) == "x" * GROUP_CHARS_MAX
-    assert asked_by(INBOXES, {"execution_id": "o-1", "message_id": "U#1"}) is None
+    assert wake_for(INBOXES, {"execution_id": "o-1", "message_id": "U#1"}) is None

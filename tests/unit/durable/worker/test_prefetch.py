@@ -22,7 +22,7 @@ def test_room__by_how_long_they_take__is_what_can_be_begun_soon(
 ) -> None:
     prefetch = Prefetch(clock)
     for _ in range(200):
-        prefetch.took(mean_seconds)
+        prefetch.on_finished(mean_seconds)
 
     assert prefetch.room(waiting, 2) == room
 
@@ -30,7 +30,7 @@ def test_room__by_how_long_they_take__is_what_can_be_begun_soon(
 def test_held_up__threads_that_begin_nothing__take_nothing_more_and_give_back_the_rest(clock: VirtualClock) -> None:
     prefetch = Prefetch(clock)
     clock.advance(3_600)
-    prefetch.moved()
+    prefetch.on_progress()
     assert (prefetch.room(10, 2), prefetch.surplus(10, 2), prefetch.seconds_left(10, 2)) == (246, 0, PREFETCH_SECONDS)
 
     clock.advance(PREFETCH_SECONDS)
@@ -39,7 +39,7 @@ def test_held_up__threads_that_begin_nothing__take_nothing_more_and_give_back_th
     # Some to begin with once a thread is free.
     assert (prefetch.room(2, 2), prefetch.surplus(2, 2), prefetch.seconds_left(2, 2)) == (0, 0, None)
 
-    prefetch.moved()
+    prefetch.on_progress()
     assert prefetch.room(2, 2) == PREFETCH_MAX - 2
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.durable.worker.process_channel import ProcessChannel, packed
+from headgate.durable.worker.process_channel import ProcessChannel, pack
 from headgate.fanout.model.child_protocol import ANSWERS as READ_ANSWERS
 from headgate.fanout.model.child_protocol import JOBS, Answer, Done, Failed, Job, Progress, Ready, Unusable
 
@@ -40,7 +40,7 @@ def ends() -> Iterator[Ends]:
 def heard(channel: ProcessChannel[Answer], count: int) -> list[Answer]:
     found: list[Answer] = []
     while len(found) < count:
-        found += channel.heard()
+        found += channel.receive()
     return found
 
 
@@ -50,20 +50,20 @@ def test_channel__every_kind_of_message__arrives_as_it_was(ends: Ends) -> None:
     worker.send(JOB)
 
     assert heard(worker, len(ANSWERS)) == ANSWERS
-    assert child.heard() == [JOB]
+    assert child.receive() == [JOB]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=200))
 def test_channel__cut_anywhere_on_the_way__arrives_whole(ends: Ends, cuts: list[int]) -> None:
     worker, _, wire = ends
-    text = b"".join(map(packed, ANSWERS))
+    text = b"".join(map(pack, ANSWERS))
     found: list[Answer] = []
     at = 0
     for cut in cuts:
         if part := text[at : at + cut]:
             wire.sendall(part)
-            found += worker.heard()
+            found += worker.receive()
         at += cut
     if text[at:]:
         wire.sendall(text[at:])
@@ -79,7 +79,7 @@ def test_channel__a_message_of_megabytes__arrives_whole(ends: Ends) -> None:
     sender.start()
     found: list[Job] = []
     while len(found) < 2:
-        found += child.heard()
+        found += child.receive()
     sender.join(10)
 
     assert found == [large, JOB]
@@ -98,7 +98,7 @@ def test_post__to_one_that_does_not_read__never_waits(ends: Ends) -> None:
 
     def read() -> None:
         while len(found) < 30:
-            found.extend(child.heard())
+            found.extend(child.receive())
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -132,9 +132,9 @@ def test_channel__the_other_end_is_gone__what_it_had_said_is_heard_first(ends: E
     child.send(Done(1, 2, 3))
     wire.close()
 
-    assert worker.heard() == [Done(1, 2, 3)]
+    assert worker.receive() == [Done(1, 2, 3)]
     with pytest.raises(EOFError):
-        worker.heard()
+        worker.receive()
     with pytest.raises(BrokenPipeError):
         for _ in range(10):
             worker.send(JOB)
@@ -158,22 +158,22 @@ def test_heard__nonsense__is_the_end_of_what_is_heard(ends: Ends, nonsense: byte
     wire.sendall(nonsense)
 
     with pytest.raises(EOFError):
-        worker.heard()
-    assert worker.is_garbled
+        worker.receive()
+    assert worker.is_corrupt
     # Where the next message would begin, nobody knows.
     child.send(Done(1, 2, 3))
     with pytest.raises(EOFError):
-        worker.heard()
+        worker.receive()
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE, ids=range(len(NONSENSE)))
 def test_heard__nonsense_behind_messages_that_came_with_it__those_are_heard_first(ends: Ends, nonsense: bytes) -> None:
     worker, _, wire = ends
-    wire.sendall(packed(Ready()) + packed(Done(1, 2, 3)) + nonsense)
+    wire.sendall(pack(Ready()) + pack(Done(1, 2, 3)) + nonsense)
 
     assert heard(worker, 2) == [Ready(), Done(1, 2, 3)]
     with pytest.raises(EOFError):
-        worker.heard()
+        worker.receive()
 
 
 def test_heard__nonsense_from_the_other_side__is_the_end_too(ends: Ends) -> None:
@@ -181,9 +181,9 @@ def test_heard__nonsense_from_the_other_side__is_the_end_too(ends: Ends) -> None
     worker.send(JOB)
     worker._end.sendall(b"\xff" * 64)
 
-    assert child.heard() == [JOB]
+    assert child.receive() == [JOB]
     with pytest.raises(EOFError):
-        child.heard()
+        child.receive()
 
 
 # In a process of its own: that of the tests has threads, and what they hold when it is forked is held for good.
@@ -194,7 +194,7 @@ from headgate.fanout.model.child_protocol import ANSWERS, JOBS, Done
 
 ours, theirs = socket.socketpair()
 worker, child = ProcessChannel(ours, ANSWERS), ProcessChannel(theirs, JOBS)
-child.keep_to_this_process()
+child.close_on_fork()
 with child._sending:
     copy = os.fork()
     if copy == 0:
@@ -205,11 +205,11 @@ with child._sending:
         os._exit(0)
 os.waitpid(copy, 0)
 child.send(Done(2, 2, 3))
-print(worker.heard())
+print(worker.receive())
 """
 
 
-def test_keep_to_this_process__a_fork__cannot_speak_even_if_it_was_made_in_the_middle_of_a_word() -> None:
+def test_close_on_fork__a_fork__cannot_speak_even_if_it_was_made_in_the_middle_of_a_word() -> None:
     done = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, timeout=30, check=True)
 
     refused, heard = done.stdout.splitlines()
@@ -217,7 +217,7 @@ def test_keep_to_this_process__a_fork__cannot_speak_even_if_it_was_made_in_the_m
     assert heard == f"[{Done(2, 2, 3)}]"
 
 
-def test_keep_to_this_process__a_program_that_is_started__does_not_have_the_descriptor(ends: Ends) -> None:
+def test_close_on_fork__a_program_that_is_started__does_not_have_the_descriptor(ends: Ends) -> None:
     _, child, wire = ends
     wire.set_inheritable(True)
 
@@ -225,5 +225,5 @@ def test_keep_to_this_process__a_program_that_is_started__does_not_have_the_desc
         return subprocess.run(["test", "-e", f"/proc/self/fd/{wire.fileno()}"], close_fds=False).returncode == 0
 
     assert has_it()
-    child.keep_to_this_process()
+    child.close_on_fork()
     assert not has_it()

@@ -12,7 +12,7 @@ import pytest
 
 import headgate as hg
 from headgate.durable.model.records import Activity
-from headgate.durable.worker.poller import Agenda
+from headgate.durable.worker.poll_schedule import PollSchedule
 
 app = hg.App("turning")
 
@@ -27,7 +27,7 @@ def frequent_switches() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("frequent_switches")
-@pytest.mark.parametrize("look", ["adopt", "poll"])
+@pytest.mark.parametrize("look", ["adopt_lost_claims", "poll"])
 def test_queue__taken_from_while_it_is_looked_at__harms_nobody(look: str) -> None:
     with hg.testing.Environment(hg.App("busy")) as env:
         worker = env.worker
@@ -54,33 +54,33 @@ def test_queue__taken_from_while_it_is_looked_at__harms_nobody(look: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "overtake",
-    [Agenda.look_again, Agenda.renew_soon, lambda agenda: agenda.timers_made([5])],
+    "bring_forward",
+    [PollSchedule.poll_soon, PollSchedule.renew_soon, lambda schedule: schedule.on_timers_scheduled([5])],
     ids=["look", "lease", "timer"],
 )
-def test_rest__something_comes_up__is_overtaken_until_the_next_one(overtake: Callable[[Agenda], None]) -> None:
+def test_rest__something_comes_up__is_stale_until_the_next_one(bring_forward: Callable[[PollSchedule], None]) -> None:
     with hg.testing.Environment(hg.App("resting")) as env:
-        agenda = env.worker.agenda
+        schedule = env.worker.schedule
         env.worker.poll()
-        assert agenda.rest_seconds() > 0
-        assert not agenda.is_overtaken
-        overtake(agenda)
-        assert agenda.is_overtaken
-        assert agenda.rest_seconds() == 0
-        assert not agenda.is_overtaken
+        assert schedule.plan_wait() > 0
+        assert not schedule.is_stale
+        bring_forward(schedule)
+        assert schedule.is_stale
+        assert schedule.plan_wait() == 0
+        assert not schedule.is_stale
 
 
-def test_rest__activities_run_or_wait_here__is_overtaken_for_as_long() -> None:
+def test_rest__activities_run_or_wait_here__is_stale_for_as_long() -> None:
     activity = Activity("one", "x", "1", "{}", token="1", scheduled_at_ms=1)
     with hg.testing.Environment(hg.App("resting")) as env:
-        worker, agenda = env.worker, env.worker.agenda
-        agenda.rest_seconds()
+        worker, schedule = env.worker, env.worker.schedule
+        schedule.plan_wait()
         worker.queue.append(activity)
-        assert agenda.is_overtaken
+        assert schedule.is_stale
         worker.begin(worker.queue.popleft())
-        assert agenda.is_overtaken
+        assert schedule.is_stale
         worker.running.clear()
-        assert not agenda.is_overtaken
+        assert not schedule.is_stale
 
 
 @app.activity

@@ -13,7 +13,7 @@ from headgate.asl.graph.render import Form
 from headgate.asl.machines.executions import MACHINE_TAG, ExecutionDescription, ExecutionStatus, execution_id_of
 from headgate.asl.machines.registry import StoredMachine
 from headgate.asl.runtime.execution_request import MachineFailed
-from headgate.durable.client.blocked_on import told_error
+from headgate.durable.client.blocked_on import error_line
 from headgate.durable.model.history import Status
 from headgate.durable.model.records import Execution
 from headgate.errors import DefinitionError, InvalidPayloadError
@@ -278,7 +278,7 @@ def execution_summary(row: Execution) -> MachineExecutionSummary:
 
 
 def _error(row: Execution) -> str:
-    told = told_error(row.error or (row.failure if not row.status.is_closed else None))
+    told = error_line(row.error or (row.failure if not row.status.is_closed else None))
     name, _, cause = told.removeprefix(f"{MachineFailed.__name__}: ").partition(": ")
     return said(name, cause)
 

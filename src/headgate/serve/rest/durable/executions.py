@@ -10,8 +10,8 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Raw, Struct
 
 from headgate.auth.roles import Permission
-from headgate.durable.client.blocked_on import Pending
-from headgate.durable.client.start_lookup import OURS, servers
+from headgate.durable.client.blocked_on import BlockedOn
+from headgate.durable.client.start_lookup import BUILT_IN, servers
 from headgate.durable.engine.membership import list_members
 from headgate.durable.model.duration import optional_seconds
 from headgate.durable.model.history import Status
@@ -89,7 +89,7 @@ class Executions:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._client = service.client
-        self._pending = Pending(service.store, service.clock)
+        self._pending = BlockedOn(service.store, service.clock)
 
     def operations(self) -> list[Operation]:
         """Return each with its path and types."""
@@ -182,7 +182,7 @@ class Executions:
                 served[name] = served.get(name, 0) + 1
         loaded = self._service.app.workflows
         views = []
-        for name in sorted(each for each in {*loaded, *served} if not each.startswith(OURS)):
+        for name in sorted(each for each in {*loaded, *served} if not each.startswith(BUILT_IN)):
             if name in loaded:
                 one = loaded[name]
                 about = (one.function.__doc__ or "").strip().partition("\n")[0]

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from headgate.durable.client.blocked_on import Wait, told_error
+from headgate.durable.client.blocked_on import Wait, error_line
 from headgate.durable.model.duration import SECONDS_MAX
 from headgate.durable.model.history import Note, Status, Turn, dump_command, dump_event
 from headgate.durable.model.records import Execution, instant
@@ -268,7 +268,7 @@ def summary(row: Execution) -> ExecutionSummary:
         ended_at=row.ended_at,
         parent_id=row.parent_id,
         tags=row.tags,
-        error=told_error(row.error or (row.failure if not row.status.is_closed else None))[:300],
+        error=error_line(row.error or (row.failure if not row.status.is_closed else None))[:300],
     )
 
 

@@ -1,0 +1,104 @@
+"""Poll schedule: when a worker polls the store next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from headgate.clock import Clock
+from headgate.durable.model.records import NEVER_MS
+from headgate.durable.worker.claims import HeldClaims
+
+RENEW: Final = "renew"
+SWEEP: Final = "sweep"
+ARCHIVE: Final = "archive"
+SWEEP_SECONDS: Final = 2.0
+ARCHIVE_SECONDS: Final = 60.0
+# An idle worker polls this often, which makes up for any lost notification.
+IDLE_SECONDS: Final = 1.0
+
+
+class PollSchedule:
+    """The due times of one worker. Any thread may bring the next poll forward; the polling thread does the rest."""
+
+    def __init__(self, clock: Clock, claims: HeldClaims) -> None:
+        self._clock = clock
+        self._claims = claims
+        self._next_due_ms = 0
+        self._is_stale = True
+        self._idle_until = 0.0
+        self._is_claim_rejected = False
+        self._due_at = {RENEW: 0.0, SWEEP: 0.0, ARCHIVE: 0.0}
+
+    # From any thread.
+
+    def poll_soon(self) -> None:
+        """Have the next poll made at once: rows were stored that only a poll finds."""
+        self._next_due_ms = 0
+        self._is_stale = True
+
+    def renew_soon(self) -> None:
+        """Have the lease renewed with the next poll, at once."""
+        self._due_at[RENEW] = 0.0
+        self._is_stale = True
+
+    def on_claim_rejected(self) -> None:
+        """Poll for activities as soon as there is room: one was left in its queue."""
+        self._is_claim_rejected = True
+
+    def on_timers_scheduled(self, due_ms: Sequence[int]) -> None:
+        """Poll when the first of these new timers is due."""
+        self._next_due_ms = min(self._next_due_ms, *due_ms)
+        self._is_stale = True
+
+    # For the polling thread.
+
+    def begin_poll(self) -> None:
+        """Forget the due times found by the previous poll."""
+        self._next_due_ms = NEVER_MS
+        self._idle_until = self._clock.monotonic() + IDLE_SECONDS
+
+    def end_poll(self, next_due_ms: int) -> None:
+        """Set the due time that a poll found. An earlier one that was reported meanwhile stays."""
+        self._next_due_ms = min(self._next_due_ms, next_due_ms)
+
+    def set_claim_rejected(self, *, is_rejected: bool) -> None:
+        """Set whether activities wait in their queue for room in this worker."""
+        self._is_claim_rejected = is_rejected
+
+    def take(self, task: str, interval_seconds: float) -> bool:
+        """Whether `RENEW`, `SWEEP` or `ARCHIVE` is due now; if so, it is due again after the interval."""
+        now = self._clock.monotonic()
+        if now < self._due_at[task]:
+            return False
+        self._due_at[task] = now + interval_seconds
+        return True
+
+    @property
+    def next_due_ms(self) -> int:
+        """When the next known work is due."""
+        return min(self._next_due_ms, self._claims.next_due_ms(self._now_ms()))
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the next poll is due."""
+        if self._is_claim_rejected and self._claims.room() > 0:
+            return 0.0
+        work_seconds = (self.next_due_ms - self._now_ms()) / 1000
+        due_at = min(self._due_at[RENEW], self._due_at[SWEEP], self._idle_until)
+        maintenance_seconds = due_at - self._clock.monotonic()
+        return max(0.0, min(work_seconds, maintenance_seconds))
+
+    def plan_wait(self) -> float:
+        """Return `seconds_left` for a thread that waits so long. `is_stale` is then whether that may have changed."""
+        # Reset first: a change in this moment counts as one.
+        self._is_stale = False
+        return self.seconds_left()
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether work may be due before the time that `plan_wait` returned."""
+        # Attempts that run and claims that wait have deadlines, and make room when they end.
+        return self._is_stale or self._is_claim_rejected or bool(self._claims.running or self._claims.queue)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.seconds() * 1000)

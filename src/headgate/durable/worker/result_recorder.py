@@ -1,0 +1,67 @@
+"""Result recorder: stores how attempts at activities ended, and passes the result on to the execution."""
+
+from __future__ import annotations
+
+import structlog
+
+from headgate.durable.engine.activity_store import Activities, AttemptResult
+from headgate.durable.engine.engine import Engine
+from headgate.durable.engine.membership import Fleet
+from headgate.durable.model.records import Activity
+from headgate.durable.worker.claims import HeldClaims
+from headgate.durable.worker.poll_schedule import PollSchedule
+from headgate.errors import OutcomeUnknownError, StaleClaimError, TransientError
+
+_log = structlog.get_logger(__name__)
+
+
+class ResultRecorder:
+    """Records results for one worker. Safe to use from many threads."""
+
+    def __init__(
+        self, activities: Activities, fleet: Fleet, engine: Engine, claims: HeldClaims, schedule: PollSchedule
+    ) -> None:
+        self._activities = activities
+        self._fleet = fleet
+        self._engine = engine
+        self._unrecorded = claims.unrecorded
+        self._schedule = schedule
+
+    def record_or_buffer(self, activity: Activity, result: AttemptResult | None) -> None:
+        """Store a result; buffer it if the store is unavailable, drop it if the claim is lost.
+
+        None as the result: the activity is completed from outside.
+        """
+        try:
+            self.record(activity, result)
+        except StaleClaimError as exc:
+            _log.info("claim lost; result dropped", activity_id=activity.activity_id, fact=str(exc))
+        except (TransientError, OutcomeUnknownError) as exc:
+            # Recording it twice is safe: the second write is refused.
+            _log.warning("store unavailable; result buffered", activity_id=activity.activity_id, error=str(exc))
+            self._unrecorded.append((activity, result))
+
+    def retry_buffered(self) -> None:
+        """Store the results that were buffered."""
+        for _ in range(len(self._unrecorded)):
+            self.record_or_buffer(*self._unrecorded.popleft())
+
+    def record(self, activity: Activity, result: AttemptResult | None) -> None:
+        """Store a result. Raises `StaleClaimError` if the claim is lost, and what the store raises."""
+        if result is None:
+            self._activities.hand_over(activity)
+            self._schedule.poll_soon()
+        elif activity.subscription is not None:
+            self._activities.end_delivery(activity, result)
+            if result.error is not None:
+                self._schedule.poll_soon()
+        else:
+            source = self._activities.end_attempt(activity, result)
+            if source is None:
+                self._schedule.poll_soon()
+            elif activity.limit_slot is None and self._fleet.owns(activity.execution_id):
+                # The turn that consumes the event removes the activity's row in its own transaction.
+                self._engine.add_event(activity.execution_id, source)
+            else:
+                self._activities.send_end(activity, source)
+                self._schedule.poll_soon()
