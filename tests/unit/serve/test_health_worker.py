@@ -60,7 +60,7 @@ def test_worker__well__says_when_it_last_did_what(opened: OpenedStore, tmp_path:
         ({"overdue": [Overdue("o-7", 12.4, "orders.py:7 in fulfil")]}, "execution o-7 has been in one turn for 12 s"),
         ({"has_lease": False}, "its lease has expired"),
         ({"has_failed": True, "has_lease": False}, "it has stopped"),
-        ({"hung": 2}, "2 activities were given up"),
+        ({"hung": 2}, "2 activities were abandoned"),
     ],
 )
 def test_worker__ill__is_degraded_and_still_serves(
