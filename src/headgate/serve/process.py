@@ -7,7 +7,6 @@ collector runs rarely, and never over objects from before the start.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import signal
@@ -15,7 +14,11 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    # Commands that start no server use this module too: asyncio would slow each of them down.
+    import asyncio
 
 DEADLINE_EXIT_CODE: Final = 75
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)

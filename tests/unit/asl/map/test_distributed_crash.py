@@ -62,12 +62,12 @@ def test_crash__in_the_middle_of_a_map_run__the_next_process_ends_it(tmp_path: P
     program = f"from {__name__} import *; run_process(Path({str(tmp_path)!r}), {kind!r}, 20)"
     command = [sys.executable, "-c", program]
 
-    killed = subprocess.run(command, cwd=Path(__file__).parents[3], check=False, timeout=60)
+    killed = subprocess.run(command, cwd=Path(__file__).parents[4], check=False, timeout=60)
     assert killed.returncode == -signal.SIGKILL
     first = Counter((tmp_path / "calls").read_text().split())
     assert 1 < len(first) < ITEMS
 
-    subprocess.run(command, cwd=Path(__file__).parents[3], check=True, timeout=60)
+    subprocess.run(command, cwd=Path(__file__).parents[4], check=True, timeout=60)
     result, status, is_clean = json.loads((tmp_path / "result").read_text())
     assert result == [2 * n for n in range(ITEMS)]
     assert status == FanoutStatus.SUCCEEDED
