@@ -25,6 +25,7 @@ from headgate.health.incidents.service import Incidents
 from headgate.health.incidents.timers import IncidentTimers
 from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import SignalState, Tier
+from headgate.health.model.events import IncidentEventType
 from headgate.health.model.incidents import BlastRadius, Incident, IncidentReport
 from headgate.health.model.signals import (
     ANY_VERSION,
@@ -35,6 +36,7 @@ from headgate.health.model.signals import (
     UpdateResult,
     UpdateVerdict,
 )
+from headgate.health.observer import NullObserver
 from headgate.health.signals.rows import signal_of
 from headgate.health.signals.writer import Signals
 from headgate.ids import IdMaker
@@ -105,6 +107,24 @@ def trouble(dataset_urn: str = ORDERS, *signal_types: str, **more: Any) -> Incid
     return IncidentReport(dataset_urn=dataset_urn, signal_types=signal_types or ("FRESHNESS",), **given)
 
 
+class Recorder(NullObserver):
+    """Records what health reports to its observer."""
+
+    def __init__(self) -> None:
+        self.changed: list[Signal] = []
+        self.results: list[tuple[SignalUpdate, UpdateResult]] = []
+        self.incident_events: list[IncidentEventType] = []
+
+    def on_signals_changed(self, signals: Sequence[Signal]) -> None:
+        self.changed.extend(signals)
+
+    def on_updates_processed(self, results: Sequence[tuple[SignalUpdate, UpdateResult]]) -> None:
+        self.results.extend(results)
+
+    def on_incident_changed(self, incident: Incident, event_type: IncidentEventType) -> None:
+        self.incident_events.append(event_type)
+
+
 @dataclass
 class Rig:
     """One process on a store. `store` is what it sees of it; `eye` sees it as it is."""
@@ -121,6 +141,7 @@ class Rig:
     subscriptions: Sequence[Subscription] = ()
     events: list[Event] = field(default_factory=list)
     started_ms: int = 0
+    observer: Recorder = field(default_factory=lambda: Recorder())
 
     def __post_init__(self) -> None:
         ids = self.ids = self.ids or IdMaker(self.clock)
@@ -131,28 +152,32 @@ class Rig:
             self.bus.register(self.subscriptions, "tests")
         self.audit = Audit(self.store, self.clock, ids, self.keyring)
         self.pins = Pins(self.store, self.clock, ids, Archive(FolderBlobs(self.folder / "evidence")))
+        cache = Cache(clock=self.clock)
         self.incidents = Incidents(
             self.store,
             self.clock,
             ids,
+            cache,
             self.audit,
-            announce=self.announce,
+            event_writes=self.event_writes,
             pin_writes=self.pins.writes,
             blast_radius=self.blast_radius,
             profile=self.profile,
+            observer=self.observer,
         )
         self.signals = Signals(
             self.store,
             self.clock,
             ids,
-            Cache(clock=self.clock),
+            cache,
             self.keyring,
             profiles=self.profiles_of,
-            announce=self.announce,
+            event_writes=self.event_writes,
             incidents=self.incidents,
+            observer=self.observer,
         )
         self.incident_timers = IncidentTimers(
-            self.store, self.clock, ids, self.incidents, announce=self.announce, unpin=self.pins.unpin
+            self.store, self.clock, ids, self.incidents, event_writes=self.event_writes, unpin=self.pins.unpin
         )
         self.overrides = Overrides(self.store, self.clock, ids, self.audit, registered=self.registered)
         self.listing = IncidentListing(self.store, self.keyring)
@@ -165,7 +190,7 @@ class Rig:
             return None
         return self.profiles.get(urn, DatasetProfile(Tier.TIER_1, "team-a"))
 
-    def announce(self, event: Event, now_ms: int) -> list[Write]:
+    def event_writes(self, event: Event, now_ms: int) -> list[Write]:
         self.events.append(event)
         return self.bus.event_writes(event, now_ms)
 

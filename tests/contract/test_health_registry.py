@@ -55,7 +55,7 @@ class Process:
         self.bus = Bus(store, clock, ids)
         self.audit = Audit(store, clock, ids, keyring)
         self.cache = cache or Cache(clock=clock)
-        self.registry = Registry(store, clock, ids, self.cache, self.audit, keyring, announce=self.bus.event_writes)
+        self.registry = Registry(store, clock, ids, self.cache, self.audit, keyring, event_writes=self.bus.event_writes)
         self.resolver = Resolver(store, clock, ids, self.cache, self.audit, self.registry.get)
 
 

@@ -46,7 +46,8 @@ from headgate.health.regions.failover import Failover, FailoverState, LeaseKeepe
 from headgate.health.regions.fenced_store import FencedStore
 from headgate.health.regions.regions import Fence, Replica, WriterLease, known_epoch
 from headgate.health.regions.table_restore import NAMED_MAX, Difference, RepairResult, compare, repair, swapped
-from headgate.health.service import HealthService
+from headgate.health.reporter import HealthReporter
+from headgate.health.service import HealthOptions, HealthService
 from headgate.ids import IdMaker
 from headgate.settings import Settings
 from headgate.store.cache.read_through import Cache
@@ -106,14 +107,14 @@ def open_health(
     meters: HealthMeters | None = None,
     tracing: Tracing | None = None,
     fence: Fence | None = None,
+    intake_shed_count: Callable[[str], int] = lambda _urn: 0,
 ) -> HealthService:
     """Return the health service on an open store, which publishes its events on the bus of `service`.
 
     Its store calls go through circuit breakers and rate limiters. `meters` receive its metrics; a high failure rate
-    emits an alert on the bus. With a `fence`, writes are refused unless this region is the writer.
+    emits an alert on the bus. With a `fence`, writes are refused unless this region is the writer. `intake_shed_count`
+    returns how much evidence of a dataset the intake processes shed.
     """
-    health, evidence = opened.settings.health, opened.settings.evidence
-
     alerts = ErrorAlerts(clock, service.ids, service.bus.emit, meters)
     if meters is not None:
         meters.watch_store(opened.store.stats)
@@ -122,23 +123,36 @@ def open_health(
     guarded = GuardedStore(store, clock, watcher=alerts)
     if meters is not None:
         meters.watch_guards(guarded.breakers, guarded.limiters)
-    return HealthService(
+    health = HealthService(
         guarded,
         clock,
         service.ids,
         cache,
         opened.keyring,
         opened.blobs,
-        announce=event_writer(guarded, service.bus),
-        told=lambda: service.bus.on_committed(),
-        tier_1_needs_ticket=health.tier_1_needs_ticket,
-        opens_incidents=health.opens_incidents,
-        last_known_path=opened.settings.home / LAST_KNOWN,
-        meters=meters,
+        event_writes=event_writer(guarded, service.bus),
+        observer=HealthReporter(meters=meters, alerts=alerts, wake_bus=lambda: service.bus.on_committed()),
         alerts=alerts,
         tracing=tracing,
-        db_system=opened.settings.store.backend,
         is_writer=(lambda: True) if fence is None else fence.is_open,
+        intake_shed_count=intake_shed_count,
+        options=_options(opened.settings),
+    )
+    if meters is not None:
+        inbox = health.ingestion.inbox
+        meters.watch_lookups(health.registry.stats)
+        meters.watch_inbox(lambda: inbox.oldest_seconds)
+        meters.watch_evidence(health.evidence.stats)
+    return health
+
+
+def _options(settings: Settings) -> HealthOptions:
+    evidence = settings.evidence
+    return HealthOptions(
+        tier_1_needs_ticket=settings.health.tier_1_needs_ticket,
+        opens_incidents=settings.health.opens_incidents,
+        last_known_path=settings.home / LAST_KNOWN,
+        db_system=settings.store.backend,
         evidence_limits=Limits(
             hot_seconds=3600 * evidence.hot_hours,
             per_signature_per_minute=evidence.per_signature_per_minute,

@@ -75,7 +75,7 @@ class ErrorAlerts:
         if self._counters is not None:
             self._counters.changed(change)
 
-    def tell(self) -> int:
+    def publish(self) -> int:
         """Make known on the bus what was noticed since, and return how much that was.
 
         Raises what the bus raises; what was not told then is told the next time.

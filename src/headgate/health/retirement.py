@@ -67,16 +67,16 @@ class Retirement:
     """Brings signals and incidents in line with whether their dataset is in use. Any number of processes may."""
 
     def __init__(
-        self, store: Store, clock: Clock, cache: Cache, incidents: Incidents, *, held: Callable[[str], Dataset | None]
+        self, store: Store, clock: Clock, cache: Cache, incidents: Incidents, *, stored: Callable[[str], Dataset | None]
     ) -> None:
         """Take what all is kept with, and `held`, which says what the store holds now of exactly this name."""
         self._store = store
         self._clock = clock
         self._cache = cache
         self._incidents = incidents
-        self._held = held
+        self._stored = stored
 
-    def flipped(self, dataset_urn: str) -> None:
+    def on_status_changed(self, dataset_urn: str) -> None:
         """Do at once what a dataset that was just deleted or restored takes. What cannot be done now, upkeep does."""
         try:
             self.settle(dataset_urn)
@@ -101,7 +101,7 @@ class Retirement:
 
     def settle(self, dataset_urn: str) -> None:
         """Bring what is kept of a dataset in line with what it is now. Raises `TransientError`."""
-        dataset = self._held(dataset_urn)
+        dataset = self._stored(dataset_urn)
         if dataset is None:
             return
         if dataset.status is DatasetStatus.DELETED:

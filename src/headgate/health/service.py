@@ -1,18 +1,17 @@
-"""The service: everything a process offers of health, around one open store."""
+"""Health service: builds every component of health on one open store, and is what a process calls."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.errors import DatasetNotFoundError, FatalError, TransientError
 from headgate.health.alert_quotas import AlertQuotas
 from headgate.health.audit.field_encryption import FieldSealer
 from headgate.health.audit.log import Audit
@@ -24,9 +23,7 @@ from headgate.health.gate.flags import Flags
 from headgate.health.gate.gate import Gatekeeper
 from headgate.health.gate.overrides import Overrides
 from headgate.health.incident_context import IncidentContexts
-from headgate.health.incidents.decisions import mttr_seconds
 from headgate.health.incidents.listing import IncidentListing
-from headgate.health.incidents.plans import Opened
 from headgate.health.incidents.service import Incidents
 from headgate.health.incidents.timers import IncidentTimers
 from headgate.health.ingest.inbox import OpenLineageInbox
@@ -34,14 +31,14 @@ from headgate.health.ingest.service import Ingestion
 from headgate.health.lineage.blast_radius import BlastRadii
 from headgate.health.lineage.graph import LineageGraph
 from headgate.health.lineage.service import Lineage
-from headgate.health.metrics import HealthMeters
 from headgate.health.model import incidents as incident_values
-from headgate.health.model.datasets import DatasetProfile
-from headgate.health.model.enums import SignalState, Tier
-from headgate.health.model.events import EventWrites, IncidentEventType, no_event_writes
-from headgate.health.model.incidents import Incident, IncidentReport
-from headgate.health.model.signals import Signal, SignalUpdate, UpdateResult, UpdateVerdict
+from headgate.health.model.datasets import Dataset, DatasetProfile
+from headgate.health.model.enums import Tier
+from headgate.health.model.events import EventWrites, no_event_writes
+from headgate.health.model.signals import SignalUpdate, UpdateResult
+from headgate.health.observer import HealthObserver
 from headgate.health.registry.service import Registry
+from headgate.health.reporter import HealthReporter
 from headgate.health.resets import Resets
 from headgate.health.resolution.resolver import Resolver
 from headgate.health.resolution.topic_producers import TopicProducers
@@ -52,34 +49,52 @@ from headgate.health.signals.volumes import Volumes
 from headgate.health.signals.writer import Signals
 from headgate.ids import IdMaker
 from headgate.store.blobs.folder import Blobs
-from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache
 from headgate.store.keyring import Keyring
 from headgate.store.port import Store
 from headgate.telemetry import Tracing
 
 DOWNSTREAM_NAMED_MAX: Final = 100
-# What an incident says when it opens. Many open at once when something is wrong, and to follow ten thousand edges for
-# each would keep everyone else waiting; the whole is a question of its own.
+# Bound on the lineage walk when an incident opens: during an outage many open at once, and each walk delays the
+# signal update that opens the incident. The full blast radius is a query of its own.
 OPENING_EDGES_MAX: Final = 500
 _LOGGER: Final = "statestore.service"
 _log = structlog.get_logger(_LOGGER)
-# Asked before a line is made: there are two for each of hundreds of updates a second.
+# Checked before a log line is built: an update writes two, and there are hundreds of updates a second.
 _levels = logging.getLogger(_LOGGER)
 
 
-def _as_it_is(result: UpdateResult) -> UpdateResult:
+def _unchanged(result: UpdateResult) -> UpdateResult:
     return result
 
 
-# For when nobody looks, which is nearly always. It holds nothing, so that one will do.
-_UNWATCHED: Final = nullcontext(_as_it_is)
+# The context manager of an update without tracing or debug logs, which is nearly every one. It has no state.
+_UNTRACED: Final = nullcontext(_unchanged)
+
+
+class HealthOptions(Struct, frozen=True, kw_only=True):
+    """Settings of the health service.
+
+    With `opens_incidents`, a signal that becomes CRITICAL opens an incident in the same transaction. `db_system` is
+    the backend's name in trace spans. Archived evidence is deleted after `archive_seconds`, or never for None.
+    """
+
+    tier_1_needs_ticket: bool = True
+    opens_incidents: bool = True
+    last_known_path: Path | None = None
+    db_system: str = "sqlite"
+    evidence_limits: EvidenceLimits | None = None
+    evidence_rates: EvidenceRates | None = None
+    archive_seconds: float | None = ARCHIVE_SECONDS
+
+
+_DEFAULTS: Final = HealthOptions()
 
 
 class HealthService:
-    """Health of one store. It starts no thread but for what is submitted; `sweep` is to be called now and then."""
+    """Health of the datasets in one store. Its only thread is the coalescer's; the caller runs `sweep` regularly."""
 
-    def __init__(  # noqa: PLR0913 - what everything else is built from
+    def __init__(  # noqa: PLR0913 - every component of the package is built here
         self,
         store: Store,
         clock: Clock,
@@ -88,36 +103,56 @@ class HealthService:
         keyring: Keyring,
         blobs: Blobs,
         *,
-        announce: EventWrites = no_event_writes,
-        told: Callable[[], None] = lambda: None,
-        tier_1_needs_ticket: bool = True,
-        opens_incidents: bool = True,
-        last_known_path: Path | None = None,
-        meters: HealthMeters | None = None,
+        event_writes: EventWrites = no_event_writes,
+        observer: HealthObserver | None = None,
         alerts: ErrorAlerts | None = None,
         tracing: Tracing | None = None,
-        db_system: str = "sqlite",
         is_writer: Callable[[], bool] = lambda: True,
-        evidence_limits: EvidenceLimits | None = None,
-        evidence_rates: EvidenceRates | None = None,
-        archive_seconds: float | None = ARCHIVE_SECONDS,
+        intake_shed_count: Callable[[str], int] = lambda _urn: 0,
+        options: HealthOptions = _DEFAULTS,
     ) -> None:
-        """Take what everything is kept with.
+        """Build the components.
 
-        `announce` gives the writes that make an event known, `told` is called once some are durable. With
-        `opens_incidents`, a signal that becomes CRITICAL opens an incident in the same transaction. `db_system` names
-        the backend in spans. While `is_writer` says no, another region does what is due. Archived evidence is kept for
-        `archive_seconds`, or for ever.
+        `event_writes` returns the writes that publish an event in the caller's transaction. `sweep` publishes
+        `alerts`. While `is_writer` is false, another region runs the background work. `intake_shed_count` returns how
+        much evidence of a dataset the intake processes of this server shed.
         """
-        self.store, self.clock, self.ids, self.keyring = store, clock, ids, keyring
-        self._cache = cache
-        self._told = told
-        self._meters = meters
-        self._alerts = alerts
-        self._db_system = db_system
-        self._is_writer = is_writer
-        self.audit = Audit(store, clock, ids, keyring)
+        observer = observer if observer is not None else HealthReporter()
         sealer = FieldSealer(keyring)
+        self.store, self.clock, self.ids, self.keyring = store, clock, ids, keyring
+        self._alerts = alerts
+        self._tracing = tracing if tracing is not None else Tracing()
+        self._db_system = options.db_system
+        self._is_writer = is_writer
+        self._archive_seconds = options.archive_seconds
+        self._sealer = sealer
+        self.audit = Audit(store, clock, ids, keyring)
+        self.evidence = EvidenceCache(
+            store,
+            clock,
+            ids,
+            blobs,
+            limits=options.evidence_limits,
+            rates=options.evidence_rates,
+            intake_shed_count=intake_shed_count,
+        )
+        graph = LineageGraph(store, clock)
+        self.lineage = Lineage(store, clock, graph)
+        self.blast_radii = BlastRadii(graph, clock, self._tiers)
+        self.incidents = Incidents(
+            store,
+            clock,
+            ids,
+            cache,
+            self.audit,
+            sealer=sealer,
+            event_writes=event_writes,
+            pin_writes=self.evidence.pin_writes,
+            blast_radius=self._blast_radius,
+            profile=self.profile,
+            observer=observer,
+        )
+        self.retirement = Retirement(store, clock, cache, self.incidents, stored=self._stored)
         self.registry = Registry(
             store,
             clock,
@@ -125,42 +160,13 @@ class HealthService:
             cache,
             self.audit,
             keyring,
-            announce=announce,
-            tier_1_needs_ticket=tier_1_needs_ticket,
-            last_known_path=last_known_path,
+            event_writes=event_writes,
+            retirement=self.retirement,
+            observer=observer,
+            tier_1_needs_ticket=options.tier_1_needs_ticket,
+            last_known_path=options.last_known_path,
         )
         self.resolver = Resolver(store, clock, ids, cache, self.audit, self.registry.get)
-        self.evidence = EvidenceCache(store, clock, ids, blobs, limits=evidence_limits, rates=evidence_rates)
-        self._archive_seconds = archive_seconds
-        self.lineage = Lineage(store, clock)
-        graph = LineageGraph(store, clock)
-        self.lineage.told = graph.note
-        self.blast_radii = BlastRadii(graph, clock, self._tiers)
-        self.incidents = _CountedIncidents(
-            store,
-            clock,
-            ids,
-            self.audit,
-            sealer=sealer,
-            announce=announce,
-            pin_writes=self.evidence.pin_writes,
-            blast_radius=self._blast_radius,
-            profile=self.profile,
-        )
-        if meters is not None:
-            self.incidents.could_not_open = meters.incident_creation_failed
-            meters.watch_lookups(self.registry.stats)
-        if alerts is not None:
-            self.registry.on_miss(alerts.record)
-        self.baselines = Baselines(store, clock)
-        self.volumes = Volumes(store, clock)
-        self.topic_producers = TopicProducers(store, clock)
-        self.flags = Flags(store, clock, self.audit)
-        self.alert_quotas = AlertQuotas(store, clock)
-        self.incident_listing = IncidentListing(store, keyring, sealer=sealer)
-        self.incident_timers = IncidentTimers(
-            store, clock, ids, self.incidents, sealer=sealer, announce=announce, unpin=self.evidence.unpin
-        )
         self.signals = Signals(
             store,
             clock,
@@ -168,45 +174,42 @@ class HealthService:
             cache,
             keyring,
             profiles=self.registry.profiles.of,
-            announce=announce,
-            incidents=self.incidents if opens_incidents else None,
+            event_writes=event_writes,
+            incidents=self.incidents if options.opens_incidents else None,
+            observer=observer,
         )
-        self.retirement = Retirement(store, clock, cache, self.incidents, held=self.registry.held)
-        self.resets = Resets(store, clock, cache, self.audit, self.retirement)
         self.coalescer = Coalescer(self.signals)
+        self.baselines = Baselines(store, clock)
+        self.volumes = Volumes(store, clock)
+        self.topic_producers = TopicProducers(store, clock)
+        self.flags = Flags(store, clock, self.audit)
+        self.alert_quotas = AlertQuotas(store, clock)
+        self.incident_listing = IncidentListing(store, keyring, sealer=sealer)
+        self.incident_timers = IncidentTimers(
+            store, clock, ids, self.incidents, sealer=sealer, event_writes=event_writes, unpin=self.evidence.unpin
+        )
+        self.resets = Resets(store, clock, cache, self.audit, self.retirement)
         self.overrides = Overrides(store, clock, ids, self.audit, registered=self.registered)
         self.gatekeeper = Gatekeeper(store, clock, find=self.registry.ever, sealer=sealer)
         self.contexts = IncidentContexts(
             clock, self.incidents, self.signals, self.registry, self.evidence, self.lineage, self.blast_radii
         )
-        self.ingestion = Ingestion(
-            OpenLineageInbox(store, clock, ids), self.registry, self.resolver, self.signals, self.evidence, self.lineage
-        )
-        if meters is not None:
-            inbox = self.ingestion.inbox
-            meters.watch_inbox(lambda: inbox.oldest_seconds)
-            meters.watch_evidence(self.evidence.stats)
-        self.registry.told = told
-        self.registry.flipped = self.retirement.flipped
-        self.incidents.told = self._incident_told
-        self.signals.told = self._signals_told
-        self.signals.counted = partial(_report_updates, meters, alerts)
-        self._tracing = tracing if tracing is not None else Tracing()
-        self._fields = sealer
+        inbox = OpenLineageInbox(store, clock, ids, observer)
+        self.ingestion = Ingestion(inbox, self.registry, self.resolver, self.signals, self.evidence, self.lineage)
 
     def update_signal(self, update: SignalUpdate) -> UpdateResult:
-        """Take over a value together with those of other callers, as one span. Raises as `Signals.update` does."""
-        with self.updating_signal(update) as noted:
-            return noted(self.coalescer.update(update))
+        """Apply an update, coalesced with those of other callers, in one span. Raises as `Signals.update` does."""
+        with self.updating_signal(update) as recorded:
+            return recorded(self.coalescer.update(update))
 
     def updating_signal(self, update: SignalUpdate) -> AbstractContextManager[Callable[[UpdateResult], UpdateResult]]:
-        """Have a value taken over inside, as one span; the function given notes what was made of it, and returns it."""
-        is_told = _levels.isEnabledFor(logging.DEBUG)
-        return self._watched_update(update, is_told=is_told) if is_told or self._tracing.is_on else _UNWATCHED
+        """Return the span around an update. It yields a function that records the result in the span and returns it."""
+        is_logged = _levels.isEnabledFor(logging.DEBUG)
+        return self._traced_update(update, is_logged=is_logged) if is_logged or self._tracing.is_on else _UNTRACED
 
     @contextmanager
-    def _watched_update(
-        self, update: SignalUpdate, *, is_told: bool
+    def _traced_update(
+        self, update: SignalUpdate, *, is_logged: bool
     ) -> Iterator[Callable[[UpdateResult], UpdateResult]]:
         about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
         with self._tracing.span(
@@ -217,11 +220,11 @@ class HealthService:
         ) as span:
             span.set_attribute("db.system", self._db_system)
             span.set_attribute("db.operation", "UpdateItem")
-            if is_told:
+            if is_logged:
                 _log.debug("signal_state_update_started", **about, expected_version=update.expected_version)
 
-            def noted(result: UpdateResult) -> UpdateResult:
-                if is_told and result.is_success and result.signal is not None:
+            def recorded(result: UpdateResult) -> UpdateResult:
+                if is_logged and result.is_success and result.signal is not None:
                     _log.debug("signal_state_update_completed", **about, new_version=result.signal.version)
                 span.set_attribute("success", result.is_success)
                 if result.signal is not None:
@@ -230,49 +233,52 @@ class HealthService:
                     span.set_attribute("error.type", result.verdict.value)
                 return result
 
-            yield noted
+            yield recorded
 
     def profile(self, dataset_urn: str) -> DatasetProfile | None:
-        """Return what the registry says of a dataset that signals carry, or None for one that is not in use."""
+        """Return the tier and owner that signals of a dataset carry, or None if the dataset is not in use."""
         return self.registry.profiles.of([dataset_urn]).get(dataset_urn)
 
     def sweep(self, *, limit: int = 100) -> int:
-        """Do what is due as time goes by, and return how much that was."""
-        told = self.tend()
+        """Run all due background work: alerts, incident timers, retirement, unfinished lineage. Return the count."""
+        count = self.refresh()
         if self._is_writer():
-            told += self.incident_timers.sweep(limit=limit) + self.retirement.sweep(limit=limit)
-            told += self.lineage.sweep(limit=limit)
-        return told
+            count += self.incident_timers.sweep(limit=limit) + self.retirement.sweep(limit=limit)
+            count += self.lineage.sweep(limit=limit)
+        return count
 
-    def tend(self) -> int:
-        """Do what each process must do for itself: tell its alerts, of which the number is returned, and keep warm."""
+    def refresh(self) -> int:
+        """Refresh the lineage graph and publish the alerts of this process. Return the number of alerts."""
         self.blast_radii.warm()
-        return 0 if self._alerts is None else self._alerts.tell()
+        return 0 if self._alerts is None else self._alerts.publish()
 
     def drain(self, *, limit: int = 200) -> int:
-        """Carry out what was accepted and put off, and return how much that was."""
+        """Process accepted OpenLineage events. Return the count."""
         return self.ingestion.drain(limit=limit).done if self._is_writer() else 0
 
     def archive(self) -> int:
-        """Move evidence to the archive before it expires, and return how much that was."""
+        """Move evidence to the archive before it expires. Return the count."""
         return self.evidence.archive() if self._is_writer() else 0
 
-    def tidy(self) -> int:
-        """Delete what the archive keeps no longer, put secret fields under the active key; return how much that was."""
+    def purge(self) -> int:
+        """Delete expired archives, and re-encrypt secret fields under the active key. Return the count."""
         if not self._is_writer():
             return 0
         kept_seconds = self._archive_seconds
         purged = 0 if kept_seconds is None else self.evidence.purge_archive(kept_seconds=kept_seconds)
-        return purged + self._fields.reseal_all(self.store)
+        return purged + self._sealer.reseal_all(self.store)
 
     def close(self) -> None:
-        """Finish what was submitted, and let go of what is kept in memory. The store stays open."""
+        """Apply submitted updates, then save the last-known datasets. The store stays open."""
         self.coalescer.close()
         self.registry.close()
 
     def registered(self, dataset_urn: str) -> str:
-        """Return the name that a dataset is registered under, which may have a version that the given one lacks."""
+        """Return the URN a dataset is registered under, which may have a version that the given one lacks."""
         return self.registry.names.of(dataset_urn) or dataset_urn
+
+    def _stored(self, dataset_urn: str) -> Dataset | None:
+        return self.registry.held(dataset_urn)
 
     def _tiers(self, dataset_urns: Sequence[str]) -> dict[str, Tier]:
         return {urn: profile.tier for urn, profile in self.registry.profiles.of(dataset_urns).items()}
@@ -287,77 +293,3 @@ class HealthService:
             tier_1_count=reached.tier_counts.get(Tier.TIER_1.value, 0),
             complete=reached.complete,
         )
-
-    def _incident_told(self, incident: Incident, news: IncidentEventType) -> None:
-        # Its signals were linked or let go in the same transaction, and memory does not know.
-        for urn in incident.dataset_urns:
-            self._cache.invalidate(cache_keys.signal_states_of(urn))
-        if self._meters is not None:
-            _count_incident(self._meters, incident, news)
-        self._told()
-
-    def _signals_told(self, _signals: Sequence[Signal]) -> None:
-        self._told()
-
-
-class _CountedIncidents(Incidents):
-    """Incidents, of which someone is told that one could not be opened."""
-
-    could_not_open: Callable[[], None] = staticmethod(lambda: None)
-
-    def open(self, trouble: IncidentReport, *, actor: str) -> Opened:
-        try:
-            return super().open(trouble, actor=actor)
-        except (TransientError, FatalError):
-            self.could_not_open()
-            raise
-
-
-def _report_updates(
-    meters: HealthMeters | None, alerts: ErrorAlerts | None, made: Sequence[tuple[SignalUpdate, UpdateResult]]
-) -> None:
-    """Log and count what was made of updates, under the names that others look for."""
-    for update, result in made:
-        if not result.is_success:
-            _report_refusal(meters, alerts, update, result)
-    if meters is not None:
-        written = [(each.signal, each.is_transition) for _, each in made if each.verdict is UpdateVerdict.APPLIED]
-        meters.signals_updated(
-            (signal.signal_type, signal.state, signal.previous_state if is_transition else signal.state, signal.tier)
-            for signal, is_transition in written
-            if signal is not None
-        )
-
-
-def _report_refusal(
-    meters: HealthMeters | None, alerts: ErrorAlerts | None, update: SignalUpdate, result: UpdateResult
-) -> None:
-    signal, verdict = result.signal, result.verdict
-    about = {"dataset_urn": update.dataset_urn, "signal_type": update.signal_type}
-    if verdict in (UpdateVerdict.VERSION_CONFLICT, UpdateVerdict.STALE_WINDOW):
-        current = None if signal is None else signal.version
-        _log.warning(
-            "signal_state_update_conflict",
-            **about,
-            expected_version=update.expected_version,
-            current_version=current,
-            error_type=verdict.value,
-        )
-        if meters is not None:
-            meters.signal_conflicted()
-        return
-    _log.error("signal_state_update_failed", **about, error=result.message, error_type=verdict.value)
-    if alerts is not None and verdict is UpdateVerdict.DATASET_NOT_FOUND:
-        alerts.record(DatasetNotFoundError(result.message))
-    if meters is not None:
-        meters.signal_failed()
-        if verdict is UpdateVerdict.UNAVAILABLE and update.value.state is SignalState.CRITICAL:
-            # Its incident would have been opened in the transaction that failed.
-            meters.incident_creation_failed()
-
-
-def _count_incident(meters: HealthMeters, incident: Incident, news: IncidentEventType) -> None:
-    if news is IncidentEventType.CREATED:
-        meters.incident_created(incident.severity, incident.owner_team)
-    elif news is IncidentEventType.RESOLVED:
-        meters.incident_resolved(incident.severity, mttr_seconds(incident) or 0.0)

@@ -129,7 +129,7 @@ def _health_sweepers(health: HealthService) -> list[Sweeper]:
     return [
         Sweeper("incidents", lambda limit: health.sweep(limit=limit), interval_seconds=INCIDENTS_EVERY_SECONDS),
         Sweeper("openlineage events", lambda limit: health.drain(limit=limit), interval_seconds=EVENTS_EVERY_SECONDS),
-        Sweeper("old evidence and secrets", lambda _limit: health.tidy(), interval_seconds=TIDIED_EVERY_SECONDS),
+        Sweeper("old evidence and secrets", lambda _limit: health.purge(), interval_seconds=TIDIED_EVERY_SECONDS),
         Sweeper("evidence to archive", lambda _limit: health.archive(), interval_seconds=ARCHIVED_EVERY_SECONDS),
     ]
 

@@ -75,7 +75,17 @@ def open_components(
         if region is not None:
             stack.enter_context(closing(region))
         fence = None if region is None else region.fence
-        health = open_health(opened, cache, clock, service, meters=meters, tracing=tracing, fence=fence)
+        intake = IntakeClient(settings, clock, cache, registry)
+        health = open_health(
+            opened,
+            cache,
+            clock,
+            service,
+            meters=meters,
+            tracing=tracing,
+            fence=fence,
+            intake_shed_count=intake.shed_count,
+        )
         stack.enter_context(closing(health))
         keys = open_keys(opened, clock, health)
         pipelines = open_pipelines(
@@ -92,8 +102,6 @@ def open_components(
         service.bus.register(list(service.app.subscriptions.values()), service.app.name)
         if settings.pipelines.folder is not None:
             apply_folder(pipelines, settings.pipelines.folder)
-        intake = IntakeClient(settings, clock, cache, registry)
-        health.evidence.intake_shed_count = intake.shed_count
         yield Components(
             store=opened,
             cache=cache,

@@ -14,6 +14,7 @@ from headgate.feedback.outcomes import Outcomes
 from headgate.health.incidents.listing import IncidentFilter
 from headgate.health.model.incidents import Incident
 from headgate.health.model.signals import Signal
+from headgate.health.reporter import HealthReporter
 from headgate.health.service import HealthService
 from headgate.pipelines.definition.model import Pipeline, Readiness, RetryPolicy, Rule
 from headgate.pipelines.service import PipelineService
@@ -65,8 +66,8 @@ class LoopRig(Rig):
             Cache(clock=service.clock),
             self.keyring,
             FolderBlobs(self._folder / "blobs"),
-            announce=event_writer(service.store, service.bus),
-            told=service.bus.on_committed,
+            event_writes=event_writer(service.store, service.bus),
+            observer=HealthReporter(wake_bus=service.bus.on_committed),
         )
 
     def outcomes(self, health: HealthService) -> Outcomes:

@@ -121,7 +121,7 @@ class Rig:
             cache or self.new_cache(),
             Audit(self.store, self.clock, self.ids, self.keyring),
             self.keyring,
-            announce=self.bus.event_writes,
+            event_writes=self.bus.event_writes,
             **options,
         )
 

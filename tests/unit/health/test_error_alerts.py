@@ -123,12 +123,12 @@ def test_alerts__the_bus_fails__are_told_the_next_time(rig: Rig) -> None:
     for _ in range(101):
         alerts.failed("t", "get", ThrottledError("x"))
     with pytest.raises(StoreBusyError):
-        alerts.tell()
+        alerts.publish()
     is_down = False
 
-    assert alerts.tell() == 1
+    assert alerts.publish() == 1
     assert [each.subject for each in told] == ["throttled"]
-    assert alerts.tell() == 0
+    assert alerts.publish() == 0
     assert alerts.per_minute() == {"throttled": 101}
     assert WAITING_MAX >= 1
 

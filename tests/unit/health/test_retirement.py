@@ -12,11 +12,13 @@ from headgate.clock import VirtualClock
 from headgate.durable.bus.bus import Bus
 from headgate.durable.bus.event_log import first_id
 from headgate.errors import TransientError
+from headgate.health.audit.log import Audit
 from headgate.health.incidents.listing import IncidentFilter
 from headgate.health.model.datasets import DatasetSpec
 from headgate.health.model.enums import IncidentStatus, SignalState
 from headgate.health.model.incidents import Changes
 from headgate.health.model.signals import Signal, SignalUpdate, UpdateVerdict
+from headgate.health.registry.service import Registry
 from headgate.health.retirement import LOOK_AGAIN_MS
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
@@ -55,7 +57,20 @@ class Rig:
             Cache(clock=self.clock),
             self.keyring,
             FolderBlobs(self.folder / "evidence"),
-            announce=lambda event, now_ms: self.bus.event_writes(event, now_ms),
+            event_writes=lambda event, now_ms: self.bus.event_writes(event, now_ms),
+        )
+
+    def registry_alone(self, store: Any) -> Registry:
+        """The registry of a process that dies before it retires anything."""
+        audit = Audit(store, self.clock, self.ids, self.keyring)
+        return Registry(
+            store,
+            self.clock,
+            self.ids,
+            Cache(clock=self.clock),
+            audit,
+            self.keyring,
+            event_writes=lambda event, now_ms: self.bus.event_writes(event, now_ms),
         )
 
     def say(self, state: SignalState = CRITICAL, urn: str = ORDERS, kind: str = "VOLUME", **more: Any) -> UpdateVerdict:
@@ -119,10 +134,8 @@ def test_delete__with_a_critical_signal_and_its_incident__lists_neither_any_more
 
 def test_delete__of_a_process_that_died_right_after__is_finished_by_upkeep(rig: Rig) -> None:
     rig.say()
-    dying = rig.process(rig.store)
-    dying.registry.flipped = lambda _urn: None
 
-    dying.registry.delete(ORDERS, actor="ann")
+    rig.registry_alone(rig.store).delete(ORDERS, actor="ann")
     assert rig.statuses() == [IncidentStatus.OPEN]
     rig.clock.advance(LATER_SECONDS)
     rig.health.sweep()
@@ -248,8 +261,7 @@ def test_sweep__with_the_store_away__fails_and_is_tried_again(rig: Rig) -> None:
     rig.say()
     between = Between(rig.store)
     process = rig.process(between)
-    process.registry.flipped = lambda _urn: None
-    process.registry.delete(ORDERS, actor="ann")
+    rig.registry_alone(between).delete(ORDERS, actor="ann")
     rig.clock.advance(LATER_SECONDS)
     between.is_down = True
     with pytest.raises(TransientError):

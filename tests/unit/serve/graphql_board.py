@@ -24,7 +24,7 @@ from headgate.health.model.datasets import ContractBinding, DatasetSpec, Freshne
 from headgate.health.model.enums import Confidence, EntityType, SignalState, Tier
 from headgate.health.model.incidents import Changes, Incident, Notification
 from headgate.health.model.signals import Metrics, Producer, Signal, SignalUpdate, SignalValue
-from headgate.health.service import HealthService
+from headgate.health.service import HealthOptions, HealthService
 from headgate.ids import IdMaker
 from headgate.serve.application import build_http
 from headgate.serve.graphql.limits import Limits
@@ -101,8 +101,8 @@ class Board:
             Cache(clock=clock),
             self._keyring,
             self._blobs,
-            announce=lambda event, now_ms: self.bus.event_writes(event, now_ms),
-            tier_1_needs_ticket=False,
+            event_writes=lambda event, now_ms: self.bus.event_writes(event, now_ms),
+            options=HealthOptions(tier_1_needs_ticket=False),
         )
 
     def serve(self, health: HealthService, limits: Limits | None = None) -> None:

@@ -11,6 +11,7 @@ from headgate.clock import SystemClock
 from headgate.durable.bus.bus import Bus
 from headgate.health.model.datasets import DatasetSpec
 from headgate.health.model.enums import Tier
+from headgate.health.reporter import HealthReporter
 from headgate.health.service import HealthService
 from headgate.ids import IdMaker
 from headgate.serve.rpc.methods import Method
@@ -38,8 +39,8 @@ class HealthRpcs:
             Cache(clock=clock),
             opened.keyring,
             opened.blobs,
-            announce=bus.event_writes,
-            told=lambda: bus.on_committed(),
+            event_writes=bus.event_writes,
+            observer=HealthReporter(wake_bus=lambda: bus.on_committed()),
         )
         self.health.registry.create(URN, DatasetSpec(tier=Tier.TIER_2, owner_team="orders"), actor="test")
         self.watches = WatchHub(opened.store)

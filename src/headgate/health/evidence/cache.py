@@ -69,10 +69,10 @@ class EvidenceCache:
         *,
         limits: Limits | None = None,
         rates: Rates | None = None,
+        intake_shed_count: Callable[[str], int] = lambda _urn: 0,
     ) -> None:
         self.stats = Stats()
-        # How much of a dataset's evidence other processes of this server turned away.
-        self.intake_shed_count: Callable[[str], int] = lambda _urn: 0
+        self._intake_shed_count = intake_shed_count
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -243,7 +243,7 @@ class EvidenceCache:
         """Return how much evidence of a dataset this server turned away because there was too much."""
         with self._lock:
             here = self._sampler.shed_of(urn)
-        return here + self.intake_shed_count(urn)
+        return here + self._intake_shed_count(urn)
 
     def shed_by_dataset(self) -> dict[str, int]:
         """Return how much was turned away in this process, of each dataset of which anything was."""

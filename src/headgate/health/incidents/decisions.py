@@ -37,7 +37,7 @@ from headgate.store.model.values import Item
 OPEN: Final = Stage(IncidentStatus.OPEN, Phase.NEW)
 RESOLVED: Final = Stage(IncidentStatus.RESOLVED, Phase.RESOLVED)
 CLOSED: Final = Stage(IncidentStatus.RESOLVED, Phase.CLOSED)
-# A breach that returns so soon after it was resolved is the same trouble, and no new page.
+# A breach that returns so soon after it was resolved is the same report, and no new page.
 REOPEN_MS: Final = 60 * 60 * 1000
 # Broken out again as often as this, it is given longer to be quiet before it counts as over.
 FLAPS: Final = 3
@@ -67,42 +67,42 @@ def severity_for(state: SignalState, tier: Tier) -> Severity:
     return (_CRITICAL if state is SignalState.CRITICAL else _WARNING)[tier]
 
 
-def dedup_key_for(trouble: IncidentReport) -> str:
+def dedup_key_for(report: IncidentReport) -> str:
     """Return what two reports of one trouble have in common: the dataset, and how it fails."""
-    how = trouble.failure_signatures[0] if trouble.failure_signatures else "+".join(sorted(trouble.signal_types))
+    how = report.failure_signatures[0] if report.failure_signatures else "+".join(sorted(report.signal_types))
     # A word of the caller's own is one of its dataset: it cannot lead to the incidents of others.
-    own = trouble.dedup_key.removeprefix(f"{trouble.dataset_urn}#")
-    return f"{trouble.dataset_urn}#{own or how}"
+    own = report.dedup_key.removeprefix(f"{report.dataset_urn}#")
+    return f"{report.dataset_urn}#{own or how}"
 
 
 def opened(
-    trouble: IncidentReport, links: tuple[Link, ...], incident_id: str, profile: DatasetProfile, actor: str, now_ms: int
+    report: IncidentReport, links: tuple[Link, ...], incident_id: str, profile: DatasetProfile, actor: str, now_ms: int
 ) -> Incident:
     """Return the incident that a trouble opens, with the signals that belong to it."""
     at = instant(now_ms)
-    signature = trouble.failure_signatures[0] if trouble.failure_signatures else trouble.state.value
-    samples = _union((), trouble.evidence_sample, SAMPLES_MAX)
+    signature = report.failure_signatures[0] if report.failure_signatures else report.state.value
+    samples = _union((), report.evidence_sample, SAMPLES_MAX)
     return Incident(
         incident_id=incident_id,
         status=IncidentStatus.OPEN,
         phase=Phase.NEW,
-        severity=trouble.severity or severity_for(trouble.state, profile.tier),
-        title=trouble.title or f"{', '.join(trouble.signal_types) or 'Trouble'} on {trouble.dataset_urn} - {signature}",
+        severity=report.severity or severity_for(report.state, profile.tier),
+        title=report.title or f"{', '.join(report.signal_types) or 'Trouble'} on {report.dataset_urn} - {signature}",
         created_at=at,
         updated_at=at,
-        primary_dataset_urn=trouble.dataset_urn,
-        dedup_key=dedup_key_for(trouble),
+        primary_dataset_urn=report.dataset_urn,
+        dedup_key=dedup_key_for(report),
         tier=profile.tier,
         owner_team=profile.owner_team,
         version=1,
-        signal_types=trouble.signal_types,
-        failure_signatures=_union((), trouble.failure_signatures, SIGNATURES_MAX),
-        implicated_producer=trouble.implicated_producer,
-        blast_radius=trouble.blast_radius,
-        primary_evidence_id=trouble.primary_evidence_id or (samples[0] if samples else None),
+        signal_types=report.signal_types,
+        failure_signatures=_union((), report.failure_signatures, SIGNATURES_MAX),
+        implicated_producer=report.implicated_producer,
+        blast_radius=report.blast_radius,
+        primary_evidence_id=report.primary_evidence_id or (samples[0] if samples else None),
         evidence_sample=samples,
-        oncall_user=trouble.oncall_user,
-        trace_id=trouble.trace_id,
+        oncall_user=report.oncall_user,
+        trace_id=report.trace_id,
         episode_started_at=at,
         links=links[:LINKS_MAX],
         links_complete=len(links) <= LINKS_MAX,
@@ -110,22 +110,22 @@ def opened(
     )
 
 
-def joined(incident: Incident, trouble: IncidentReport, links: tuple[Link, ...], now_ms: int) -> Incident:
+def joined(incident: Incident, report: IncidentReport, links: tuple[Link, ...], now_ms: int) -> Incident:
     """Return an open incident with what a further report adds to it; the same one if that is nothing."""
-    severity = trouble.severity or severity_for(trouble.state, incident.tier)
+    severity = report.severity or severity_for(report.state, incident.tier)
     everything = tuple(dict.fromkeys((*incident.links, *links)))
     grown = replace(
         incident,
-        signal_types=_union(incident.signal_types, trouble.signal_types, SIGNATURES_MAX),
-        failure_signatures=_union(incident.failure_signatures, trouble.failure_signatures, SIGNATURES_MAX),
-        evidence_sample=_union(incident.evidence_sample, trouble.evidence_sample, SAMPLES_MAX),
+        signal_types=_union(incident.signal_types, report.signal_types, SIGNATURES_MAX),
+        failure_signatures=_union(incident.failure_signatures, report.failure_signatures, SIGNATURES_MAX),
+        evidence_sample=_union(incident.evidence_sample, report.evidence_sample, SAMPLES_MAX),
         severity=min(incident.severity, severity),
         links=everything[:LINKS_MAX],
         links_complete=incident.links_complete and len(everything) <= LINKS_MAX,
-        implicated_producer=incident.implicated_producer or trouble.implicated_producer,
-        blast_radius=trouble.blast_radius or incident.blast_radius,
-        primary_evidence_id=incident.primary_evidence_id or trouble.primary_evidence_id,
-        trace_id=incident.trace_id or trouble.trace_id,
+        implicated_producer=incident.implicated_producer or report.implicated_producer,
+        blast_radius=report.blast_radius or incident.blast_radius,
+        primary_evidence_id=incident.primary_evidence_id or report.primary_evidence_id,
+        trace_id=incident.trace_id or report.trace_id,
     )
     return incident if grown == incident else _next(grown, now_ms)
 
@@ -135,11 +135,11 @@ def left(incident: Incident, links: Collection[Link], now_ms: int) -> Incident:
     return _next(replace(incident, links=tuple(each for each in incident.links if each not in links)), now_ms)
 
 
-def recurred(incident: Incident, trouble: IncidentReport, links: tuple[Link, ...], now_ms: int) -> Incident:
+def recurred(incident: Incident, report: IncidentReport, links: tuple[Link, ...], now_ms: int) -> Incident:
     """Return a resolved incident that broke out again, as its next episode."""
     at = instant(now_ms)
     again = replace(
-        joined(incident, trouble, (), now_ms),
+        joined(incident, report, (), now_ms),
         # All were let go when it was resolved; others take hold again by themselves.
         links=links[:LINKS_MAX],
         links_complete=len(links) <= LINKS_MAX,

@@ -9,7 +9,7 @@ from headgate.store.model.requests import Check, Write
 
 
 class Opened(Struct, frozen=True):
-    """The incident of a trouble. `is_new`: it was opened now; else the trouble joined it, or broke out again."""
+    """The incident of a report. `is_new`: it was opened now; else the trouble joined it, or broke out again."""
 
     incident: Incident
     is_new: bool
@@ -23,7 +23,7 @@ class IncidentPlan(Struct, frozen=True):
     writes: list[Write]
 
     @property
-    def is_news(self) -> bool:
+    def writes_incident(self) -> bool:
         """Whether the incident itself is written."""
         return any(not isinstance(each, Check) for each in self.writes)
 
@@ -33,15 +33,15 @@ class IncidentDrafts:
 
     def __init__(self) -> None:
         self._incidents: dict[str, Incident] = {}
-        self._by_trouble: dict[str, Incident] = {}
+        self._by_dedup_key: dict[str, Incident] = {}
 
     def note(self, incident: Incident) -> None:
         self._incidents[incident.incident_id] = incident
-        self._by_trouble.update(dict.fromkeys(incident.keys, incident))
+        self._by_dedup_key.update(dict.fromkeys(incident.keys, incident))
 
     def incident(self, incident_id: str) -> Incident | None:
         return self._incidents.get(incident_id)
 
-    def of_trouble(self, dedup_key: str) -> Incident | None:
-        found = self._by_trouble.get(dedup_key)
+    def by_dedup_key(self, dedup_key: str) -> Incident | None:
+        found = self._by_dedup_key.get(dedup_key)
         return None if found is None else self._incidents[found.incident_id]

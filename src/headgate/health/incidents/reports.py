@@ -18,25 +18,25 @@ from headgate.health.model.urns import is_evidence_id
 TYPES_MAX: Final = 50
 
 
-def checked(trouble: IncidentReport) -> IncidentReport:
+def checked(report: IncidentReport) -> IncidentReport:
     """Return a trouble in canonical words. Raises `InvalidIdError` or `InvalidPayloadError`, naming what is wrong."""
-    urns.dataset_urn(trouble.dataset_urn)
-    types = tuple(dict.fromkeys(vocabulary.signal_type(each) for each in trouble.signal_types))
-    about = f"incident of {trouble.dataset_urn}"
-    if not types and not trouble.failure_signatures and not trouble.title:
+    urns.dataset_urn(report.dataset_urn)
+    types = tuple(dict.fromkeys(vocabulary.signal_type(each) for each in report.signal_types))
+    about = f"incident of {report.dataset_urn}"
+    if not types and not report.failure_signatures and not report.title:
         raise InvalidPayloadError(f"{about}: say what is wrong: signal_types, failure_signatures or a title")
     if len(types) > TYPES_MAX:
         raise InvalidPayloadError(f"{about}: signal_types names {len(types)}; name at most {TYPES_MAX}")
-    wrong = next((each for each in trouble.failure_signatures if not is_signature(each)), None)
+    wrong = next((each for each in report.failure_signatures if not is_signature(each)), None)
     if wrong is not None:
         raise InvalidPayloadError(f"{about}: failure_signatures {wrong[:40]!r}: write REASON_CODE:FIELD")
-    if len(trouble.title) > TITLE_MAX:
+    if len(report.title) > TITLE_MAX:
         raise InvalidPayloadError(f"{about}: title is longer than {TITLE_MAX:,} characters")
-    named = (*trouble.evidence_sample, *([trouble.primary_evidence_id] if trouble.primary_evidence_id else []))
+    named = (*report.evidence_sample, *([report.primary_evidence_id] if report.primary_evidence_id else []))
     wrong = next((each for each in named if not is_evidence_id(each)), None)
     if wrong is not None:
         raise InvalidPayloadError(f"{about}: evidence_sample {wrong[:40]!r} is no id of evidence")
-    return replace(trouble, signal_types=types)
+    return replace(report, signal_types=types)
 
 
 def verb_of(before: Incident, after: Incident) -> str:

@@ -12,10 +12,12 @@ from headgate.clock import Clock
 from headgate.errors import (
     ConflictError,
     DatasetNotFoundError,
+    FatalError,
     IllegalTransitionError,
     NotFoundError,
     OutcomeUnknownError,
     StoreBusyError,
+    TransientError,
     VersionConflictError,
 )
 from headgate.health.incidents import decisions as decisions
@@ -37,7 +39,10 @@ from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.events import EventWrites, IncidentEventType, incident_event, no_event_writes
 from headgate.health.model.incidents import BlastRadius, Changes, Incident, IncidentReport, Link
 from headgate.health.model.signals import signal_key
+from headgate.health.observer import HealthObserver, NullObserver
 from headgate.ids import IdMaker
+from headgate.store.cache import keys as cache_keys
+from headgate.store.cache.read_through import Cache
 from headgate.store.catalogue.tables import CONTROL, INCIDENT_INDEX, SIGNAL_STATE
 from headgate.store.model.conditions import Condition, absent, all_of, any_of, equals, version_is
 from headgate.store.model.requests import Check, Put, Write
@@ -54,30 +59,32 @@ PinWrites = Callable[[Sequence[str], str, int], list[Write]]
 class Incidents:
     """Incidents of one store. Safe to use from many threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its collaborators
         self,
         store: Store,
         clock: Clock,
         ids: IdMaker,
+        cache: Cache,
         audit: AuditLog,
         *,
         sealer: Sealer | None = None,
-        announce: EventWrites = no_event_writes,
+        event_writes: EventWrites = no_event_writes,
         pin_writes: PinWrites = lambda _ids, _incident, _now: [],
         blast_radius: Callable[[str], BlastRadius | None] = lambda _urn: None,
         profile: Callable[[str], DatasetProfile | None] = lambda _urn: None,
+        observer: HealthObserver | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
+        self._cache = cache
         self._audit = audit
         self._sealer = sealer if sealer is not None else Unsealed()
-        self._announce = announce
+        self._event_writes = event_writes
         self._pin_writes = pin_writes
         self._blast_radius = blast_radius
         self._profile = profile
-        # Told, once it is durable, what happened to an incident.
-        self.told: Callable[[Incident, IncidentEventType], None] = lambda _incident, _news: None
+        self._observer = observer if observer is not None else NullObserver()
 
     # Looking.
 
@@ -108,24 +115,31 @@ class Incidents:
 
     # Opening.
 
-    def open(self, trouble: IncidentReport, *, actor: str) -> Opened:
-        """Open an incident for a trouble, or join the one that is open for it, in one transaction with its signals.
+    def open(self, report: IncidentReport, *, actor: str) -> Opened:
+        """Open an incident for a report, or join the open one with its deduplication key, in one transaction.
 
-        Raises `DatasetNotFoundError`, `InvalidPayloadError` or `InvalidIdError` for a trouble that is none, and
-        `StoreBusyError` if others were faster again and again.
+        Raises `DatasetNotFoundError`, `InvalidPayloadError` or `InvalidIdError` for an invalid report, and
+        `StoreBusyError` after too many conflicts with other writers.
         """
-        trouble = checked(trouble)
-        profile = self._profile(trouble.dataset_urn)
+        try:
+            return self._open(report, actor)
+        except (TransientError, FatalError):
+            self._observer.on_incident_open_failed()
+            raise
+
+    def _open(self, report: IncidentReport, actor: str) -> Opened:
+        report = checked(report)
+        profile = self._profile(report.dataset_urn)
         if profile is None:
-            raise DatasetNotFoundError(f"dataset {trouble.dataset_urn}: it is not registered; register it first")
+            raise DatasetNotFoundError(f"dataset {report.dataset_urn}: it is not registered; register it first")
         if profile.dataset_urn is not None:
-            trouble = replace(trouble, dataset_urn=profile.dataset_urn)
-        links = tuple(Link(trouble.dataset_urn, each) for each in trouble.signal_types)
+            report = replace(report, dataset_urn=profile.dataset_urn)
+        links = tuple(Link(report.dataset_urn, each) for each in report.signal_types)
         for _ in range(ATTEMPTS_MAX):
             now_ms = self._now_ms()
             rows = self._signals(links)
             there = [(link, row) for link, row in zip(links, rows, strict=True) if row is not None]
-            plan = self.plan(trouble, profile, now_ms, tuple(link for link, _ in there), actor=actor)
+            plan = self.plan(report, profile, now_ms, tuple(link for link, _ in there), actor=actor)
             assert plan is not None
             writes = [
                 *plan.writes,
@@ -145,11 +159,11 @@ class Incidents:
             except ConflictError:
                 continue
             return self._opened(plan)
-        raise StoreBusyError(f"incident of {trouble.dataset_urn}: others were faster {ATTEMPTS_MAX} times; try again")
+        raise StoreBusyError(f"incident of {report.dataset_urn}: others were faster {ATTEMPTS_MAX} times; try again")
 
     def plan(
         self,
-        trouble: IncidentReport,
+        report: IncidentReport,
         profile: DatasetProfile,
         now_ms: int,
         links: tuple[Link, ...],
@@ -158,25 +172,25 @@ class Incidents:
         reopens: bool = True,
         drafts: IncidentDrafts | None = None,
     ) -> IncidentPlan | None:
-        """Return the writes that open, join or reopen the incident of a trouble, for a transaction of the caller's.
+        """Return the writes that open, join or reopen the incident of a report, for a transaction of the caller's.
 
         `links` are the signals that the caller gives to it in the same transaction. If that is refused, ask again:
         someone else was faster, and there is something to join now. With `reopens` false, None is returned for a
         trouble whose incident was resolved not long ago.
         """
-        key = decisions.dedup_key_for(trouble)
-        known = None if drafts is None else drafts.of_trouble(key)
+        key = decisions.dedup_key_for(report)
+        known = None if drafts is None else drafts.by_dedup_key(key)
         condition: Condition = absent() if known is None else equals("incident_id", known.incident_id)
         if known is None:
             dedup = self._store.get(CONTROL, dedup_key_of(key), consistent=True)
             known = None if dedup is None else self._found(dedup["incident_id"])
             condition = _as_read(dedup)
         if known is None or known.is_closed:
-            plan = self._opening(trouble, links, profile, now_ms, actor, condition)
+            plan = self._opening(report, links, profile, now_ms, actor, condition)
         elif known.is_open:
-            plan = self._joining(known, trouble, links, now_ms)
+            plan = self._joining(known, report, links, now_ms)
         elif reopens:
-            plan = self._reopening(known, trouble, links, now_ms)
+            plan = self._reopening(known, report, links, now_ms)
         else:
             return None
         if drafts is not None:
@@ -193,37 +207,43 @@ class Incidents:
         ]
         return after, writes
 
-    def told_of(self, plan: IncidentPlan) -> None:
+    def on_committed(self, incident: Incident, event_type: IncidentEventType) -> None:
+        """Drop the cached signals of a committed incident, whose links changed, and notify the observer."""
+        for urn in incident.dataset_urns:
+            self._cache.invalidate(cache_keys.signal_states_of(urn))
+        self._observer.on_incident_changed(incident, event_type)
+
+    def on_plan_committed(self, plan: IncidentPlan) -> None:
         """Say, once a plan's writes are durable, what became of its incident."""
-        if plan.is_news:
-            self.told(plan.incident, IncidentEventType.CREATED if plan.is_new else IncidentEventType.UPDATED)
+        if plan.writes_incident:
+            self.on_committed(plan.incident, IncidentEventType.CREATED if plan.is_new else IncidentEventType.UPDATED)
 
     def _opened(self, plan: IncidentPlan) -> Opened:
-        self.told_of(plan)
+        self.on_plan_committed(plan)
         return Opened(plan.incident, plan.is_new)
 
     def _opening(
         self,
-        trouble: IncidentReport,
+        report: IncidentReport,
         links: tuple[Link, ...],
         profile: DatasetProfile,
         now_ms: int,
         actor: str,
         condition: Condition,
     ) -> IncidentPlan:
-        if trouble.blast_radius is None:
-            trouble = replace(trouble, blast_radius=self._blast_radius(trouble.dataset_urn))
-        incident = decisions.opened(trouble, links, f"INC-{self._ids.ulid()}", profile, actor, now_ms)
+        if report.blast_radius is None:
+            report = replace(report, blast_radius=self._blast_radius(report.dataset_urn))
+        incident = decisions.opened(report, links, f"INC-{self._ids.ulid()}", profile, actor, now_ms)
         writes: list[Write] = [
             incident_put(incident, self._sealer),
             *companions(None, incident, now_ms, as_read={incident.dedup_key: condition}),
-            *self._news(incident, IncidentEventType.CREATED, now_ms),
+            *self._published(incident, IncidentEventType.CREATED, now_ms),
             *self._pin_writes(incident.evidence_sample, incident.incident_id, now_ms),
         ]
         return IncidentPlan(incident, is_new=True, writes=writes)
 
-    def _joining(self, known: Incident, trouble: IncidentReport, links: tuple[Link, ...], now_ms: int) -> IncidentPlan:
-        incident = decisions.joined(known, trouble, links, now_ms)
+    def _joining(self, known: Incident, report: IncidentReport, links: tuple[Link, ...], now_ms: int) -> IncidentPlan:
+        incident = decisions.joined(known, report, links, now_ms)
         if incident is known:
             # Not written, but it must still be open when the signal that joins it is.
             still = Check(INCIDENT_INDEX, incident_key(known.incident_id), version_is(known.version))
@@ -232,19 +252,17 @@ class Incidents:
         writes: list[Write] = [
             incident_put(incident, self._sealer, replaces=known.version),
             *companions(known, incident, now_ms),
-            *self._news(incident, IncidentEventType.UPDATED, now_ms, "joined"),
+            *self._published(incident, IncidentEventType.UPDATED, now_ms, "joined"),
             *self._pin_writes(fresh, incident.incident_id, now_ms),
         ]
         return IncidentPlan(incident, is_new=False, writes=writes)
 
-    def _reopening(
-        self, known: Incident, trouble: IncidentReport, links: tuple[Link, ...], now_ms: int
-    ) -> IncidentPlan:
-        incident = decisions.recurred(known, trouble, links, now_ms)
+    def _reopening(self, known: Incident, report: IncidentReport, links: tuple[Link, ...], now_ms: int) -> IncidentPlan:
+        incident = decisions.recurred(known, report, links, now_ms)
         writes: list[Write] = [
             incident_put(incident, self._sealer, replaces=known.version),
             *companions(known, incident, now_ms),
-            *self._news(incident, IncidentEventType.UPDATED, now_ms, "it broke out again"),
+            *self._published(incident, IncidentEventType.UPDATED, now_ms, "it broke out again"),
             *self._pin_writes(incident.evidence_sample, incident.incident_id, now_ms),
         ]
         return IncidentPlan(incident, is_new=False, writes=writes)
@@ -327,8 +345,8 @@ class Incidents:
                     continue
             except ConflictError:
                 continue
-            self.told(gone, IncidentEventType.RESOLVED)
-            self.told(kept, IncidentEventType.UPDATED)
+            self.on_committed(gone, IncidentEventType.RESOLVED)
+            self.on_committed(kept, IncidentEventType.UPDATED)
             return kept
         raise StoreBusyError(f"incident {incident_id}: others were faster {ATTEMPTS_MAX} times; try again")
 
@@ -345,8 +363,8 @@ class Incidents:
             *closing,
             *unlink_writes(other.links, self._signals(other.links), other.incident_id, kept.incident_id),
             *self._pin_writes(fresh, kept.incident_id, now_ms),
-            *self._news(kept, IncidentEventType.UPDATED, now_ms, "merged"),
-            *self._news(gone, IncidentEventType.RESOLVED, now_ms, "merged"),
+            *self._published(kept, IncidentEventType.UPDATED, now_ms, "merged"),
+            *self._published(gone, IncidentEventType.RESOLVED, now_ms, "merged"),
         ]
 
     def _change(
@@ -376,9 +394,9 @@ class Incidents:
                 if self.get(incident_id) != after:
                     continue
             except ConflictError as exc:
-                _check_trouble(exc, writes, after)
+                _check_duplicate(exc, writes, after)
                 continue
-            self.told(after, event_type_of(before, after))
+            self.on_committed(after, event_type_of(before, after))
             return after
         raise StoreBusyError(f"incident {incident_id}: others were faster {ATTEMPTS_MAX} times; try again")
 
@@ -399,10 +417,12 @@ class Incidents:
             ]
             writes += self._linking(after, there, now_ms)
             writes += self._pin_writes(after.evidence_sample, after.incident_id, now_ms)
-        return [*writes, *self._news(after, event_type_of(before, after), now_ms, reason)]
+        return [*writes, *self._published(after, event_type_of(before, after), now_ms, reason)]
 
-    def _news(self, incident: Incident, news: IncidentEventType, now_ms: int, reason: str = "") -> list[Write]:
-        return self._announce(incident_event(incident, news, self._ids, reason=reason), now_ms)
+    def _published(
+        self, incident: Incident, event_type: IncidentEventType, now_ms: int, reason: str = ""
+    ) -> list[Write]:
+        return self._event_writes(incident_event(incident, event_type, self._ids, reason=reason), now_ms)
 
     def _signals(self, links: Sequence[Link]) -> list[Item | None]:
         keys = [signal_key(link.dataset_urn, link.signal_type) for link in links]
@@ -436,8 +456,8 @@ def _is_dedup(write: Write) -> bool:
     return str(key).startswith("DEDUP#")
 
 
-def _check_trouble(conflict: ConflictError, writes: Sequence[Write], after: Incident) -> None:
-    """Raise `IllegalTransitionError` if what refused was another open incident of the same trouble."""
+def _check_duplicate(conflict: ConflictError, writes: Sequence[Write], after: Incident) -> None:
+    """Raise `IllegalTransitionError` if what refused was another open incident of the same report."""
     for index, current in conflict.failures.items():
         if current is None or not _is_dedup(writes[index]) or current.get("incident_id") == after.incident_id:
             continue

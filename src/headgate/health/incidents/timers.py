@@ -57,7 +57,7 @@ class IncidentTimers:
         incidents: Incidents,
         *,
         sealer: Sealer | None = None,
-        announce: EventWrites = no_event_writes,
+        event_writes: EventWrites = no_event_writes,
         unpin: Unpin | None = None,
     ) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class IncidentTimers:
         self._ids = ids
         self._incidents = incidents
         self._sealer = sealer if sealer is not None else Unsealed()
-        self._announce = announce
+        self._event_writes = event_writes
         self._unpin = unpin
 
     def due_escalations(self, *, limit: int = BATCH) -> list[Escalation]:
@@ -116,16 +116,18 @@ class IncidentTimers:
             version=incident.version + 1,
             updated_at=instant(now_ms),
         )
-        news = incident_event(after, IncidentEventType.UPDATED, self._ids, reason=f"escalated to level {row['level']}")
+        event_type = incident_event(
+            after, IncidentEventType.UPDATED, self._ids, reason=f"escalated to level {row['level']}"
+        )
         writes: list[Write] = [
             incident_put(after, self._sealer, replaces=incident.version),
             # The row as it was found: whoever else found it, or acknowledged meanwhile, is not overruled.
             _if_unchanged(escalation_put(after, now_ms, row["level"]), row),
-            *self._announce(news, now_ms),
+            *self._event_writes(event_type, now_ms),
         ]
         if not self._tried(writes):
             return 0
-        self._incidents.told(after, IncidentEventType.UPDATED)
+        self._incidents.on_committed(after, IncidentEventType.UPDATED)
         return 1
 
     def _recover(self, row: Item) -> int:

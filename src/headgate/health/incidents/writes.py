@@ -23,7 +23,7 @@ _MINUTE_MS: Final = 60_000
 def companions(
     before: Incident | None, after: Incident, now_ms: int, *, as_read: Mapping[str, Condition] | None = None
 ) -> list[Write]:
-    """Return what is written beside an incident that was `before` and is `after`: all but its signals and its news.
+    """Return what is written beside an incident that was `before` and is `after`: all but its signals and its event.
 
     `as_read` are conditions for the rows that lead from troubles to it, where they were read; the others must be its
     own, or free.

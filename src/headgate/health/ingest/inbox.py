@@ -7,7 +7,7 @@ everything else follows. An event that cannot be carried out is put aside with t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from headgate.errors import ConflictError, NotFoundError, ThrottledError, Transi
 from headgate.health.ingest import events as openlineage_events
 from headgate.health.ingest.drain import DEAD, DrainResult, Handlers, Shard
 from headgate.health.model.timestamps import instant, milliseconds
+from headgate.health.observer import HealthObserver, NullObserver
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import CONTROL
 from headgate.store.deadlines import due_within
@@ -89,9 +90,8 @@ class DeadEvents(Struct, frozen=True):
 class OpenLineageInbox:
     """Accepts events and has them carried out. Safe to use from many threads and processes."""
 
-    def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
-        # Set by whoever drains in this process, to hear of new events at once.
-        self.told: Callable[[], None] = lambda: None
+    def __init__(self, store: Store, clock: Clock, ids: IdMaker, observer: HealthObserver | None = None) -> None:
+        self._observer = observer if observer is not None else NullObserver()
         # How long the oldest event had been waiting when this process last looked for some to carry out.
         self.oldest_seconds = 0.0
         # The shards that are behind, and by how much.
@@ -115,7 +115,7 @@ class OpenLineageInbox:
                 self._store.transact(writes)
         except ConflictError as exc:
             return _duplicate(exc)
-        self.told()
+        self._observer.on_lineage_event_accepted()
         return Receipt(item["SK"])
 
     def accept_batch(self, body: bytes) -> BatchReceipt:
@@ -135,7 +135,7 @@ class OpenLineageInbox:
         for (index, _), error in zip(kept.values(), outcomes, strict=True):
             if error is not None and not isinstance(error, ConflictError):
                 refusals.append(Refusal(index, error.message, is_retriable=isinstance(error, TransientError)))
-        self.told()
+        self._observer.on_lineage_event_accepted()
         refusals.sort(key=lambda refusal: refusal.index)
         return BatchReceipt(len(bodies), len(bodies) - len(refusals), tuple(refusals))
 
@@ -174,7 +174,7 @@ class OpenLineageInbox:
         key = Key(_shard(item["shard"]), self._ids.ulid())
         again = {**CONTROL.key_attributes(key), **kept, "attempts": 0}
         self._move(event_id, [Put(CONTROL, again), Delete(CONTROL, CONTROL.key_of(item), exists())])
-        self.told()
+        self._observer.on_lineage_event_accepted()
         return Receipt(again["SK"])
 
     def discard(self, event_id: str) -> None:

@@ -7,7 +7,7 @@ version. Whoever comes next, another spec of the producer or the sweep, finishes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import AlreadyExistsError, ConflictError, NotFoundError, StoreBusyError
+from headgate.health.lineage.graph import LineageGraph
 from headgate.health.lineage.manifests import Manifest, ManifestPlan, Outcome, PendingChange, decide
 from headgate.health.lineage.rows import (
     PENDING,
     LineageEntry,
-    ProducerDatasets,
     commit_item,
     commit_partition,
     edge_write,
@@ -91,11 +91,11 @@ class ProducerLineage(Struct, frozen=True, kw_only=True):
 class Lineage:
     """Keeps lineage and answers who writes and reads what. Safe to use from many threads and processes."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, graph: LineageGraph | None = None) -> None:
+        """Take a store. `graph` is this process's copy of the lineage, and sees a new spec once it is durable."""
         self._store = store
         self._clock = clock
-        # Told, once it is durable, what a producer has to do with datasets.
-        self.told: Callable[[ProducerDatasets], None] = lambda _ties: None
+        self._graph = graph
 
     # Taking specs.
 
@@ -246,7 +246,8 @@ class Lineage:
             self._store.transact(writes)
         except ConflictError:
             return False
-        self.told(ties(manifest))
+        if self._graph is not None:
+            self._graph.note(ties(manifest))
         if not is_small:
             self._finish(manifest)
         return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from msgspec.structs import asdict
@@ -13,6 +12,7 @@ from headgate.durable.bus.events import Event
 from headgate.errors import ApprovalRequiredError, DatasetNotFoundError, InvalidPayloadError, VersionConflictError
 from headgate.health.model.datasets import Dataset, DatasetSpec, DatasetStatus
 from headgate.health.model.enums import Tier
+from headgate.health.model.events import EventWrites
 from headgate.health.model.timestamps import instant
 from headgate.health.model.urns import version_of
 from headgate.health.registry.change_feed import feed_writes
@@ -37,8 +37,6 @@ EVENT_SOURCE: Final = "/headgate/health"
 # As `expected_version`: change it whatever its version is.
 UNCHECKED: Final = -1
 _TICKET: Final = re.compile(r"(?=.*\d)[A-Za-z0-9][A-Za-z0-9._/#:@-]{2,127}")
-
-Announce = Callable[[Event, int], list[Write]]
 
 
 class ChangeAuthor(NamedTuple):
@@ -85,7 +83,7 @@ class ChangeStamp(NamedTuple):
 
 
 def plan(
-    held: StoredDataset, wanted: DesiredState, by: ChangeAuthor, at: ChangeStamp, announce: Announce
+    held: StoredDataset, wanted: DesiredState, by: ChangeAuthor, at: ChangeStamp, event_writes: EventWrites
 ) -> ChangePlan:
     """Return the transaction that makes a dataset what is wanted, if it is still what is held."""
     now = instant(at.now_ms)
@@ -110,7 +108,7 @@ def plan(
         left = held.item.get("feed_sequence")
     versions, moved = _versions_writes(held, wanted.status)
     feed = feed_writes(dataset, changed, place=at.place, before=left)
-    writes += [*moved, *feed, *announce(_event(dataset, changed, now), at.now_ms)]
+    writes += [*moved, *feed, *event_writes(_event(dataset, changed, now), at.now_ms)]
     if flips(before, wanted.status):
         writes.append(retirement_put(held.urn, at.now_ms))
     entry = AuditEntry(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -15,6 +15,7 @@ from headgate.errors import DatasetNotFoundError, TransientError
 from headgate.health.model.datasets import ComplianceSlo, Dataset, FreshnessSlo, Slos
 from headgate.health.model.enums import Tier
 from headgate.health.model.urns import dataset_urn
+from headgate.health.observer import HealthObserver
 from headgate.health.registry.find import DatasetFinder
 from headgate.health.registry.last_known import LastKnown
 
@@ -56,10 +57,9 @@ class LookupStats:
 class Lookups:
     """Asks the registry, then what is stale, then what was last known, then defaults; and says which it was."""
 
-    def __init__(self, finder: DatasetFinder, known: LastKnown, clock: Clock) -> None:
+    def __init__(self, finder: DatasetFinder, known: LastKnown, clock: Clock, observer: HealthObserver) -> None:
         self.stats = LookupStats()
-        # Told of each dataset that is not there.
-        self.missed: Callable[[DatasetNotFoundError], None] = lambda _error: None
+        self._observer = observer
         self._finder = finder
         self._known = known
         self._clock = clock
@@ -114,7 +114,7 @@ class Lookups:
     def _without_dataset(self, urn: str, fallback_on_miss: FallbackOnMiss) -> Lookup:
         self.stats.not_found += 1
         missing = DatasetNotFoundError(f"dataset {urn}: it is not registered; create it first")
-        self.missed(missing)
+        self._observer.on_dataset_missing(missing)
         if fallback_on_miss is FallbackOnMiss.FAIL:
             raise missing
         self.stats.default_config_used += 1

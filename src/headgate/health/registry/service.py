@@ -19,19 +19,19 @@ from headgate.clock import Clock
 from headgate.errors import (
     AlreadyExistsError,
     ConflictError,
-    DatasetNotFoundError,
     IllegalTransitionError,
     StoreBusyError,
 )
 from headgate.health.model.datasets import Dataset, DatasetSpec, DatasetStatus, Source
+from headgate.health.model.events import EventWrites, no_event_writes
 from headgate.health.model.urns import dataset_urn
+from headgate.health.observer import HealthObserver, NullObserver
 from headgate.health.registry.aliases import Alias, AliasIndex
 from headgate.health.registry.change_feed import Change, Changes, Feed
 from headgate.health.registry.changes import (
     EVENT_SOURCE,
     EVENT_TYPE,
     UNCHECKED,
-    Announce,
     ChangeAuthor,
     ChangeStamp,
     DesiredState,
@@ -59,6 +59,7 @@ from headgate.health.registry.rows import (
     written,
 )
 from headgate.health.registry.versions import FieldChange, History, Versioned, differences
+from headgate.health.retirement import Retirement
 from headgate.ids import IdMaker
 from headgate.store.cache import keys as cache_keys
 from headgate.store.cache.read_through import Cache
@@ -106,7 +107,7 @@ _Decide = Callable[[Dataset | None], DesiredState | None]
 class Registry:
     """Datasets: registers, changes, finds and lists them. Safe to use from many threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its collaborators
         self,
         store: Store,
         clock: Clock,
@@ -115,19 +116,19 @@ class Registry:
         audit: AuditLog,
         keyring: Keyring,
         *,
-        announce: Announce = lambda _event, _now_ms: [],
+        event_writes: EventWrites = no_event_writes,
+        retirement: Retirement | None = None,
+        observer: HealthObserver | None = None,
         tier_1_needs_ticket: bool = True,
         last_known_path: Path | None = None,
     ) -> None:
-        # Told after each commit that there may be an event to deliver.
-        self.told: Callable[[], None] = lambda: None
-        # Told which dataset was just deleted, or is no longer deleted.
-        self.flipped: Callable[[str], None] = lambda _urn: None
         self._store = store
         self._clock = clock
         self._ids = ids
         self._audit = audit
-        self._announce = announce
+        self._event_writes = event_writes
+        self._retirement = retirement
+        self._observer = observer if observer is not None else NullObserver()
         self._tier_1_needs_ticket = tier_1_needs_ticket
         self._finder = DatasetFinder(store, cache)
         self._feed = Feed(store)
@@ -135,7 +136,7 @@ class Registry:
         self._listing = Listing(store, keyring)
         self._names = AliasIndex(store, clock, cache, audit)
         self._known = LastKnown(clock, last_known_path)
-        self._lookups = Lookups(self._finder, self._known, clock)
+        self._lookups = Lookups(self._finder, self._known, clock, self._observer)
         heard = cache.stats.of(cache_keys.Kind.DATASET_CONFIG)
         # Which name each dataset is registered under, and what is said with its signals and downstream of others.
         self.names = NameCache(self._lookups.find, self._lookups.find_many, clock, lambda: heard.invalidations)
@@ -309,10 +310,6 @@ class Registry:
         """How often `lookup` had to do with less than the present config."""
         return self._lookups.stats
 
-    def on_miss(self, missed: Callable[[DatasetNotFoundError], None]) -> None:
-        """Have `missed` told of each dataset that `lookup` does not find."""
-        self._lookups.missed = missed
-
     def history(self, urn: str, *, limit: int = 50, cursor: str | None = None) -> Versioned:
         """Return the versions of a dataset, the newest first. Raises `DatasetNotFoundError`."""
         return self._history.page(dataset_urn(urn), limit=limit, cursor=cursor)
@@ -396,20 +393,20 @@ class Registry:
                 return held.dataset
             check_ticket(held, wanted, by, tier_1_needs_ticket=self._tier_1_needs_ticket)
             at = ChangeStamp(int(self._clock.seconds() * 1000), change_id, self._feed.next_place(urn))
-            made = plan(held, wanted, by, at, self._announce)
+            made = plan(held, wanted, by, at, self._event_writes)
             try:
                 self._audit.commit(made.writes, made.entry)
             except ConflictError:
                 continue
             done = self._done(made.dataset, made.versions)
-            if flips(held.dataset, done.status):
-                self.flipped(urn)
+            if self._retirement is not None and flips(held.dataset, done.status):
+                self._retirement.on_status_changed(urn)
             return done
         raise StoreBusyError(f"dataset {urn}: others changed it {ATTEMPTS_MAX} times while this was tried; try again")
 
     def _done(self, dataset: Dataset, versions: Versions | None) -> Dataset:
         self._wrote(dataset, versions)
-        self.told()
+        self._observer.on_dataset_changed(dataset)
         return dataset
 
     def _wrote(self, dataset: Dataset, versions: Versions | None) -> None:

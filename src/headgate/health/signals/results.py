@@ -22,7 +22,7 @@ class BreachPage(Struct, frozen=True):
     cursor: str | None = None
 
 
-def refusal(update: SignalUpdate, current: Signal | None, verdict: UpdateVerdict) -> str:
+def rejection(update: SignalUpdate, current: Signal | None, verdict: UpdateVerdict) -> str:
     """Return why an update was not taken over."""
     named = f"{update.dataset_urn} {update.signal_type}"
     if verdict is UpdateVerdict.VERSION_CONFLICT:

@@ -75,7 +75,7 @@ def run(settings: Settings, end: socket.socket, *, clock: Clock) -> None:
         watch_store(registry, opened.store.stats.snapshot)
         health = open_health(opened, cache, clock, service, meters=meters)
         batches_max = BATCHES_MAX if settings.store.backend == "sqlite" else BATCHES_REMOTE_MAX
-        alerts = Sweeper("alerts", lambda _limit: health.tend(), interval_seconds=ALERTS_EVERY_SECONDS)
+        alerts = Sweeper("alerts", lambda _limit: health.refresh(), interval_seconds=ALERTS_EVERY_SECONDS)
         with closing(health), asyncio.Runner(loop_factory=loop_factory()) as runner:
             alerts.start()
             try:

@@ -23,7 +23,7 @@ from headgate.health.model.enums import SignalState, Tier
 from headgate.health.model.incidents import Changes, Resolution
 from headgate.health.model.signals import ANY_VERSION, Producer, SignalUpdate, SignalValue
 from headgate.health.model.timestamps import instant
-from headgate.health.service import HealthService
+from headgate.health.service import HealthOptions, HealthService
 from headgate.ids import IdMaker
 from headgate.serve.rest.health.models import signal_view
 from headgate.store.blobs.folder import FolderBlobs
@@ -45,7 +45,13 @@ class World:
         self.store = open_sqlite(folder)
         blobs, keyring = FolderBlobs(folder / "evidence"), Keyring.generate(clock)
         self.health = HealthService(
-            self.store, clock, IdMaker(clock), Cache(clock=clock), keyring, blobs, tier_1_needs_ticket=False
+            self.store,
+            clock,
+            IdMaker(clock),
+            Cache(clock=clock),
+            keyring,
+            blobs,
+            options=HealthOptions(tier_1_needs_ticket=False),
         )
         for urn in (ORDERS, PAID):
             spec = DatasetSpec(tier=Tier.TIER_1, owner_team="orders", owner_email="orders@example.com")

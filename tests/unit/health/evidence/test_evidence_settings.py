@@ -86,7 +86,7 @@ def test_archive_days__over__it_is_deleted_unless_it_is_kept_for_ever(
         clock.advance(3600)
         assert health.archive() == 1
         clock.advance(600 * DAY)
-        health.tidy()
+        health.purge()
         assert (health.evidence.get(stored.evidence_id, include_archived=True) is not None) is is_there
 
 

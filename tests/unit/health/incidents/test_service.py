@@ -288,14 +288,12 @@ def test_change__open_or_reopened__never_expires(rig: Rig) -> None:
     assert rig.incidents.get(incident_id).is_open
 
 
-def test_change__news__are_told_once_each(rig: Rig) -> None:
-    told: list[tuple[str, IncidentEventType]] = []
-    rig.incidents.told = lambda incident, news: told.append((incident.incident_id, news))
+def test_change__each__is_reported_once(rig: Rig) -> None:
     incident_id = rig.incidents.open(trouble(), actor="a").incident.incident_id
     rig.incidents.change(incident_id, Changes(status="ACKNOWLEDGED"), actor="ana")
     rig.incidents.change(incident_id, Changes(status="ACKNOWLEDGED"), actor="ana")
     resolve(rig, incident_id)
-    assert [news for _, news in told] == [
+    assert rig.observer.incident_events == [
         IncidentEventType.CREATED,
         IncidentEventType.UPDATED,
         IncidentEventType.RESOLVED,

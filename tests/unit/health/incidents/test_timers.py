@@ -135,13 +135,12 @@ def test_snooze__another_signal_joins__stays_snoozed(rig: Rig) -> None:
     assert rig.incidents.get(incident_id).escalation_level == 0
 
 
-def test_escalation__is_told_to_who_listens(rig: Rig) -> None:
+def test_escalation__is_reported_to_the_observer(rig: Rig) -> None:
     opened(rig)
-    told: list[IncidentEventType] = []
-    rig.incidents.told = lambda _incident, news: told.append(news)
+    rig.observer.incident_events.clear()
     rig.pass_minutes(16)
     rig.incident_timers.sweep()
-    assert told == [IncidentEventType.UPDATED]
+    assert rig.observer.incident_events == [IncidentEventType.UPDATED]
 
 
 # The end.

@@ -28,6 +28,7 @@ from headgate.health.ingest.events import EVENT_BYTES_MAX
 from headgate.health.ingest.inbox import BEHIND_SECONDS_MAX, LEASE_MS, BatchReceipt, OpenLineageInbox
 from headgate.health.ingest.names import NameResolver
 from headgate.health.lineage.service import Lineage
+from headgate.health.observer import NullObserver
 from headgate.ids import IdMaker
 from headgate.store import deadlines
 from headgate.store.sqlite.store import SqliteStore, Synchronous
@@ -207,9 +208,14 @@ def test_oldest_seconds__events_that_wait__is_how_long_the_first_did_until_none_
     assert rig.inbox.oldest_seconds == 0
 
 
-def test_told__after_accepting__is_called(rig: Rig) -> None:
+def test_accept__an_event__calls_the_observer(rig: Rig) -> None:
     calls: list[int] = []
-    rig.inbox.told = lambda: calls.append(1)
+
+    class Listener(NullObserver):
+        def on_lineage_event_accepted(self) -> None:
+            calls.append(1)
+
+    rig.inbox = OpenLineageInbox(rig.store, rig.clock, rig.ids, Listener())
     rig.send("START")
 
     assert calls == [1]

@@ -33,9 +33,9 @@ class Rig:
     def __init__(self, store: SqliteStore, clock: VirtualClock) -> None:
         self.clock = clock
         self.store = store
-        self.lineage = Lineage(store, clock)
         self.tier_of: dict[str, Tier] = {}
         self.graph = LineageGraph(store, clock)
+        self.lineage = Lineage(store, clock)
         self.radii = BlastRadii(self.graph, clock, self._tiers)
         self.small = BlastRadii(LineageGraph(store, clock), clock, self._tiers, edges_max=5)
 
@@ -282,7 +282,6 @@ def test_downstream__tiers_of_some__are_told_of_those_alone(rig: Rig) -> None:
 
 
 def test_downstream__right_after_a_spec_of_this_process__has_it(rig: Rig) -> None:
-    rig.lineage.told = rig.graph.note
     assert rig.radii.downstream(RAW).dataset_count == 0
     looked_at = instant(int(rig.clock.seconds() * 1000))
     rig.clock.advance(0.5)
@@ -294,7 +293,7 @@ def test_downstream__right_after_a_spec_of_this_process__has_it(rig: Rig) -> Non
         dataset_writes=(urn("clean"),),
     )
 
-    rig.lineage.update(spec)
+    Lineage(rig.store, rig.clock, rig.graph).update(spec)
     radius = rig.radii.downstream(RAW)
 
     assert reached(radius) == [("clean", 1)]

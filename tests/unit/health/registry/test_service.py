@@ -26,6 +26,7 @@ from headgate.errors import (
 from headgate.health.model.datasets import (
     ComplianceSlo,
     ContractBinding,
+    Dataset,
     DatasetSpec,
     DatasetStatus,
     FreshnessSlo,
@@ -33,6 +34,7 @@ from headgate.health.model.datasets import (
     Source,
 )
 from headgate.health.model.enums import Tier
+from headgate.health.observer import NullObserver
 from headgate.health.registry.change_feed import SHARDS, shard_of
 from headgate.health.registry.service import UNCHECKED, DatasetFilter, FieldChange, read_spec
 from headgate.store.catalogue.tables import DATASET_REGISTRY
@@ -393,11 +395,19 @@ def test_changes__of_all_kinds__are_audited_with_versions_fields_and_grounds(rig
     assert rig.audit.verify().problems == []
 
 
-def test_change__committed__announces_what_changed(rig: Rig) -> None:
-    told: list[str] = []
-    rig.registry.told = lambda: told.append("told")
-    rig.registry.create(ORDERS, SPEC, actor="jane")
-    rig.registry.update(ORDERS, replace(SPEC, description="x"), expected_version=1, actor="joe")
+class ChangeRecorder(NullObserver):
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+
+    def on_dataset_changed(self, dataset: Dataset) -> None:
+        self.versions.append(dataset.config_version)
+
+
+def test_change__committed__publishes_an_event_and_calls_the_observer(rig: Rig) -> None:
+    observer = ChangeRecorder()
+    registry = rig.process(observer=observer)
+    registry.create(ORDERS, SPEC, actor="jane")
+    registry.update(ORDERS, replace(SPEC, description="x"), expected_version=1, actor="joe")
 
     events = [event.event.decoded() for event in rig.bus.tail(type="headgate.dataset.config_changed")]
 
@@ -411,7 +421,7 @@ def test_change__committed__announces_what_changed(rig: Rig) -> None:
         "updated_by": "joe",
         "timestamp": "2025-06-15T15:06:40.000Z",
     }
-    assert told == ["told", "told"]
+    assert observer.versions == [1, 2]
 
 
 # Crashes and races.

@@ -15,7 +15,7 @@ from headgate.errors import InvalidPayloadError, StoreBusyError, UserError
 from headgate.health.model.datasets import DatasetProfile
 from headgate.health.model.enums import SignalState, Tier
 from headgate.health.model.incidents import Changes
-from headgate.health.model.signals import Signal, SignalUpdate, UpdateResult, UpdateVerdict
+from headgate.health.model.signals import Signal, UpdateResult, UpdateVerdict
 from headgate.health.signals.rows import HISTORY_SECONDS
 from headgate.health.signals.writer import BATCH_MAX
 from headgate.store.catalogue.tables import BREACH_SHARDS, SIGNAL_STATE
@@ -70,15 +70,12 @@ def test_update__transition__has_its_history_and_its_event(rig: Rig) -> None:
     check_invariants(rig, [ORDERS])
 
 
-def test_update__refresh__nobody_is_told(rig: Rig) -> None:
-    told: list[str] = []
-    rig.signals.told = lambda signals: told.extend(each.state for each in signals)
-
+def test_update__refresh__is_no_reported_change(rig: Rig) -> None:
     rig.say(OK, ago_ms=3_000)
     rig.say(OK, ago_ms=2_000)
     rig.say(WARNING, ago_ms=1_000)
 
-    assert told == [OK, WARNING]
+    assert [each.state for each in rig.observer.changed] == [OK, WARNING]
 
 
 def test_update__conflict__returns_what_is_there(rig: Rig) -> None:
@@ -396,12 +393,10 @@ def test_update_many__late_ones_cannot_be_noted__the_others_have_their_results(m
     rig.pass_minutes(1)
     store = failing(rig.store, "batch_write", StoreBusyError("simulated: busy"))
     process = Rig(store, rig.clock, rig.keyring, rig.folder)
-    seen: list[Signal] = []
-    process.signals.told = seen.extend
     results = process.signals.update_many([rig.update(OK, kind="LATE", ago_ms=600_000), rig.update(CRITICAL, kind="M")])
     assert results[1].verdict is UpdateVerdict.APPLIED
     assert not results[0].is_success
-    assert [each.signal_type for each in seen] == ["M"]
+    assert [each.signal_type for each in process.observer.changed] == ["M"]
 
 
 @pytest.mark.parametrize("bad", [{"score": 5e-324}, {"slo_threshold": 1e300}, {"slo_threshold": 1e-200}], ids=str)
@@ -415,14 +410,10 @@ def test_update_many__a_number_that_cannot_be_stored__is_the_result_of_that_one(
     assert results[1].verdict in (UpdateVerdict.INVALID, UpdateVerdict.APPLIED)
 
 
-def test_update_many__told_and_counted__once_for_each(rig: Rig) -> None:
-    told: list[Signal] = []
-    counted: list[tuple[SignalUpdate, UpdateResult]] = []
-    rig.signals.told = told.extend
-    rig.signals.counted = counted.extend
+def test_update_many__changes_and_results__are_reported_once_each(rig: Rig) -> None:
     rig.signals.update_many([rig.update(OK, kind="A"), rig.update(OK, kind="B"), rig.update(OK, urn="bad")])
-    assert [each.signal_type for each in told] == ["A", "B"]
-    assert len(counted) == 3
+    assert [each.signal_type for each in rig.observer.changed] == ["A", "B"]
+    assert len(rig.observer.results) == 3
 
 
 # Looking.
