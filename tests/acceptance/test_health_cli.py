@@ -108,7 +108,7 @@ def test_night__from_the_first_alarm_to_the_audit__every_step_is_one_command(sit
     # It is mended; what was measured before is no news.
     assert "OK  FRESHNESS" in site.said("signal", "set", urn, "FRESHNESS", "ok")
     past = ("critical", "--signature", "LATE", "--window-end", "1h")
-    site.refused("signal", "set", urn, "FRESHNESS", *past, exit_code=3, code="stale_window", said="noted as late")
+    site.refused("signal", "set", urn, "FRESHNESS", *past, exit_code=3, code="stale_window", said="recorded as late")
     site.said("incident", "resolve", incident_id, "--cause", "a stuck job", "--mitigation", "restarted")
     assert "ALLOW" in site.said("gate", "check", urn)
     news = site.said("incident", "watch", "--after", f"evt_{26 * '0'}", "--limit", "3").splitlines()

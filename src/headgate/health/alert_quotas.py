@@ -1,4 +1,4 @@
-"""Alert quotas: how many alerts a team may still be sent in this hour, taken one by one by whoever sends them."""
+"""Alert quotas: a limit of alerts per team and hour, shared by all processes that send alerts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEPT_SECONDS: Final = 86_400
 
 
 class AlertQuota(Struct, frozen=True, kw_only=True):
-    """What a team was sent in an hour. `is_granted`: whether what was asked for may be sent."""
+    """The quota of a team in an hour. `is_granted`: whether the requested alerts may be sent."""
 
     team: str
     hour: str
@@ -33,23 +33,23 @@ class AlertQuota(Struct, frozen=True, kw_only=True):
 
 
 class AlertQuotas:
-    """Counts alerts by team and hour of UTC. Safe to use from many processes: no two of them get the last one."""
+    """Counts alerts by team and UTC hour. Conditional writes keep concurrent processes within the limit."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     def show(self, team: str, *, per_hour: int = PER_HOUR) -> AlertQuota:
-        """Return how much of this hour's quota is used. Raises `InvalidPayloadError` for what is no name."""
+        """Return how much of this hour's quota is used. Raises `InvalidPayloadError` for an invalid team name."""
         hour = self._hour()
         row = self._store.get(CONTROL, _key(team, hour), consistent=True)
         used = 0 if row is None else int(row["alert_count"])
         return _quota(team, hour, used, per_hour, is_granted=used < per_hour)
 
     def acquire(self, team: str, *, alerts: int = 1, per_hour: int = PER_HOUR) -> AlertQuota:
-        """Take so many alerts from this hour's quota, all or none, and say whether they may be sent.
+        """Take alerts from this hour's quota, all or none; `is_granted` is the answer.
 
-        Raises `InvalidPayloadError` for what is no name, and `StoreBusyError` if others were faster again and again.
+        Raises `InvalidPayloadError` for an invalid team name, and `StoreBusyError` after too many conflicts.
         """
         for _ in range(ATTEMPTS_MAX):
             hour = self._hour()
@@ -69,7 +69,7 @@ class AlertQuotas:
             except ConflictError:
                 continue
             return _quota(team, hour, used + alerts, per_hour, is_granted=True)
-        raise StoreBusyError(f"alert quota of {team}: others were faster {ATTEMPTS_MAX} times; try again")
+        raise StoreBusyError(f"alert quota of {team}: {ATTEMPTS_MAX} conflicts with other writers; try again")
 
     def _hour(self) -> int:
         return int(self._clock.seconds() * 1000) // _HOUR_MS

@@ -1,7 +1,7 @@
-"""Costs: what a state store on AWS costs a month, worked out from its load and from prices that have a date.
+"""AWS costs: the monthly cost of a state store on AWS, from its load and from dated prices.
 
-Every figure is a sum of lines, each a quantity at a price, so that it can be checked by hand; and so can an estimate
-that someone else has written down.
+Every figure is a sum of lines, each a quantity times a price, so that it can be checked by hand. The same arithmetic
+checks a given estimate.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Prices(Struct, frozen=True, kw_only=True):
-    """What AWS asks in one region, in dollars, as of a month."""
+    """AWS prices of one region in dollars, as of a month."""
 
     as_of: str
     write_million: float
     read_million: float
-    # Of a write into a table with replicas, in each region.
+    # Price of a write to a replicated table, in each region.
     replicated_write_million: float
     write_unit_hour: float = 0.00065
     read_unit_hour: float = 0.00013
@@ -41,13 +41,13 @@ class Prices(Struct, frozen=True, kw_only=True):
     transfer_gb: float = 0.01
 
 
-# us-east-1. In November 2024 requests of on-demand tables became cheaper by half, and replicated ones by two thirds.
+# us-east-1. In November 2024 on-demand requests became 50% cheaper, and replicated writes by two thirds.
 PRICES_2024_10: Final = Prices(as_of="2024-10", write_million=1.25, read_million=0.25, replicated_write_million=1.875)
 PRICES_2024_11: Final = Prices(as_of="2024-11", write_million=0.625, read_million=0.125, replicated_write_million=0.625)
 
 
 class Sampling(Struct, frozen=True, kw_only=True):
-    """Which share of writes is of failures, and which shares of passes and failures are kept."""
+    """The share of failures among writes, and the sampling rates of passes and failures."""
 
     fail_share: Share
     pass_rate: Share
@@ -55,7 +55,7 @@ class Sampling(Struct, frozen=True, kw_only=True):
 
 
 class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one table is asked in a month. An index that holds whole items costs a write for each write it sees."""
+    """The monthly load of a table. An index that projects whole items costs one write for each write to the table."""
 
     table: str
     writes: float = 0
@@ -63,20 +63,20 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     item_kb: float = 1
     indexes: float = 0
     consistent_share: Share = 0
-    # Of a transaction: AWS counts each read and write of one twice.
+    # Share of requests in transactions, which AWS bills twice.
     transacted_share: Share = 0
     regions: int = 1
     billing: Billing = Billing.ON_DEMAND
-    # Capacity that is provided whether it is used or not, and what a commitment takes off its price.
+    # Provisioned capacity, and the discount for reserving it.
     write_units: float = 0
     read_units: float = 0
     reserved_discount: Share = 0
-    # Where not all that is offered is written.
+    # Set if only a sample of the offered items is written.
     sampling: Sampling | None = None
 
 
 class Workload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that is paid for: tables, what they keep, and what stands beside them."""
+    """Everything that is billed: tables, storage, and the services beside them."""
 
     loads: tuple[Load, ...] = ()
     storage_gb: float = 0
@@ -94,12 +94,12 @@ class Line(Struct, frozen=True):
 
     @property
     def dollars(self) -> float:
-        """What it comes to."""
+        """The cost of the line."""
         return self.quantity * self.price
 
 
 class Bill(Struct, frozen=True):
-    """The lines of a month, and since when the prices hold."""
+    """The lines of a month, and the date of the prices."""
 
     lines: tuple[Line, ...]
     as_of: str
@@ -110,37 +110,38 @@ class Bill(Struct, frozen=True):
         return math.fsum(line.dollars for line in self.lines)
 
 
-def monthly(estate: Workload, prices: Prices) -> Bill:
-    """Return what an estate costs a month. Raises `DefinitionError` for a load that cannot be."""
-    lines = [line for load in estate.loads for line in _table_lines(load, prices)]
-    regions = max((load.regions for load in estate.loads), default=1)
+def monthly(workload: Workload, prices: Prices) -> Bill:
+    """Return the monthly cost of a workload. Raises `DefinitionError` for an invalid load."""
+    lines = [line for load in workload.loads for line in _table_lines(load, prices)]
+    regions = max((load.regions for load in workload.loads), default=1)
     lines += [
-        Line("storage, GB", estate.storage_gb * regions, prices.storage_gb),
-        Line("point-in-time recovery, GB", estate.recovery_gb * regions, prices.recovery_gb),
-        Line("cache, node hours", estate.cache_nodes * HOURS_A_MONTH, prices.cache_node_hour),
-        Line("transfer, GB", estate.transfer_gb, prices.transfer_gb),
+        Line("storage, GB", workload.storage_gb * regions, prices.storage_gb),
+        Line("point-in-time recovery, GB", workload.recovery_gb * regions, prices.recovery_gb),
+        Line("cache, node hours", workload.cache_nodes * HOURS_A_MONTH, prices.cache_node_hour),
+        Line("transfer, GB", workload.transfer_gb, prices.transfer_gb),
     ]
     return Bill(tuple(line for line in lines if line.quantity), prices.as_of)
 
 
-def by_month(estate: Workload) -> Workload:
-    """Return an estate whose writes and reads are given a second as one of a month."""
+def by_month(workload: Workload) -> Workload:
+    """Return the monthly workload of one whose loads are per second."""
     loads = tuple(
-        replace(load, writes=load.writes * SECONDS_A_MONTH, reads=load.reads * SECONDS_A_MONTH) for load in estate.loads
+        replace(load, writes=load.writes * SECONDS_A_MONTH, reads=load.reads * SECONDS_A_MONTH)
+        for load in workload.loads
     )
-    return replace(estate, loads=loads)
+    return replace(workload, loads=loads)
 
 
 def sampled(events: float, *, fail_share: float, pass_rate: float, fail_rate: float = 1.0) -> float:
-    """Return how many of so many events are kept, if passes and failures are kept at these rates."""
+    """Return how many events are stored if passes and failures are sampled at these rates."""
     for name, share in (("fail_share", fail_share), ("pass_rate", pass_rate), ("fail_rate", fail_rate)):
         if not 0 <= share <= 1:
-            raise DefinitionError(f"{name} {share}: it is a share, from 0 to 1")
+            raise DefinitionError(f"{name} {share}: give a share from 0 to 1")
     return events * (fail_share * fail_rate + (1 - fail_share) * pass_rate)
 
 
 class StatedCost(Struct, frozen=True, kw_only=True):
-    """A line of an estimate that someone wrote down. A price that varies is given as a range."""
+    """A line of an estimate to check. A price that varies is a range."""
 
     name: str
     quantity: float
@@ -150,7 +151,7 @@ class StatedCost(Struct, frozen=True, kw_only=True):
 
 
 class Discrepancy(Struct, frozen=True):
-    """Something in an estimate that does not add up."""
+    """A number of an estimate that does not add up."""
 
     name: str
     stated: float
@@ -159,11 +160,11 @@ class Discrepancy(Struct, frozen=True):
 
 
 def discrepancies(lines: Sequence[StatedCost], stated_total: float, *, tolerance: float = 0.05) -> list[Discrepancy]:
-    """Return what is wrong with an estimate: lines that are not quantity times price, and a total that is not a sum."""
+    """Return the errors of an estimate: lines that are not quantity times price, and a wrong total."""
     found = [doubt for line in lines if (doubt := _line_doubt(line, tolerance)) is not None]
     total = math.fsum(line.dollars for line in lines)
     if not math.isclose(total, stated_total, rel_tol=tolerance):
-        found.append(Discrepancy("total", stated_total, total, "the lines add up to something else"))
+        found.append(Discrepancy("total", stated_total, total, "not the sum of the lines"))
     return found
 
 
@@ -173,7 +174,7 @@ def _line_doubt(line: StatedCost, tolerance: float) -> Discrepancy | None:
     if least * (1 - tolerance) <= line.dollars <= most * (1 + tolerance):
         return None
     nearest = least if line.dollars < least else most
-    return Discrepancy(line.name, line.dollars, nearest, "the quantity at its price comes to something else")
+    return Discrepancy(line.name, line.dollars, nearest, "not the quantity times the price")
 
 
 def _table_lines(load: Load, prices: Prices) -> list[Line]:
@@ -185,7 +186,7 @@ def _table_lines(load: Load, prices: Prices) -> list[Line]:
         ]
     if load.reserved_discount or load.write_units or load.read_units:
         raise DefinitionError(
-            f"table {load.table}: capacity is reserved for provisioned tables only, and this one is on demand"
+            f"table {load.table}: only provisioned tables have reserved capacity, and this one is on demand"
         )
     return [
         Line(f"{load.table}, million writes", _write_units(load) / _MILLION, _write_price(load, prices)),
@@ -195,7 +196,7 @@ def _table_lines(load: Load, prices: Prices) -> list[Line]:
 
 def _write_units(load: Load) -> float:
     units = math.ceil(load.item_kb / _WRITE_UNIT_KB) * (1 + load.transacted_share)
-    # An index is written by DynamoDB itself, never twice for a transaction.
+    # DynamoDB bills an index write once, also within a transaction.
     copies = math.ceil(load.item_kb / _WRITE_UNIT_KB) * load.indexes
     writes = load.writes
     if load.sampling is not None:
@@ -209,7 +210,7 @@ def _write_price(load: Load, prices: Prices) -> float:
 
 
 def _read_units(load: Load) -> float:
-    # A read that may lag costs half; one of a transaction costs twice a consistent one.
+    # An eventually consistent read costs half; a transactional one twice a consistent one.
     weight = 0.5 + 0.5 * load.consistent_share
     weight = weight * (1 - load.transacted_share) + 2 * load.transacted_share
     return load.reads * math.ceil(load.item_kb / _READ_UNIT_KB) * weight

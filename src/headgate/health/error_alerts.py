@@ -1,7 +1,7 @@
-"""Alerts: failures of one kind that pass their threshold a minute are logged, counted, and told on the bus.
+"""Error alerts: errors of one kind that exceed their rate per minute are logged, counted and published on the bus.
 
-Whoever meets a failure only counts it. What is to be told waits until `tell` is called, because the store that would
-take the event may be what fails.
+Recording an error only counts it. Events wait until `publish` is called, because the failing store may be the one that
+would store them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from headgate.store.resilience.error_policy import ErrorRates, TooMany
 
 EVENT_TYPE: Final = "headgate.alert.error_rate"
 EVENT_SOURCE: Final = "/headgate/health"
-# Each kind is told once until it has calmed down, so that more than this are not waiting while the store answers.
+# An alert is raised once until its error rate drops again, so only a long outage fills this.
 WAITING_MAX: Final = 100
 _log = structlog.get_logger("statestore.alerts")
 
 
 class StoreCounters(Protocol):
-    """Who counts how calls to the store went, and alerts."""
+    """Counts store calls and alerts."""
 
     def answered(self, tables: str, operation: str, seconds: float) -> None: ...
 
@@ -36,13 +36,13 @@ class StoreCounters(Protocol):
     def changed(self, change: BreakerChange) -> None: ...
 
     def alerted(self, code: str, category: str) -> None:
-        """Failures of one kind have passed their threshold."""
+        """The rate of one kind of error exceeded its threshold."""
 
 
 class ErrorAlerts:
-    """Counts failures, and tells when there are too many. It is a `Watcher` of a guarded store; safe for many threads.
+    """Counts errors and raises alerts. It is the `Watcher` of a guarded store. Safe to use from many threads.
 
-    `emit` makes an event known on the bus.
+    `emit` publishes an event on the bus.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class ErrorAlerts:
         self.record = self._rates.record
         self.per_minute = self._rates.per_minute
         if counters is not None:
-            # Bound once: the store says of every call how it went.
+            # Bound once: the store reports every call here.
             self.answered = counters.answered  # type: ignore[method-assign]
 
     def answered(self, tables: str, operation: str, seconds: float) -> None:
-        """Nobody counts what went well."""
+        """Successful calls are not counted without counters."""
 
     def failed(self, tables: str, operation: str, error: BaseException) -> None:
         self._rates.record(error)
@@ -76,9 +76,9 @@ class ErrorAlerts:
             self._counters.changed(change)
 
     def publish(self) -> int:
-        """Make known on the bus what was noticed since, and return how much that was.
+        """Publish the waiting alerts on the bus, and return their count.
 
-        Raises what the bus raises; what was not told then is told the next time.
+        Raises what the bus raises; the remaining alerts wait for the next call.
         """
         told = 0
         while self._waiting:

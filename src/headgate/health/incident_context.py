@@ -1,4 +1,4 @@
-"""Everything about an incident that someone needs who asks why: gathered in one call, with what could not be had."""
+"""Incident context: everything about an incident in one call, for root-cause analysis, with the parts that failed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headgate.health.model.timestamps import instant, milliseconds
 from headgate.health.registry.service import Registry
 from headgate.health.signals.writer import Signals
 
-# What happened so long before an incident belongs to its story.
+# The timeline starts this long before the incident.
 BEFORE_MS: Final = 60 * 60 * 1000
 VERSIONS_LOOKED_AT: Final = 20
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Happening(enum.StrEnum):
-    """What kind of thing happened."""
+    """The kind of a timeline entry."""
 
     SIGNAL = "signal"
     INCIDENT = "incident"
@@ -41,7 +41,7 @@ class Happening(enum.StrEnum):
 
 
 class TimelineEntry(Struct, frozen=True):
-    """One thing that happened around an incident."""
+    """An entry of an incident's timeline."""
 
     at: str
     kind: Happening
@@ -49,14 +49,14 @@ class TimelineEntry(Struct, frozen=True):
 
 
 class Missing(Struct, frozen=True):
-    """A part of the story that could not be had now, and why."""
+    """A part of the context that could not be read, and why."""
 
     part: str
     why: str
 
 
 class IncidentContext(Struct, frozen=True, kw_only=True):
-    """The story of an incident. `complete` is false if anything is missing or only partly known."""
+    """The context of an incident. `complete` is false if a part is missing or truncated."""
 
     incident: Incident
     dataset: Dataset | None
@@ -74,7 +74,7 @@ class IncidentContext(Struct, frozen=True, kw_only=True):
 
 
 class IncidentContexts:
-    """Tells the stories of incidents."""
+    """Gathers the contexts of incidents."""
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ class IncidentContexts:
         self._blast_radii = blast_radii
 
     def of(self, incident_id: str) -> IncidentContext:
-        """Return the story of an incident. Raises `NotFoundError`.
+        """Return the context of an incident. Raises `NotFoundError`.
 
-        The incident itself is read as it stands now; a part that cannot be had is named rather than left out silently.
+        The incident is read consistently. A part that cannot be read is listed in `missing`.
         """
         incident = self._incidents.get(incident_id)
         urn, missing = incident.primary_dataset_urn, list[Missing]()
@@ -117,12 +117,12 @@ class IncidentContexts:
             "first_bad", lambda: self._evidence.first_bad_and_last_good(urn, since=breach), Contrast(None, None)
         )
         for evidence_id in () if found is None else found.missing:
-            missing.append(Missing("evidence", f"{evidence_id} is neither kept nor archived"))
+            missing.append(Missing("evidence", f"{evidence_id} is neither stored nor archived"))
         for evidence_id, why in {} if found is None else found.unreadable.items():
             missing.append(Missing("evidence", f"{evidence_id}: {why}"))
         blast_radius = part("blast_radius", lambda: self._blast_radii.downstream(urn), None)
         if blast_radius is not None and not blast_radius.complete:
-            missing.append(Missing("blast_radius", "the lineage is larger than is followed"))
+            missing.append(Missing("blast_radius", "the lineage exceeds the limit of the walk"))
         evidence = () if found is None else tuple(found.evidence.values())
         return IncidentContext(
             incident=incident,
@@ -150,16 +150,18 @@ class IncidentContexts:
         ]
         for signal_type in incident.signal_types:
             for each in self._signals.history(urn, signal_type, since, now):
-                said = f"{signal_type} {each.previous_state or 'first'} -> {each.state}"
-                found.append(TimelineEntry(each.changed_at, Happening.SIGNAL, said + (" (late)" if each.late else "")))
+                change = f"{signal_type} {each.previous_state or 'first'} -> {each.state}"
+                found.append(
+                    TimelineEntry(each.changed_at, Happening.SIGNAL, change + (" (late)" if each.late else ""))
+                )
         found += self._of_configs(urn, since)
         for name, evidence in (("last good", contrast.last_good), ("first bad", contrast.first_bad)):
             if evidence is not None:
                 found.append(TimelineEntry(evidence.created_at, Happening.EVIDENCE, f"{name}: {evidence.evidence_id}"))
         producer = incident.implicated_producer
         if producer is not None and producer.deployed_at is not None:
-            said = f"{producer.producer_id} {producer.version} was deployed"
-            found.append(TimelineEntry(producer.deployed_at, Happening.DEPLOYMENT, said))
+            deployment = f"{producer.producer_id} {producer.version} was deployed"
+            found.append(TimelineEntry(producer.deployed_at, Happening.DEPLOYMENT, deployment))
         return sorted(found, key=lambda each: each.at)
 
     def _of_configs(self, urn: str, since: str) -> list[TimelineEntry]:

@@ -1,7 +1,7 @@
-"""Meters: what the state store counts and times, under the names that its dashboards and alarms know.
+"""Health metrics: Prometheus counters, gauges and histograms of the state store.
 
-A dot in a name is an underscore here, and a counter ends in `_total`. Labels that users choose have a bound: beyond it
-all are counted as "other". Counting is cheap: the child of each set of labels is looked up once.
+Dots in documented metric names are underscores here, and counters end in `_total`. Labels with user-chosen values are
+bounded: further values count as "other". Counting is cheap: the child of each set of labels is looked up once.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from headgate.store.stats import StoreStats
 OTHER: Final = "other"
 TEAMS_MAX: Final = 100
 SIGNAL_TYPES_MAX: Final = 50
-# Tables, and sets of tables that are written together.
+# Tables, and sets of tables in one transaction.
 TABLES_MAX: Final = 200
 _READS: Final = frozenset({"get", "get_raw", "get_many", "query", "query_many", "changes"})
 _MTTR_BUCKETS: Final = (60, 300, 900, 3600, 4 * 3600, 86_400, 7 * 86_400)
-# From how many seconds on, by name.
+# Lower bound in seconds, and label, of each bucket.
 _RESOLUTION_TIMES: Final = (
     (86_400, "over_24h"), (4 * 3600, "4h_to_24h"), (3600, "1h_to_4h"), (900, "15m_to_1h"), (300, "5m_to_15m"),
     (0, "under_5m"),
@@ -49,7 +49,7 @@ M = TypeVar("M", Counter, Histogram)
 
 
 class HealthMeters:
-    """The meters of one process. It is a `Watcher` of a guarded store. Safe to use from many threads."""
+    """The metrics of one process. It is the `Watcher` of a guarded store. Safe to use from many threads."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, help_text: str, *labels: str) -> _Children[Counter]:
@@ -59,7 +59,7 @@ class HealthMeters:
             return _Children(Histogram(name, help_text, labels, buckets=buckets, registry=registry))
 
         self._registry = registry
-        # Counted here and told when someone asks: hundreds a second come in, each for two or three counters.
+        # Counted in dicts and exported on scrape: hundreds of updates a second increment two or three counters each.
         self._signals_lock = threading.Lock()
         self._updates: dict[tuple[str, SignalState], int] = {}
         self._transitions: dict[tuple[SignalState, SignalState, Tier], int] = {}
@@ -77,8 +77,8 @@ class HealthMeters:
         registry.register(
             _OnDemand(lambda: _latencies("dynamodb_write_latency", "Milliseconds of a write.", self._writes))
         )
-        self._throttled = counter("dynamodb_throttle", "Calls that throttling or our own limit refused.", "table")
-        self._failures = counter("dynamodb_errors", "Calls that failed or were refused.", "table", "operation", "code")
+        self._throttled = counter("dynamodb_throttle", "Calls rejected by throttling or by the local limiter.", "table")
+        self._failures = counter("dynamodb_errors", "Calls that failed or were rejected.", "table", "operation", "code")
         self._opened = counter("circuit_breaker_opened", "Breakers that opened.", "breaker")
         self._closed = counter("circuit_breaker_closed", "Breakers that closed again.", "breaker")
         self._cache_latency = histogram(
@@ -95,9 +95,9 @@ class HealthMeters:
     # Signals.
 
     def signals_updated(self, written: Iterable[tuple[str, SignalState, SignalState | None, Tier]]) -> None:
-        """Count updates that were written, and the transitions among them.
+        """Count applied updates, and the transitions among them.
 
-        Each is a signal's type, the state it is in, the one that it was in, None if it is the first, and its tier.
+        Each is a signal's type, state, previous state (None for a new signal) and tier.
         """
         with self._signals_lock:
             for signal_type, state, previous, tier in written:
@@ -110,7 +110,7 @@ class HealthMeters:
     def _signal_metrics(self) -> Iterator[Metric]:
         with self._signals_lock:
             updates, transitions = dict(self._updates), dict(self._transitions)
-        taken = CounterMetricFamily("signal_state_updates", "Signal updates taken.", labels=["signal_type", "state"])
+        taken = CounterMetricFamily("signal_state_updates", "Signal updates applied.", labels=["signal_type", "state"])
         for (signal_type, state), count in updates.items():
             taken.add_metric([signal_type, state], count)
         yield taken
@@ -124,7 +124,7 @@ class HealthMeters:
         yield CounterMetricFamily("signal_state_update_success", "Signal updates that were written.", value=written)
 
     def signal_conflicted(self) -> None:
-        """Count an update that was refused because another came first."""
+        """Count an update that was rejected for a conflict."""
         self._update_conflicts.of().inc()
 
     def signal_failed(self) -> None:
@@ -148,19 +148,19 @@ class HealthMeters:
     # Degradation.
 
     def alerted(self, code: str, category: str) -> None:
-        """Count that failures of one kind passed their threshold."""
+        """Count an alert: the rate of one kind of error exceeded its threshold."""
         self._alerts.of(code, category).inc()
 
     def watch_lookups(self, stats: LookupStats) -> None:
-        """Expose how often a lookup of a config had to do with less than the present one."""
+        """Export how often dataset lookups fell back to older or default configs."""
         self._registry.register(_OnDemand(lambda: _lookup_metrics(stats)))
 
     def watch_inbox(self, oldest_seconds: Callable[[], float]) -> None:
-        """Expose how long OpenLineage events wait to be carried out."""
+        """Export the age of the oldest OpenLineage event in the inbox."""
         self._registry.register(_OnDemand(lambda: _inbox_metrics(oldest_seconds())))
 
     def watch_evidence(self, stats: EvidenceStats) -> None:
-        """Expose what became of the evidence that was offered."""
+        """Export the outcomes of offered evidence."""
         self._registry.register(_OnDemand(lambda: _evidence_metrics(stats)))
 
     def failed_over(self, to_region: str) -> None:
@@ -174,7 +174,7 @@ class HealthMeters:
         self._cache_latency.of(layer, operation).observe(seconds * 1000)
 
     def watch_cache(self, stats: CacheStats) -> None:
-        """Expose the hit rates of a cache, read when the metrics are asked for."""
+        """Export the hit rates of a cache, computed on scrape."""
         self._registry.register(_OnDemand(lambda: _cache_metrics(stats)))
 
     # The store: a `Watcher`.
@@ -197,13 +197,13 @@ class HealthMeters:
             self._closed.of(name).inc()
 
     def watch_store(self, stats: StoreStats) -> None:
-        """Expose how often the backend throttled an attempt, and what capacity it was asked for."""
+        """Export throttled attempts and consumed capacity of the backend."""
         self._registry.register(_OnDemand(lambda: _backend_metrics(stats)))
 
     def watch_guards(
         self, breakers: Callable[[], Iterable[Breaker]], limiters: Callable[[], Iterable[Limiter]]
     ) -> None:
-        """Expose which breakers are open now, and which tables are asked less than callers would."""
+        """Export the state of circuit breakers and the rates of limiters."""
         self._registry.register(_OnDemand(lambda: _guard_metrics(breakers(), limiters())))
 
 
@@ -219,13 +219,13 @@ class _Children(Generic[M]):
     def of(self, *labels: str) -> M:
         found = self._found.get(labels)
         if found is None:
-            # Prometheus has one child for a set of labels, whoever asks for it first.
+            # Prometheus keeps one child for a set of labels, whichever thread creates it first.
             found = self._found[labels] = self._metric.labels(*labels) if labels else self._metric
         return found
 
 
 class _Bounded:
-    """Names that are kept apart until there are too many."""
+    """Label values, distinct up to a limit."""
 
     __slots__ = ("_known", "_names_max")
 
@@ -243,7 +243,7 @@ class _Bounded:
 
 
 class _OnDemand(Collector):
-    """Metrics that are made when someone asks for them."""
+    """Metrics that are computed on scrape."""
 
     def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
         self._collect = collect
@@ -252,8 +252,8 @@ class _OnDemand(Collector):
         return self._collect()
 
 
-def _latencies(name: str, said: str, timings: LatencyHistograms) -> Iterator[Metric]:
-    family = HistogramMetricFamily(name, said, labels=["table", "operation"])
+def _latencies(name: str, help_text: str, timings: LatencyHistograms) -> Iterator[Metric]:
+    family = HistogramMetricFamily(name, help_text, labels=["table", "operation"])
     for labels, timing in timings.snapshot():
         family.add_metric(labels, timing.buckets(), timing.sum_ms)
     yield family
@@ -267,7 +267,7 @@ def _cache_metrics(stats: CacheStats) -> Iterator[Metric]:
         "cache_lookups", "Lookups in a layer, by whether it had the answer.", labels=["cache_layer", "table", "outcome"]
     )
     stale = CounterMetricFamily(
-        "stale_cache_used", "Answers that were past their time, the store being out of reach.", labels=["table"]
+        "stale_cache_used", "Expired entries served because the store was unavailable.", labels=["table"]
     )
     for kind, counts in stats.snapshot().items():
         table = _CACHED_TABLES[kind]
@@ -284,20 +284,20 @@ def _cache_metrics(stats: CacheStats) -> Iterator[Metric]:
 
 
 def _lookup_metrics(stats: LookupStats) -> Iterator[Metric]:
-    for name, said, count in (
-        ("default_config_used", "Lookups answered with lenient defaults.", stats.default_config_used),
-        ("last_known_config_used", "Lookups answered with what was last known.", stats.last_known_used),
-        ("stale_config_used", "Lookups answered from a cache past its time.", stats.stale_cache_used),
+    for name, help_text, count in (
+        ("default_config_used", "Lookups answered with the lenient default config.", stats.default_config_used),
+        ("last_known_config_used", "Lookups answered with the last known config.", stats.last_known_used),
+        ("stale_config_used", "Lookups answered with an expired cache entry.", stats.stale_cache_used),
         ("config_not_found", "Lookups of datasets that are not registered.", stats.not_found),
     ):
-        yield CounterMetricFamily(name, said, value=count)
+        yield CounterMetricFamily(name, help_text, value=count)
 
 
 def _backend_metrics(stats: StoreStats) -> Iterator[Metric]:
     family = CounterMetricFamily(
         "dynamodb_throttle_count", "Attempts that the backend throttled.", labels=["table", "operation"]
     )
-    # A copy: another thread may meet its first throttle meanwhile.
+    # Copied: another thread may add a key meanwhile.
     for (operation, about), count in list(stats.throttled.items()):
         tables = about.removeprefix("tables ").removeprefix("table ").replace(", ", "+")
         family.add_metric([tables, operation], count)
@@ -312,18 +312,16 @@ def _backend_metrics(stats: StoreStats) -> Iterator[Metric]:
 
 def _guard_metrics(breakers: Iterable[Breaker], limiters: Iterable[Limiter]) -> Iterator[Metric]:
     states = GaugeMetricFamily(
-        "circuit_breaker_state", "0: closed, 1: tries again, 2: open, nothing is sent.", labels=["breaker"]
+        "circuit_breaker_state", "0: closed, 1: half-open, 2: open, calls are rejected.", labels=["breaker"]
     )
-    # Several guards may go by one name: the worst of them is what callers meet.
+    # Several breakers may share a name: export the worst state.
     worst: dict[str, int] = {}
     for breaker in breakers:
         worst[breaker.name] = max(worst.get(breaker.name, 0), _BREAKER_STATES[breaker.state])
     for name, state in worst.items():
         states.add_metric([name], state)
     yield states
-    rates = GaugeMetricFamily(
-        "store_limiter_rate", "Calls a second that are let through to a table that throttles.", labels=["table"]
-    )
+    rates = GaugeMetricFamily("store_limiter_rate", "Calls per second allowed to a throttled table.", labels=["table"])
     for limiter in limiters:
         if limiter.rate is not None:
             rates.add_metric([limiter.name], limiter.rate)
@@ -331,14 +329,14 @@ def _guard_metrics(breakers: Iterable[Breaker], limiters: Iterable[Limiter]) -> 
 
 
 def _inbox_metrics(oldest_seconds: float) -> Iterator[Metric]:
-    said = "Seconds that the oldest OpenLineage event had waited when this process last looked."
-    yield GaugeMetricFamily("openlineage_oldest_event_seconds", said, value=oldest_seconds)
+    help_text = "Age in seconds of the oldest OpenLineage event when this process last drained the inbox."
+    yield GaugeMetricFamily("openlineage_oldest_event_seconds", help_text, value=oldest_seconds)
 
 
 def _evidence_metrics(stats: EvidenceStats) -> Iterator[Metric]:
     yield CounterMetricFamily("evidence_offered", "Evidence that was offered.", value=stats.offered)
-    said = "Evidence that was kept, left out of the sample, there already, refused, or shed because it was too much."
-    outcomes = CounterMetricFamily("evidence_outcomes", said, labels=["outcome"])
+    help_text = "Evidence that was stored, sampled out, a duplicate, rejected, or shed over the limits."
+    outcomes = CounterMetricFamily("evidence_outcomes", help_text, labels=["outcome"])
     for name in ("stored", "sampled_out", "duplicates", "refused", "shed_pass", "shed_fail"):
         outcomes.add_metric([name], getattr(stats, name))
     yield outcomes

@@ -1,6 +1,6 @@
-"""Resets: all signals of a dataset are forgotten at the word of someone, and whoever measures it begins anew.
+"""Signal resets: delete all signals of a dataset on request, so that its engines start again.
 
-What was said stays in the history. Incidents of the dataset alone are over; those it shares are looked at again.
+The history stays. Incidents of this dataset alone are closed; shared ones are evaluated again.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headgate.store.port import Store
 
 ATTEMPTS_MAX: Final = 10
 REASON_MAX: Final = 1_024
-# With a look at its incident for each, as many as one transaction takes beside the entry of the audit.
+# Each with a timer of its incident, this many fit one transaction beside the audit entry.
 TOGETHER: Final = 40
 
 
 class Reset(Struct, frozen=True):
-    """What was forgotten, and which incidents that has ended."""
+    """The signals that were deleted, and the incidents that were closed."""
 
     dataset_urn: str
     signal_types: list[str]
@@ -39,7 +39,7 @@ class Reset(Struct, frozen=True):
 
 
 class Resets:
-    """Forgets signals. Done twice, the second time there is nothing left to do."""
+    """Deletes the signals of datasets. Idempotent."""
 
     def __init__(self, store: Store, clock: Clock, cache: Cache, audit: AuditLog, retirement: Retirement) -> None:
         self._store = store
@@ -49,34 +49,34 @@ class Resets:
         self._retirement = retirement
 
     def reset(self, dataset_urn: str, *, actor: str, reason: str) -> Reset:
-        """Forget the signals of a dataset, by the name it is registered under, and end its incidents.
+        """Delete the signals of a dataset, named by its registered URN, and close its incidents.
 
-        After a crash the same call does the rest. Raises `InvalidPayloadError` without a reason, and `StoreBusyError`
-        if others keep reporting values meanwhile.
+        After a crash, calling it again finishes the work. Raises `InvalidPayloadError` without a reason, and
+        `StoreBusyError` if updates keep arriving.
         """
         if not reason.strip() or len(reason) > REASON_MAX:
             raise InvalidPayloadError(f"reset of {dataset_urn}: reason is missing, or longer than {REASON_MAX}")
-        # First: they let go of their signals, which nobody could take from them once the signals are gone.
+        # Incidents first: they unlink their signals, which is impossible once the signals are deleted.
         ended = self._retirement.end_incidents(dataset_urn, f"signals were reset: {reason}", actor)
-        forgotten: list[str] = []
+        deleted: list[str] = []
         for _ in range(ATTEMPTS_MAX):
             rows = self._rows(dataset_urn)
             try:
                 for start in range(0, len(rows), TOGETHER):
-                    forgotten += self._forget(dataset_urn, rows[start : start + TOGETHER], actor, reason)
+                    deleted += self._delete(dataset_urn, rows[start : start + TOGETHER], actor, reason)
             except ConflictError:
                 continue
             finally:
-                # Their versions begin anew: memory must not take what comes for something old.
+                # Versions start again at 1: cached signals must not win over them.
                 self._cache.invalidate(cache_keys.signal_states_of(dataset_urn))
-            return Reset(dataset_urn, sorted(forgotten), ended)
-        raise StoreBusyError(f"signals of {dataset_urn}: values keep coming in; stop whoever sends them, and try again")
+            return Reset(dataset_urn, sorted(deleted), ended)
+        raise StoreBusyError(f"signals of {dataset_urn}: updates keep arriving; stop their sender and try again")
 
     def _rows(self, dataset_urn: str) -> list[Item]:
         query = Query(table=SIGNAL_STATE, partition=dataset_urn, limit=SIGNALS_OF_A_DATASET_MAX, consistent=True)
         return self._store.query(query).items
 
-    def _forget(self, dataset_urn: str, rows: list[Item], actor: str, reason: str) -> list[str]:
+    def _delete(self, dataset_urn: str, rows: list[Item], actor: str, reason: str) -> list[str]:
         types = [str(row["SK"]) for row in rows]
         now_ms = int(self._clock.seconds() * 1000)
         held = dict.fromkeys(row["incident_id"] for row in rows if row.get("incident_id") is not None)

@@ -1,10 +1,8 @@
-"""Retirement: what becomes of the signals and incidents of a dataset that is deleted, and once it is restored.
+"""Retirement: updates the signals and incidents of a dataset that was deleted or restored.
 
-The change itself leaves a row, in its own transaction, that has someone look. Whoever made the change does so at once.
-Upkeep does it again a minute later: by then no process believes any more that the dataset is as it was before, and
-what a crash has left is finished. To look twice changes nothing.
-
-The row that has someone look at a dataset that was deleted or restored.
+The change of the dataset writes a timer row in its own transaction. The process that made the change retires the
+dataset at once; a sweep does it again a minute later, when no process has the old dataset in its cache, and so
+finishes the work of a process that crashed. Running it twice changes nothing.
 """
 
 from __future__ import annotations
@@ -34,17 +32,17 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 DUE: Final = "RETIREMENT"
-# When every process has read the dataset anew.
+# By then every process has reloaded the dataset.
 LOOK_AGAIN_MS: Final = 60_000
 
 
 def retirement_key(dataset_urn: str) -> Key:
-    """Return where the row of a dataset is."""
+    """Return the key of a dataset's timer row."""
     return Key(f"RETIREMENT#{dataset_urn}", "STATE")
 
 
 def retirement_put(dataset_urn: str, now_ms: int) -> Put:
-    """Return the write that has a dataset looked at once all know that it was deleted or restored."""
+    """Return the write that schedules retirement of a deleted or restored dataset."""
     return Put(
         CONTROL,
         {
@@ -59,17 +57,17 @@ def retirement_put(dataset_urn: str, now_ms: int) -> Put:
 BATCH: Final = 100
 ATTEMPTS_MAX: Final = 10
 REASON: Final = "dataset deleted"
-# For good: with the same trouble once more it is another incident, and nobody has to wait until this may reopen.
+# Closed, not resolved: after a restore, the same failure opens a new incident instead of reopening this one.
 _CLOSED: Final = "CLOSED"
 
 
 class Retirement:
-    """Brings signals and incidents in line with whether their dataset is in use. Any number of processes may."""
+    """Retires and restores signals and incidents with their dataset. Safe to run in any number of processes."""
 
     def __init__(
         self, store: Store, clock: Clock, cache: Cache, incidents: Incidents, *, stored: Callable[[str], Dataset | None]
     ) -> None:
-        """Take what all is kept with, and `held`, which says what the store holds now of exactly this name."""
+        """Take the store. `stored` returns the stored dataset of exactly this URN, deleted or not."""
         self._store = store
         self._clock = clock
         self._cache = cache
@@ -77,15 +75,15 @@ class Retirement:
         self._stored = stored
 
     def on_status_changed(self, dataset_urn: str) -> None:
-        """Do at once what a dataset that was just deleted or restored takes. What cannot be done now, upkeep does."""
+        """Retire or restore a dataset right after its change. On a store failure, a later sweep does it."""
         try:
             self.settle(dataset_urn)
         except TransientError:
-            # The change itself is durable, and so is the row that has this done.
+            # The change and its timer row are durable.
             return
 
     def sweep(self, *, limit: int = BATCH) -> int:
-        """Look at every dataset whose time has come, and return how many there were. Raises `TransientError`."""
+        """Settle every dataset whose timer is due, and return their count. Raises `TransientError`."""
         due = Sort(Range.AT_MOST, int(self._clock.seconds() * 1000))
         page = self._store.query(Query(table=CONTROL, index="due-index", partition=DUE, sort=due, limit=limit))
         for row in page.items:
@@ -95,12 +93,12 @@ class Retirement:
                     [Delete(CONTROL, retirement_key(row["dataset_urn"]), equals("due_at_ms", row["due_at_ms"]))]
                 )
             except ConflictError:
-                # Changed once more since it was read: its time has not come yet.
+                # The dataset changed again, and its timer was reset.
                 continue
         return len(page.items)
 
     def settle(self, dataset_urn: str) -> None:
-        """Bring what is kept of a dataset in line with what it is now. Raises `TransientError`."""
+        """Bring signals and incidents of a dataset in line with its status. Raises `TransientError`."""
         dataset = self._stored(dataset_urn)
         if dataset is None:
             return
@@ -111,7 +109,7 @@ class Retirement:
             self._each_signal(dataset_urn, self._listed)
 
     def end_incidents(self, dataset_urn: str, reason: str, actor: str) -> list[str]:
-        """Resolve the open incidents that are about this dataset and no other, and return their ids."""
+        """Resolve the open incidents of this dataset alone, and return their ids."""
         urn, ended = dataset_urn, []
         changes = Changes(status=_CLOSED, reason=reason, resolution=Resolution(root_cause=reason))
         for row in self._store.query(replace(open_query(urn), consistent=True)).items:
@@ -126,7 +124,7 @@ class Retirement:
         return ended
 
     def _each_signal(self, urn: str, writes: Callable[[Item], list[Write]]) -> None:
-        """Change each signal of a dataset that is not as it should be. Raises `StoreBusyError`."""
+        """Write each signal of a dataset for which `writes` returns changes. Raises `StoreBusyError`."""
         for _ in range(ATTEMPTS_MAX):
             query = Query(table=SIGNAL_STATE, partition=urn, limit=SIGNALS_OF_A_DATASET_MAX, consistent=True)
             changes = [made for row in self._store.query(query).items if (made := writes(row))]
@@ -136,14 +134,14 @@ class Retirement:
                 for each in changes:
                     self._store.transact(each)
             except ConflictError:
-                # Someone else has changed a signal since: it is read again.
+                # Another writer changed a signal: read it again.
                 continue
             finally:
                 self._cache.invalidate(cache_keys.signal_states_of(urn))
         raise StoreBusyError(f"signals of {urn}: others changed them {ATTEMPTS_MAX} times; they are looked at again")
 
     def _unlisted(self, row: Item) -> list[Write]:
-        """Return what takes a signal that is not OK out of the breach index, and from an incident that others share."""
+        """Return the writes that take a signal in breach out of the breach index and out of a shared incident."""
         if row["state"] == SignalState.OK or "breach_pk" not in row:
             return []
         expires = int(self._clock.seconds()) + QUIET_DAYS * 86_400
@@ -155,12 +153,12 @@ class Retirement:
             condition=version_is(row["version"]),
         )
         held = row.get("incident_id")
-        # It may have been the last that was not well.
+        # It may have been the incident's last signal in breach.
         look = [] if held is None else [due_put(TimerKind.RECOVERY, held, int(self._clock.seconds() * 1000))]
         return [update, *look]
 
     def _listed(self, row: Item) -> list[Write]:
-        """Return what lists a signal again that is not OK."""
+        """Return the write that puts a signal in breach back into the breach index."""
         if row["state"] == SignalState.OK or "breach_pk" in row:
             return []
         signal = signal_of(row)

@@ -1,1 +1,1 @@
-"""Incidents: say here what this part is for."""
+"""Incidents: opening, joining, changing, resolving and listing them, and their timers."""

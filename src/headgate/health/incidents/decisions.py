@@ -1,7 +1,4 @@
-"""What may become of an incident, from its opening to its end: decided without looking anywhere.
-
-Why an incident is over by itself: its signals are OK again, or fail in ways that are another incident's.
-"""
+"""Incident decisions: pure functions from an incident and an event to the next version of the incident."""
 
 from __future__ import annotations
 
@@ -37,9 +34,9 @@ from headgate.store.model.values import Item
 OPEN: Final = Stage(IncidentStatus.OPEN, Phase.NEW)
 RESOLVED: Final = Stage(IncidentStatus.RESOLVED, Phase.RESOLVED)
 CLOSED: Final = Stage(IncidentStatus.RESOLVED, Phase.CLOSED)
-# A breach that returns so soon after it was resolved is the same report, and no new page.
+# A breach that returns this soon after the resolution reopens the incident instead of opening a new one.
 REOPEN_MS: Final = 60 * 60 * 1000
-# Broken out again as often as this, it is given longer to be quiet before it counts as over.
+# An incident that recurred this often needs a longer quiet time before it resolves automatically.
 FLAPS: Final = 3
 QUIET_MS: Final = 5 * 60 * 1000
 FLAPPING_QUIET_MS: Final = 30 * 60 * 1000
@@ -47,7 +44,7 @@ SNOOZE_MS_MAX: Final = 7 * 24 * 3600 * 1000
 
 _CRITICAL: Final = {Tier.TIER_1: Severity.SEV_1, Tier.TIER_2: Severity.SEV_2, Tier.TIER_3: Severity.SEV_3}
 _WARNING: Final = {Tier.TIER_1: Severity.SEV_2, Tier.TIER_2: Severity.SEV_3, Tier.TIER_3: Severity.SEV_3}
-# From where to where, and whether it takes a reason to say why.
+# Allowed status transitions, and whether each needs a reason.
 _MOVES: Final[dict[tuple[IncidentStatus, IncidentStatus], bool]] = {
     (IncidentStatus.OPEN, IncidentStatus.ACKNOWLEDGED): False,
     (IncidentStatus.OPEN, IncidentStatus.RESOLVED): False,
@@ -63,14 +60,14 @@ _TEXTS: Final = ("title", "assignee", "oncall_user", "rca_summary", "ticket", "r
 
 
 def severity_for(state: SignalState, tier: Tier) -> Severity:
-    """Return how urgent a breach of a dataset of this tier is."""
+    """Return the severity of a breach of a dataset of this tier."""
     return (_CRITICAL if state is SignalState.CRITICAL else _WARNING)[tier]
 
 
 def dedup_key_for(report: IncidentReport) -> str:
-    """Return what two reports of one trouble have in common: the dataset, and how it fails."""
+    """Return the deduplication key of a report: the dataset and its failure signature, or the caller's own key."""
     how = report.failure_signatures[0] if report.failure_signatures else "+".join(sorted(report.signal_types))
-    # A word of the caller's own is one of its dataset: it cannot lead to the incidents of others.
+    # A caller's own key is prefixed with its dataset: it cannot match incidents of other datasets.
     own = report.dedup_key.removeprefix(f"{report.dataset_urn}#")
     return f"{report.dataset_urn}#{own or how}"
 
@@ -78,7 +75,7 @@ def dedup_key_for(report: IncidentReport) -> str:
 def opened(
     report: IncidentReport, links: tuple[Link, ...], incident_id: str, profile: DatasetProfile, actor: str, now_ms: int
 ) -> Incident:
-    """Return the incident that a trouble opens, with the signals that belong to it."""
+    """Return the incident that a report opens, with its linked signals."""
     at = instant(now_ms)
     signature = report.failure_signatures[0] if report.failure_signatures else report.state.value
     samples = _union((), report.evidence_sample, SAMPLES_MAX)
@@ -111,7 +108,7 @@ def opened(
 
 
 def joined(incident: Incident, report: IncidentReport, links: tuple[Link, ...], now_ms: int) -> Incident:
-    """Return an open incident with what a further report adds to it; the same one if that is nothing."""
+    """Return an open incident extended by a further report, or the same object if nothing is new."""
     severity = report.severity or severity_for(report.state, incident.tier)
     everything = tuple(dict.fromkeys((*incident.links, *links)))
     grown = replace(
@@ -130,17 +127,17 @@ def joined(incident: Incident, report: IncidentReport, links: tuple[Link, ...], 
     return incident if grown == incident else _next(grown, now_ms)
 
 
-def left(incident: Incident, links: Collection[Link], now_ms: int) -> Incident:
-    """Return an incident without signals that belong to another one now."""
+def without_links(incident: Incident, links: Collection[Link], now_ms: int) -> Incident:
+    """Return an incident without these links."""
     return _next(replace(incident, links=tuple(each for each in incident.links if each not in links)), now_ms)
 
 
 def recurred(incident: Incident, report: IncidentReport, links: tuple[Link, ...], now_ms: int) -> Incident:
-    """Return a resolved incident that broke out again, as its next episode."""
+    """Return a resolved incident reopened by a recurrence, as its next episode."""
     at = instant(now_ms)
     again = replace(
         joined(incident, report, (), now_ms),
-        # All were let go when it was resolved; others take hold again by themselves.
+        # The resolution unlinked all signals; each links itself again with its next update.
         links=links[:LINKS_MAX],
         links_complete=len(links) <= LINKS_MAX,
         status=IncidentStatus.OPEN,
@@ -160,7 +157,7 @@ def recurred(incident: Incident, report: IncidentReport, links: tuple[Link, ...]
 
 
 def moved(incident: Incident, to: Stage, actor: str, reason: str, now_ms: int) -> Incident:
-    """Return an incident in another status or phase. Raises `IllegalTransitionError` if it cannot go there."""
+    """Return an incident in another status or phase. Raises `IllegalTransitionError` for a forbidden transition."""
     if (incident.status, incident.phase) == to:
         return incident
     needs_reason = _MOVES.get((incident.status, to.status))
@@ -177,7 +174,7 @@ def moved(incident: Incident, to: Stage, actor: str, reason: str, now_ms: int) -
         )
     if needs_reason and not reason.strip():
         raise InvalidPayloadError(
-            f"incident {incident.incident_id}: reason is missing; say why it goes from {incident.status} to {to.status}"
+            f"incident {incident.incident_id}: the change from {incident.status} to {to.status} needs a reason"
         )
     at = instant(now_ms)
     resolves = to.status is IncidentStatus.RESOLVED and incident.is_open
@@ -201,9 +198,9 @@ def moved(incident: Incident, to: Stage, actor: str, reason: str, now_ms: int) -
 
 
 def changed(incident: Incident, changes: Changes, actor: str, now_ms: int) -> Incident:
-    """Return an incident with what people changed of it; the same one if that is nothing.
+    """Return an incident with a person's changes, or the same object if nothing differs.
 
-    Raises `IllegalTransitionError`, and `InvalidPayloadError` for what cannot be said.
+    Raises `IllegalTransitionError`, and `InvalidPayloadError` for invalid values.
     """
     _check_texts(incident, changes)
     after = replace(incident, **_plain_changes(incident, changes))
@@ -214,7 +211,7 @@ def changed(incident: Incident, changes: Changes, actor: str, now_ms: int) -> In
     if changes.resolution is not None:
         if after.is_open:
             raise InvalidPayloadError(
-                f"incident {incident.incident_id}: resolution is given and it is not RESOLVED; set status to RESOLVED"
+                f"incident {incident.incident_id}: a resolution needs status RESOLVED; set status to RESOLVED"
             )
         resolution = changes.resolution
         after = replace(after, resolution=replace(resolution, resolved_by=resolution.resolved_by or actor))
@@ -231,15 +228,15 @@ def _plain_changes(incident: Incident, changes: Changes) -> dict[str, Any]:
             plain[name] = given
     if changes.severity is not None:
         plain["severity"] = vocabulary.severity(changes.severity)
-    told = incident.notification_state
+    notification = incident.notification_state
     if changes.notification_state is not None:
-        # What is not given stays: these are places where people were told.
+        # Fields that are not given keep their values.
         given = {name: text for name, text in asdict(changes.notification_state).items() if text is not None}
-        told = replace(told or Notification(), **given)
+        notification = replace(notification or Notification(), **given)
     if changes.ticket is not None:
-        told = replace(told or Notification(), jira_ticket=changes.ticket)
-    if told != incident.notification_state:
-        plain["notification_state"] = told
+        notification = replace(notification or Notification(), jira_ticket=changes.ticket)
+    if notification != incident.notification_state:
+        plain["notification_state"] = notification
     return plain
 
 
@@ -255,7 +252,7 @@ def _check_texts(incident: Incident, changes: Changes) -> None:
 
 
 def snoozed(incident: Incident, until: str, actor: str, reason: str, now_ms: int) -> Incident:
-    """Return an open incident that nobody is reminded of until a moment. Raises `IllegalTransitionError`."""
+    """Return an open incident with its escalation suspended until a time. Raises `IllegalTransitionError`."""
     if not incident.is_open:
         raise IllegalTransitionError(
             f"incident {incident.incident_id}: it is RESOLVED; only an open one can be snoozed"
@@ -263,13 +260,13 @@ def snoozed(incident: Incident, until: str, actor: str, reason: str, now_ms: int
     until_ms = moments.milliseconds(until)
     if not now_ms < until_ms <= now_ms + SNOOZE_MS_MAX:
         raise InvalidPayloadError(
-            f"incident {incident.incident_id}: until {until} must lie ahead, at most {SNOOZE_MS_MAX // 86_400_000} days"
+            f"incident {incident.incident_id}: until {until} must be in the next {SNOOZE_MS_MAX // 86_400_000} days"
         )
     return _stepped(_next(replace(incident, snoozed_until=until), now_ms), actor, reason or "snoozed", instant(now_ms))
 
 
 def merged(into: Incident, other: Incident, actor: str, reason: str, now_ms: int) -> tuple[Incident, Incident]:
-    """Return the incident that lives on, and the other one, closed into it. Raises `IllegalTransitionError`."""
+    """Return the incident that stays open, and the other one, closed into it. Raises `IllegalTransitionError`."""
     for each in (into, other):
         if not each.is_open:
             raise IllegalTransitionError(f"incident {each.incident_id}: it is RESOLVED; only open incidents are merged")
@@ -279,10 +276,10 @@ def merged(into: Incident, other: Incident, actor: str, reason: str, now_ms: int
     keys = tuple(dict.fromkeys((*into.merged_keys, *other.keys)))
     if len(links) > LINKS_MAX or len(keys) > KEYS_MAX:
         raise IllegalTransitionError(
-            f"incident {other.incident_id}: together with {into.incident_id} it has {len(links)} signals of "
-            f"{len(keys)} troubles; one incident holds {LINKS_MAX} of {KEYS_MAX}, leave them apart"
+            f"incident {other.incident_id}: merged with {into.incident_id} it has {len(links)} signals and "
+            f"{len(keys)} deduplication keys, over the limits of {LINKS_MAX} and {KEYS_MAX}; keep them apart"
         )
-    said = reason or f"merged into {into.incident_id}"
+    why = reason or f"merged into {into.incident_id}"
     kept = replace(
         into,
         signal_types=_union(into.signal_types, other.signal_types, SIGNATURES_MAX),
@@ -296,22 +293,22 @@ def merged(into: Incident, other: Incident, actor: str, reason: str, now_ms: int
         merged_datasets=_union(into.merged_datasets, other.dataset_urns, SIGNATURES_MAX),
     )
     gone = replace(
-        moved(other, CLOSED, actor, said, now_ms),
+        moved(other, CLOSED, actor, why, now_ms),
         links=(),
         merged_into=into.incident_id,
-        resolution=Resolution(root_cause=said, resolved_by=actor),
+        resolution=Resolution(root_cause=why, resolved_by=actor),
     )
     kept = _stepped(_next(kept, now_ms), actor, f"{other.incident_id} was merged into it", instant(now_ms))
     return kept, gone
 
 
 def quiet_ms(incident: Incident) -> int:
-    """Return how long everything must be well before the incident counts as over by itself."""
+    """Return how long all signals must be OK before the incident resolves automatically."""
     return FLAPPING_QUIET_MS if incident.recurrences >= FLAPS else QUIET_MS
 
 
 def mttr_seconds(incident: Incident) -> float | None:
-    """Return how long the last episode took to be resolved; None if it is not."""
+    """Return how long the last episode took to resolve, or None if it is open."""
     if incident.resolved_at is None:
         return None
     began = incident.episode_started_at or incident.created_at
@@ -336,28 +333,28 @@ _OTHERS_OK: Final = "its other signals are OK again"
 
 
 def links_ever(incident: Incident) -> tuple[Link, ...]:
-    """Return the signals that an incident has, and those of its dataset that it may have had."""
+    """Return the links of an incident, and the signals of its dataset that it may have had."""
     had = (Link(incident.primary_dataset_urn, each) for each in incident.signal_types)
     return tuple(dict.fromkeys((*incident.links, *had)))
 
 
 def auto_resolve_reason(incident: Incident, links: Sequence[Link], rows: Sequence[Item | None]) -> str:
-    """Return why an incident is over whose own signals are all OK, from the rows of all that it ever had."""
-    elsewhere = [
-        _elsewhere(incident, link, row)
+    """Return why an incident with only OK links is resolved, from the rows of all signals it ever had."""
+    still_failing = [
+        _moved_away(incident, link, row)
         for link, row in zip(links, rows, strict=True)
         if row is not None and row["state"] != SignalState.OK and row.get("incident_id") != incident.incident_id
     ]
-    if not elsewhere:
+    if not still_failing:
         return ALL_OK
-    is_all = len(elsewhere) == sum(row is not None for row in rows)
-    return "; ".join(elsewhere if is_all else [*elsewhere, _OTHERS_OK])
+    is_all = len(still_failing) == sum(row is not None for row in rows)
+    return "; ".join(still_failing if is_all else [*still_failing, _OTHERS_OK])
 
 
-def _elsewhere(incident: Incident, link: Link, row: Item) -> str:
+def _moved_away(incident: Incident, link: Link, row: Item) -> str:
     is_own = link.dataset_urn == incident.primary_dataset_urn
     named = link.signal_type if is_own else f"{link.signal_type} of {link.dataset_urn}"
     other, signature = row.get("incident_id"), row.get("failure_signature")
     if other is None:
-        return f"{named} is {row['state']}, and no longer of this incident"
-    return f"{named} fails another way now, {signature}: see {other}"
+        return f"{named} is {row['state']} and no longer linked to this incident"
+    return f"{named} fails with {signature} now: see {other}"

@@ -1,4 +1,4 @@
-"""Lists of incidents: by status, severity, dataset, team, signature and time, newest first, each by an index."""
+"""Incident listing: pages of incidents by status, severity, dataset, team, signature and time, newest first."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 PAGE_MAX: Final = 100
-# Enough for a figure; who needs all of them exports them.
+# A statistic samples at most this many incidents.
 SAMPLED_MAX: Final = 5_000
 
 
 class IncidentFilter(Struct, frozen=True, kw_only=True):
-    """Which incidents are wanted. What is left empty is not asked."""
+    """Filter of a listing. An empty field matches everything."""
 
     statuses: tuple[IncidentStatus, ...] = ()
     severities: tuple[Severity, ...] = ()
@@ -38,14 +38,14 @@ class IncidentFilter(Struct, frozen=True, kw_only=True):
 
 
 class IncidentPage(Struct, frozen=True):
-    """Some incidents, newest first, and the cursor of the next page if there is one."""
+    """A page of incidents, newest first, and the cursor of the next page."""
 
     incidents: list[Incident]
     cursor: str | None = None
 
 
 class Recovery(Struct, frozen=True, kw_only=True):
-    """How long incidents took until they were over. `complete` is false if there were more than were looked at."""
+    """Time to resolution of incidents. `complete` is false if there were more than were sampled."""
 
     resolved: int
     mttr_seconds: float | None
@@ -55,19 +55,18 @@ class Recovery(Struct, frozen=True, kw_only=True):
 
 
 class IncidentListing:
-    """Answers questions about many incidents."""
+    """Lists incidents and computes statistics over them."""
 
     def __init__(self, store: Store, keyring: Keyring, *, sealer: Sealer | None = None) -> None:
         self._pages = MergedPages(store, keyring)
         self._sealer = sealer if sealer is not None else Unsealed()
 
     def ls(self, wanted: IncidentFilter, *, limit: int = 50, cursor: str | None = None) -> IncidentPage:
-        """Return a page of the incidents that are wanted. Raises `CursorError`.
+        """Return a page of the incidents that match. Raises `CursorError`.
 
-        One index answers each question, the narrowest first: the dataset's, the team's (a partition for each status),
-        else that of statuses and severities (a partition for each status). What the index does not know is looked at
-        row by row, so that a page may be short although there are more: the cursor tells. A signature is among that:
-        its index knows the first one of an incident alone, and an incident that others joined has several.
+        One index serves each query: the dataset's, else the team's, else that of statuses and severities. Other fields
+        are filtered row by row, so a page may be short although its cursor is set. A signature is one of them: its
+        index holds only the first signature of an incident, and a joined incident has several.
         """
         page = self._pages.page(
             _partitions(wanted),
@@ -81,7 +80,7 @@ class IncidentListing:
         return IncidentPage([incident_of(row, self._sealer) for row in page.items], page.cursor)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return how many open and acknowledged incidents there are of each severity, up to a limit of each."""
+        """Return the number of open and acknowledged incidents by severity, up to a limit for each status."""
         found: dict[str, dict[str, int]] = {}
         for status in (IncidentStatus.OPEN, IncidentStatus.ACKNOWLEDGED):
             listed = self.ls(IncidentFilter(statuses=(status,)), limit=1000).incidents
@@ -89,7 +88,7 @@ class IncidentListing:
         return found
 
     def recovery(self, wanted: IncidentFilter) -> Recovery:
-        """Return how long the incidents that are wanted took, those among them that are resolved."""
+        """Return the time to resolution of the matching resolved incidents."""
         wanted = replace(wanted, statuses=(IncidentStatus.RESOLVED,))
         found: list[Incident] = []
         cursor: str | None = None
@@ -120,7 +119,7 @@ def _partitions(wanted: IncidentFilter) -> list[Partition]:
         return [
             Partition(INCIDENT_INDEX, "team-status-index", f"TEAM#{wanted.owner_team}#{status}") for status in statuses
         ]
-    # The severity stands before the time in this index: one stream for each of both, merged by time.
+    # The sort key of this index starts with the severity: one query per status and severity, merged by time.
     return [
         Partition(INCIDENT_INDEX, "status-severity-index", f"STATUS#{status}", f"{severity}#")
         for status in statuses

@@ -1,4 +1,4 @@
-"""Plans: what opening or joining an incident takes, before it is written."""
+"""Incident plans: the writes that open or join an incident, for the transaction of a caller."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from headgate.store.model.requests import Check, Write
 
 
 class Opened(Struct, frozen=True):
-    """The incident of a report. `is_new`: it was opened now; else the trouble joined it, or broke out again."""
+    """The incident of a report. `is_new`: the report opened it; otherwise the report joined or reopened it."""
 
     incident: Incident
     is_new: bool
 
 
 class IncidentPlan(Struct, frozen=True):
-    """What opening or joining an incident takes. Its writes pass only while things are as they were read."""
+    """The writes that open, join or reopen an incident, conditional on the rows as read."""
 
     incident: Incident
     is_new: bool
@@ -24,12 +24,12 @@ class IncidentPlan(Struct, frozen=True):
 
     @property
     def writes_incident(self) -> bool:
-        """Whether the incident itself is written."""
+        """Whether the incident row is written, and not only checked."""
         return any(not isinstance(each, Check) for each in self.writes)
 
 
 class IncidentDrafts:
-    """Incidents as they will be once the transactions before have been applied, for those that come after them."""
+    """Incidents as earlier transactions of the same batch will leave them."""
 
     def __init__(self) -> None:
         self._incidents: dict[str, Incident] = {}

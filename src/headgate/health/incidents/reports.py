@@ -1,4 +1,4 @@
-"""What is reported around an incident: the trouble that someone brings, and what others are told of a change."""
+"""Incident reports: validation of a report, and the audit entry and event type of a change."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TYPES_MAX: Final = 50
 
 
 def checked(report: IncidentReport) -> IncidentReport:
-    """Return a trouble in canonical words. Raises `InvalidIdError` or `InvalidPayloadError`, naming what is wrong."""
+    """Return a report in canonical form. Raises `InvalidIdError` or `InvalidPayloadError`, naming the field."""
     urns.dataset_urn(report.dataset_urn)
     types = tuple(dict.fromkeys(vocabulary.signal_type(each) for each in report.signal_types))
     about = f"incident of {report.dataset_urn}"
     if not types and not report.failure_signatures and not report.title:
-        raise InvalidPayloadError(f"{about}: say what is wrong: signal_types, failure_signatures or a title")
+        raise InvalidPayloadError(f"{about}: give signal_types, failure_signatures or a title")
     if len(types) > TYPES_MAX:
         raise InvalidPayloadError(f"{about}: signal_types names {len(types)}; name at most {TYPES_MAX}")
     wrong = next((each for each in report.failure_signatures if not is_signature(each)), None)
@@ -35,25 +35,25 @@ def checked(report: IncidentReport) -> IncidentReport:
     named = (*report.evidence_sample, *([report.primary_evidence_id] if report.primary_evidence_id else []))
     wrong = next((each for each in named if not is_evidence_id(each)), None)
     if wrong is not None:
-        raise InvalidPayloadError(f"{about}: evidence_sample {wrong[:40]!r} is no id of evidence")
+        raise InvalidPayloadError(f"{about}: evidence_sample {wrong[:40]!r} is not an evidence id")
     return replace(report, signal_types=types)
 
 
 def verb_of(before: Incident, after: Incident) -> str:
-    """Return what the audit calls a change."""
+    """Return the audit verb of a change."""
     if before.status is not after.status:
         return {"OPEN": "reopen", "ACKNOWLEDGED": "acknowledge", "RESOLVED": "resolve"}[after.status]
     return "snooze" if before.snoozed_until != after.snoozed_until else "update"
 
 
 def event_type_of(before: Incident, after: Incident) -> IncidentEventType:
-    """Return what subscribers are told of a change."""
+    """Return the type of the event that a change publishes."""
     resolves = before.is_open and not after.is_open
     return IncidentEventType.RESOLVED if resolves else IncidentEventType.UPDATED
 
 
 def audit_entry(actor: str, action: str, before: Incident | None, after: Incident, reason: str) -> AuditEntry:
-    """Return what the audit notes of a change."""
+    """Return the audit entry of a change."""
     changed = tuple(
         name
         for name in after.__struct_fields__

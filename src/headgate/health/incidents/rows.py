@@ -1,4 +1,4 @@
-"""Rows of incidents, and the small rows beside them that say when someone must look again."""
+"""Rows of incidents: the incident itself, its deduplication and open-incident rows, and its timers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _FIELDS: Final = frozenset(field.name for field in msgspec.structs.fields(Incide
 
 
 class Sealer(Protocol):
-    """Encrypts the fields of a row that not everyone may read, and decrypts them."""
+    """Encrypts the sensitive fields of a row, and decrypts them."""
 
     def seal(self, row: Item) -> Item:
-        """Return the row with those fields encrypted."""
+        """Return the row with its sensitive fields encrypted."""
 
     def open(self, row: Item) -> Item:
-        """Return the row with those fields as they were."""
+        """Return the row with its sensitive fields decrypted."""
 
 
 class Unsealed:
@@ -46,12 +46,12 @@ class Unsealed:
 
 
 def incident_key(incident_id: str) -> Key:
-    """Return where an incident is kept."""
+    """Return the key of an incident's row."""
     return Key(f"INC#{incident_id}", META)
 
 
 def incident_row(incident: Incident, sealer: Sealer) -> Item:
-    """Return an incident as a row. One that is not resolved never expires."""
+    """Return the row of an incident. An open one never expires."""
     row: Item = {
         **msgspec.to_builtins(incident),
         "PK": f"INC#{incident.incident_id}",
@@ -72,24 +72,24 @@ def incident_row(incident: Incident, sealer: Sealer) -> Item:
 
 
 def incident_of(row: Mapping[str, Any], sealer: Sealer) -> Incident:
-    """Return the incident that a row stands for."""
+    """Return the incident of a row."""
     opened = sealer.open(dict(row))
     return typed_decode.convert({name: value for name, value in opened.items() if name in _FIELDS}, Incident)
 
 
 def incident_put(incident: Incident, sealer: Sealer, *, replaces: int | None = None) -> Put:
-    """Return the write of an incident: a new one, or one that replaces the version it was read at."""
+    """Return the write of a new incident, or of one that replaces version `replaces`."""
     condition = absent() if replaces is None else version_is(replaces)
     return Put(INCIDENT_INDEX, incident_row(incident, sealer), condition)
 
 
 def dedup_key_of(dedup_key: str) -> Key:
-    """Return where it is kept which incident a trouble belongs to."""
+    """Return the key of a deduplication row."""
     return Key(f"DEDUP#{dedup_key}", "DEDUP")
 
 
 def dedup_write(incident: Incident, dedup_key: str, now_ms: int, condition: Condition) -> Put | Delete:
-    """Return the row that leads from a trouble to its incident; for a while also after that was resolved."""
+    """Return the write of the row that maps a deduplication key to its incident, kept for a while after resolution."""
     if incident.is_closed:
         return Delete(CONTROL, dedup_key_of(dedup_key), condition)
     row: Item = {
@@ -104,22 +104,22 @@ def dedup_write(incident: Incident, dedup_key: str, now_ms: int, condition: Cond
 
 
 def open_put(incident: Incident, dataset_urn: str) -> Put:
-    """Return the row by which an open incident is found from a dataset, however many are over."""
+    """Return the write of the row that lists an open incident under a dataset."""
     return Put(CONTROL, {"PK": f"OPEN#{dataset_urn}", "SK": incident.incident_id, "incident_id": incident.incident_id})
 
 
 def open_delete(incident: Incident, dataset_urn: str) -> Delete:
-    """Return the removal of such a row."""
+    """Return the delete of the row that lists an open incident under a dataset."""
     return Delete(CONTROL, Key(f"OPEN#{dataset_urn}", incident.incident_id))
 
 
 def open_query(dataset_urn: str) -> Query:
-    """Return the question for the open incidents of a dataset."""
+    """Return the query for the open incidents of a dataset."""
     return Query(table=CONTROL, partition=f"OPEN#{dataset_urn}", limit=OPEN_LOOKED_AT)
 
 
 class TimerKind:
-    """Kinds of rows that are due at a time."""
+    """Kinds of incident timers."""
 
     ESCALATION: Final = "ESCALATION"
     RECOVERY: Final = "RECOVERY"
@@ -128,22 +128,22 @@ class TimerKind:
 
 
 def due_partition(kind: str, incident_id: str) -> str:
-    """Return the partition of the due index that an incident's row of a kind is in."""
+    """Return the due-index partition of an incident's timer."""
     return f"{kind}#{zlib.crc32(incident_id.encode()) % DUE_SHARDS}"
 
 
 def due_partitions(kind: str) -> list[str]:
-    """Return every partition of the due index of a kind."""
+    """Return all due-index partitions of a kind of timer."""
     return [f"{kind}#{shard}" for shard in range(DUE_SHARDS)]
 
 
 def due_key(kind: str, incident_id: str) -> Key:
-    """Return where an incident's row of a kind is."""
+    """Return the key of an incident's timer."""
     return Key(f"{kind}#{incident_id}", "STATE")
 
 
 def due_put(kind: str, incident_id: str, due_at_ms: int, **more: Any) -> Put:  # noqa: ANN401 - what the kind needs
-    """Return the row that has someone look at an incident at a time."""
+    """Return the write that sets an incident's timer."""
     return Put(
         CONTROL,
         {
@@ -158,5 +158,5 @@ def due_put(kind: str, incident_id: str, due_at_ms: int, **more: Any) -> Put:  #
 
 
 def due_delete(kind: str, incident_id: str) -> Delete:
-    """Return the removal of such a row."""
+    """Return the delete of an incident's timer."""
     return Delete(CONTROL, due_key(kind, incident_id))

@@ -1,4 +1,4 @@
-"""Incidents: opened or joined at one go, moved by people, reopened, merged, and over when all is well again."""
+"""Incident service: opens, joins, changes, reopens and merges incidents, each change in one transaction."""
 
 from __future__ import annotations
 
@@ -86,30 +86,30 @@ class Incidents:
         self._profile = profile
         self._observer = observer if observer is not None else NullObserver()
 
-    # Looking.
+    # Reads.
 
     def get(self, incident_id: str, *, consistent: bool = True) -> Incident:
         """Return an incident. Raises `NotFoundError`."""
         is_id = len(incident_id) <= ID_LENGTH_MAX
         row = self._store.get(INCIDENT_INDEX, incident_key(incident_id), consistent=consistent) if is_id else None
         if row is None:
-            raise NotFoundError(f"incident {incident_id[:80]}: there is none; 'headgate incident ls' lists them")
+            raise NotFoundError(f"incident {incident_id[:80]}: not found; 'headgate incident ls' lists incidents")
         return incident_of(row, self._sealer)
 
     def get_many(self, incident_ids: Sequence[str], *, consistent: bool = False) -> list[Incident | None]:
-        """Return incidents in the order of their ids, None for each that is not there."""
+        """Return incidents in the order of their ids, None for each that does not exist."""
         keys = [incident_key(each) for each in incident_ids]
         rows = self._store.get_many(INCIDENT_INDEX, keys, consistent=consistent) if keys else []
         return [None if row is None else incident_of(row, self._sealer) for row in rows]
 
     def all_signals_ok(self, incident: Incident) -> bool:
-        """Whether all signals of an incident are OK now, and it is known which those are."""
+        """Whether every linked signal of an incident is OK. False if the incident does not hold all of its links."""
         if not incident.links_complete:
             return False
         return are_all_ok(incident.links, self._signals(incident.links), incident.incident_id)
 
     def auto_resolve_reason(self, incident: Incident) -> str:
-        """Return why an incident is over by itself: a signal that left it may fail in another way."""
+        """Return why an incident is resolved automatically: its signals are OK, or moved to another incident."""
         links = links_ever(incident)
         return auto_resolve_reason(incident, links, self._signals(links))
 
@@ -131,20 +131,20 @@ class Incidents:
         report = checked(report)
         profile = self._profile(report.dataset_urn)
         if profile is None:
-            raise DatasetNotFoundError(f"dataset {report.dataset_urn}: it is not registered; register it first")
+            raise DatasetNotFoundError(f"dataset {report.dataset_urn}: not registered; register it first")
         if profile.dataset_urn is not None:
             report = replace(report, dataset_urn=profile.dataset_urn)
         links = tuple(Link(report.dataset_urn, each) for each in report.signal_types)
         for _ in range(ATTEMPTS_MAX):
             now_ms = self._now_ms()
             rows = self._signals(links)
-            there = [(link, row) for link, row in zip(links, rows, strict=True) if row is not None]
-            plan = self.plan(report, profile, now_ms, tuple(link for link, _ in there), actor=actor)
+            rows_by_link = [(link, row) for link, row in zip(links, rows, strict=True) if row is not None]
+            plan = self.plan(report, profile, now_ms, tuple(link for link, _ in rows_by_link), actor=actor)
             assert plan is not None
             writes = [
                 *plan.writes,
-                *self._linking(plan.incident, there, now_ms),
-                *self._taking(plan.incident, there, now_ms),
+                *self._link_writes(plan.incident, rows_by_link, now_ms),
+                *self._unlink_from_others(plan.incident, rows_by_link, now_ms),
             ]
             if all(isinstance(each, Check) for each in writes):
                 return Opened(plan.incident, is_new=False)
@@ -153,13 +153,13 @@ class Incidents:
             try:
                 self._audit.commit(writes, entry)
             except OutcomeUnknownError:
-                if plan.is_new and self._found(plan.incident.incident_id) is not None:
+                if plan.is_new and self._get_or_none(plan.incident.incident_id) is not None:
                     return self._opened(plan)
                 continue
             except ConflictError:
                 continue
             return self._opened(plan)
-        raise StoreBusyError(f"incident of {report.dataset_urn}: others were faster {ATTEMPTS_MAX} times; try again")
+        raise StoreBusyError(f"incident of {report.dataset_urn}: {ATTEMPTS_MAX} conflicting writes; try again")
 
     def plan(
         self,
@@ -172,19 +172,18 @@ class Incidents:
         reopens: bool = True,
         drafts: IncidentDrafts | None = None,
     ) -> IncidentPlan | None:
-        """Return the writes that open, join or reopen the incident of a report, for a transaction of the caller's.
+        """Return the writes that open, join or reopen the incident of a report, for a transaction of the caller.
 
-        `links` are the signals that the caller gives to it in the same transaction. If that is refused, ask again:
-        someone else was faster, and there is something to join now. With `reopens` false, None is returned for a
-        trouble whose incident was resolved not long ago.
+        The caller links `links` in the same transaction. After a conflict, call it again: another writer opened or
+        changed the incident. With `reopens` false, None is returned if the incident was resolved recently.
         """
         key = decisions.dedup_key_for(report)
         known = None if drafts is None else drafts.by_dedup_key(key)
         condition: Condition = absent() if known is None else equals("incident_id", known.incident_id)
         if known is None:
             dedup = self._store.get(CONTROL, dedup_key_of(key), consistent=True)
-            known = None if dedup is None else self._found(dedup["incident_id"])
-            condition = _as_read(dedup)
+            known = None if dedup is None else self._get_or_none(dedup["incident_id"])
+            condition = _is_as_read(dedup)
         if known is None or known.is_closed:
             plan = self._opening(report, links, profile, now_ms, actor, condition)
         elif known.is_open:
@@ -198,8 +197,8 @@ class Incidents:
         return plan
 
     def leaving(self, incident: Incident, links: Collection[Link], now_ms: int) -> tuple[Incident, list[Write]]:
-        """Return an incident without signals, and the writes that let them go, for a transaction of the caller's."""
-        after = decisions.left(incident, links, now_ms)
+        """Return an incident without some links, and the writes that unlink them, for a transaction of the caller."""
+        after = decisions.without_links(incident, links, now_ms)
         writes: list[Write] = [
             incident_put(after, self._sealer, replaces=incident.version),
             *companions(incident, after, now_ms),
@@ -214,7 +213,7 @@ class Incidents:
         self._observer.on_incident_changed(incident, event_type)
 
     def on_plan_committed(self, plan: IncidentPlan) -> None:
-        """Say, once a plan's writes are durable, what became of its incident."""
+        """Report the incident of a plan whose writes are durable."""
         if plan.writes_incident:
             self.on_committed(plan.incident, IncidentEventType.CREATED if plan.is_new else IncidentEventType.UPDATED)
 
@@ -237,7 +236,7 @@ class Incidents:
         writes: list[Write] = [
             incident_put(incident, self._sealer),
             *companions(None, incident, now_ms, as_read={incident.dedup_key: condition}),
-            *self._published(incident, IncidentEventType.CREATED, now_ms),
+            *self._incident_event_writes(incident, IncidentEventType.CREATED, now_ms),
             *self._pin_writes(incident.evidence_sample, incident.incident_id, now_ms),
         ]
         return IncidentPlan(incident, is_new=True, writes=writes)
@@ -245,14 +244,14 @@ class Incidents:
     def _joining(self, known: Incident, report: IncidentReport, links: tuple[Link, ...], now_ms: int) -> IncidentPlan:
         incident = decisions.joined(known, report, links, now_ms)
         if incident is known:
-            # Not written, but it must still be open when the signal that joins it is.
+            # The incident is not written, but must still be open when the signal that joins it commits.
             still = Check(INCIDENT_INDEX, incident_key(known.incident_id), version_is(known.version))
             return IncidentPlan(known, is_new=False, writes=[still])
         fresh = [each for each in incident.evidence_sample if each not in known.evidence_sample]
         writes: list[Write] = [
             incident_put(incident, self._sealer, replaces=known.version),
             *companions(known, incident, now_ms),
-            *self._published(incident, IncidentEventType.UPDATED, now_ms, "joined"),
+            *self._incident_event_writes(incident, IncidentEventType.UPDATED, now_ms, "joined"),
             *self._pin_writes(fresh, incident.incident_id, now_ms),
         ]
         return IncidentPlan(incident, is_new=False, writes=writes)
@@ -262,26 +261,28 @@ class Incidents:
         writes: list[Write] = [
             incident_put(incident, self._sealer, replaces=known.version),
             *companions(known, incident, now_ms),
-            *self._published(incident, IncidentEventType.UPDATED, now_ms, "it broke out again"),
+            *self._incident_event_writes(incident, IncidentEventType.UPDATED, now_ms, "it broke out again"),
             *self._pin_writes(incident.evidence_sample, incident.incident_id, now_ms),
         ]
         return IncidentPlan(incident, is_new=False, writes=writes)
 
-    def _linking(self, incident: Incident, there: Sequence[tuple[Link, Item]], now_ms: int) -> list[Write]:
-        """Return the writes that give signals to an incident; if all of them are well already, it is soon over."""
-        held = [(link, row) for link, row in there if link in incident.links]
+    def _link_writes(self, incident: Incident, rows_by_link: Sequence[tuple[Link, Item]], now_ms: int) -> list[Write]:
+        """Return the writes that link signals to an incident. If all of them are OK, start its recovery timer."""
+        held = [(link, row) for link, row in rows_by_link if link in incident.links]
         links, rows = [link for link, _ in held], [row for _, row in held]
         writes = link_writes(links, rows, incident.incident_id)
         given = [{**row, "incident_id": incident.incident_id} for row in rows]
         if given and are_all_ok(links, given, incident.incident_id):
-            # Nothing will change that could say so. Whether all others are well too is looked at then.
+            # No later signal change would start the timer. The timer checks the other links when it fires.
             writes.append(due_put(TimerKind.RECOVERY, incident.incident_id, now_ms + QUIET_MS))
         return writes
 
-    def _taking(self, incident: Incident, there: Sequence[tuple[Link, Item]], now_ms: int) -> list[Write]:
-        """Return the writes by which other open incidents let go of signals that one takes over."""
+    def _unlink_from_others(
+        self, incident: Incident, rows_by_link: Sequence[tuple[Link, Item]], now_ms: int
+    ) -> list[Write]:
+        """Return the writes that unlink signals from the other open incidents that hold them."""
         taken: dict[str, list[Link]] = {}
-        for link, row in there:
+        for link, row in rows_by_link:
             holder = row.get("incident_id")
             if holder not in (None, incident.incident_id) and link in incident.links:
                 taken.setdefault(holder, []).append(link)
@@ -292,14 +293,14 @@ class Incidents:
                 writes += self.leaving(each, taken[each.incident_id], now_ms)[1]
         return writes
 
-    # Changing.
+    # Changes.
 
     def change(
         self, incident_id: str, changes: Changes, *, actor: str, expected_version: int | None = None
     ) -> Incident:
-        """Change an incident as someone asks, with everything that follows from it, and return it.
+        """Change an incident on request of a person, with all rows that depend on it, and return it.
 
-        Raises `NotFoundError`, `VersionConflictError` if it is not at the version they read, `IllegalTransitionError`,
+        Raises `NotFoundError`, `VersionConflictError` if `expected_version` is not current, `IllegalTransitionError`,
         and `InvalidPayloadError`.
         """
 
@@ -311,35 +312,35 @@ class Incidents:
     def snooze(
         self, incident_id: str, until: str, *, actor: str, reason: str = "", expected_version: int | None = None
     ) -> Incident:
-        """Have nobody reminded of an open incident until a moment. Raises as `change` does."""
+        """Suspend the escalation of an open incident until a time. Raises as `change` does."""
 
         def decide(incident: Incident, now_ms: int) -> Incident:
             return decisions.snoozed(incident, until, actor, reason, now_ms)
 
         return self._change(incident_id, decide, actor, expected_version, reason)
 
-    def change_by_itself(self, incident_id: str, decide: Callable[[Incident, int], Incident]) -> Incident:
-        """Change an incident as time goes by, which no person did and no audit notes. Raises as `change` does.
+    def change_by_system(self, incident_id: str, decide: Callable[[Incident, int], Incident]) -> Incident:
+        """Change an incident on behalf of the system, without an audit entry. Raises as `change` does.
 
-        It is resolved only if its signals are OK at that very moment; if not, `decide` is asked again.
+        A resolution is conditional on the linked signals being OK; after a conflict, `decide` is called again.
         """
         return self._change(incident_id, decide, None, None, "")
 
     def merge(
         self, incident_id: str, into_id: str, *, actor: str, reason: str = "", expected_version: int | None = None
     ) -> Incident:
-        """Close an incident into another one, which takes over its signals, and return that. Raises as `change`."""
+        """Close an incident into another one, which gets its links, and return that one. Raises as `change` does."""
         for _ in range(ATTEMPTS_MAX):
             now_ms = self._now_ms()
             into, other = self.get(into_id), self.get(incident_id)
             if into_id in other.merged_from:
-                # Someone merged them the other way round between the two looks.
+                # Merged the other way round between the two reads.
                 into = self.get(into_id)
             _check_version(other, expected_version)
             kept, gone = decisions.merged(into, other, actor, reason, now_ms)
             entry = audit_entry(actor, "incident.merge", other, gone, reason or f"into {into_id}")
             try:
-                self._audit.commit(self._merging(into, other, kept, gone, now_ms), entry)
+                self._audit.commit(self._merge_writes(into, other, kept, gone, now_ms), entry)
             except OutcomeUnknownError:
                 if self.get(incident_id).merged_into != into_id:
                     continue
@@ -348,10 +349,12 @@ class Incidents:
             self.on_committed(gone, IncidentEventType.RESOLVED)
             self.on_committed(kept, IncidentEventType.UPDATED)
             return kept
-        raise StoreBusyError(f"incident {incident_id}: others were faster {ATTEMPTS_MAX} times; try again")
+        raise StoreBusyError(f"incident {incident_id}: {ATTEMPTS_MAX} conflicts with other writers; try again")
 
-    def _merging(self, into: Incident, other: Incident, kept: Incident, gone: Incident, now_ms: int) -> list[Write]:
-        # The rows that lead to the one that is gone lead to the other from now on.
+    def _merge_writes(
+        self, into: Incident, other: Incident, kept: Incident, gone: Incident, now_ms: int
+    ) -> list[Write]:
+        # The deduplication rows of the closed incident lead to the other one from now on.
         theirs = {key: any_of(absent(), equals("incident_id", other.incident_id)) for key in other.keys}
         without_keys = replace(gone, dedup_key="", merged_keys=())
         closing = [each for each in companions(other, without_keys, now_ms) if not _is_dedup(each)]
@@ -363,8 +366,8 @@ class Incidents:
             *closing,
             *unlink_writes(other.links, self._signals(other.links), other.incident_id, kept.incident_id),
             *self._pin_writes(fresh, kept.incident_id, now_ms),
-            *self._published(kept, IncidentEventType.UPDATED, now_ms, "merged"),
-            *self._published(gone, IncidentEventType.RESOLVED, now_ms, "merged"),
+            *self._incident_event_writes(kept, IncidentEventType.UPDATED, now_ms, "merged"),
+            *self._incident_event_writes(gone, IncidentEventType.RESOLVED, now_ms, "merged"),
         ]
 
     def _change(
@@ -382,7 +385,7 @@ class Incidents:
             after = decide(before, now_ms)
             if after is before:
                 return before
-            writes = self._changing(before, after, now_ms, reason, of_system=actor is None)
+            writes = self._change_writes(before, after, now_ms, reason, of_system=actor is None)
             try:
                 if actor is None:
                     self._store.transact(writes)
@@ -398,9 +401,11 @@ class Incidents:
                 continue
             self.on_committed(after, event_type_of(before, after))
             return after
-        raise StoreBusyError(f"incident {incident_id}: others were faster {ATTEMPTS_MAX} times; try again")
+        raise StoreBusyError(f"incident {incident_id}: {ATTEMPTS_MAX} conflicts with other writers; try again")
 
-    def _changing(self, before: Incident, after: Incident, now_ms: int, reason: str, *, of_system: bool) -> list[Write]:
+    def _change_writes(
+        self, before: Incident, after: Incident, now_ms: int, reason: str, *, of_system: bool
+    ) -> list[Write]:
         writes: list[Write] = [
             incident_put(after, self._sealer, replaces=before.version),
             *companions(before, after, now_ms),
@@ -409,17 +414,17 @@ class Incidents:
             rows = self._signals(after.links)
             writes += unlink_writes(after.links, rows, after.incident_id, None, must_be_ok=of_system)
         elif after.is_open and not before.is_open:
-            # Those that belong to another incident by now stay there.
-            there = [
+            # Signals that are linked to another incident by now stay rows_by_link.
+            rows_by_link = [
                 (link, row)
                 for link, row in zip(after.links, self._signals(after.links), strict=True)
                 if row is not None and row.get("incident_id") in (None, after.incident_id)
             ]
-            writes += self._linking(after, there, now_ms)
+            writes += self._link_writes(after, rows_by_link, now_ms)
             writes += self._pin_writes(after.evidence_sample, after.incident_id, now_ms)
-        return [*writes, *self._published(after, event_type_of(before, after), now_ms, reason)]
+        return [*writes, *self._incident_event_writes(after, event_type_of(before, after), now_ms, reason)]
 
-    def _published(
+    def _incident_event_writes(
         self, incident: Incident, event_type: IncidentEventType, now_ms: int, reason: str = ""
     ) -> list[Write]:
         return self._event_writes(incident_event(incident, event_type, self._ids, reason=reason), now_ms)
@@ -428,7 +433,7 @@ class Incidents:
         keys = [signal_key(link.dataset_urn, link.signal_type) for link in links]
         return self._store.get_many(SIGNAL_STATE, keys, consistent=True) if keys else []
 
-    def _found(self, incident_id: str) -> Incident | None:
+    def _get_or_none(self, incident_id: str) -> Incident | None:
         row = self._store.get(INCIDENT_INDEX, incident_key(incident_id), consistent=True)
         return None if row is None else incident_of(row, self._sealer)
 
@@ -440,12 +445,12 @@ def _check_version(incident: Incident, expected_version: int | None) -> None:
     if expected_version is not None and incident.version != expected_version:
         raise VersionConflictError(
             f"incident {incident.incident_id}: you read version {expected_version}, and it is at {incident.version} "
-            "now; read it again and decide"
+            "now; read it again"
         )
 
 
-def _as_read(dedup: Item | None) -> Condition:
-    """Return that a row which leads from a trouble to an incident is as it was read."""
+def _is_as_read(dedup: Item | None) -> Condition:
+    """Return the condition that a deduplication row is as it was read."""
     if dedup is None:
         return absent()
     return all_of(equals("incident_id", dedup["incident_id"]), equals("is_open", dedup["is_open"]))
@@ -457,11 +462,11 @@ def _is_dedup(write: Write) -> bool:
 
 
 def _check_duplicate(conflict: ConflictError, writes: Sequence[Write], after: Incident) -> None:
-    """Raise `IllegalTransitionError` if what refused was another open incident of the same report."""
+    """Raise `IllegalTransitionError` if the conflict is another open incident with the same deduplication key."""
     for index, current in conflict.failures.items():
         if current is None or not _is_dedup(writes[index]) or current.get("incident_id") == after.incident_id:
             continue
         raise IllegalTransitionError(
-            f"incident {after.incident_id}: {current.get('incident_id')} is open for the same trouble; "
+            f"incident {after.incident_id}: {current.get('incident_id')} is open for the same failure; "
             "work on that one, or merge them"
         ) from conflict

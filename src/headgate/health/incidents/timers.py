@@ -1,4 +1,4 @@
-"""What happens to incidents as time goes by: more people are told, quiet ones end, and their evidence is let go."""
+"""Incident timers: due rows that escalate, auto-resolve, and unpin the evidence of incidents."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from headgate.store.model.values import Item
 from headgate.store.port import Store
 
 BATCH: Final = 100
-# Evidence of a resolved incident is kept on for those who write up what happened.
+# Evidence of a resolved incident is kept this long, for the post-mortem.
 KEPT_SECONDS: Final = 30 * 86_400
 
 
 class Escalation(Struct, frozen=True):
-    """An incident that nobody has acknowledged in time, and how many were told already."""
+    """An unacknowledged incident that is due for its next escalation level."""
 
     incident_id: str
     level: int
@@ -39,7 +39,7 @@ class Escalation(Struct, frozen=True):
 
 
 class Unpin(Protocol):
-    """Lets evidence of an incident go that was taken hold of until a moment."""
+    """Unpins evidence that an incident pinned up to a time."""
 
     def __call__(
         self, evidence_ids: Sequence[str], incident_id: str, keep_seconds: float, *, taken_until: str | None
@@ -47,7 +47,7 @@ class Unpin(Protocol):
 
 
 class IncidentTimers:
-    """Does what is due. Any number of processes may: each row is dealt with once."""
+    """Runs due timers. Safe to run in any number of processes: each row is processed once."""
 
     def __init__(
         self,
@@ -69,24 +69,28 @@ class IncidentTimers:
         self._unpin = unpin
 
     def due_escalations(self, *, limit: int = BATCH) -> list[Escalation]:
-        """Return the incidents of which more people are to be told now, those that waited longest first."""
+        """Return the incidents that are due for escalation, longest overdue first."""
         return [
             Escalation(row["incident_id"], row["level"], row["due_at_ms"])
             for row in self._due(TimerKind.ESCALATION, limit)
         ]
 
     def sweep(self, *, limit: int = BATCH) -> int:
-        """Do everything that is due, up to a limit of each kind, and return how much that was.
+        """Run all due timers, up to a limit of each kind, and return their count.
 
-        Raises the first `TransientError` that there was, but not before everything else was done.
+        Raises the first `TransientError` after the other timers have run.
         """
         done = 0
         failed: TransientError | None = None
-        kinds = {TimerKind.ESCALATION: self._escalate, TimerKind.RECOVERY: self._recover, TimerKind.PINS: self._let_go}
-        for kind, deal_with in kinds.items():
+        kinds = {
+            TimerKind.ESCALATION: self._escalate,
+            TimerKind.RECOVERY: self._recover,
+            TimerKind.PINS: self._unpin_evidence,
+        }
+        for kind, run in kinds.items():
             for row in self._due(kind, limit):
                 try:
-                    done += deal_with(row)
+                    done += run(row)
                 except TransientError as exc:
                     failed = failed or exc
         if failed is not None:
@@ -105,7 +109,7 @@ class IncidentTimers:
         return sorted(found, key=lambda row: row["due_at_ms"])[:limit]
 
     def _escalate(self, row: Item) -> int:
-        incident = self._found(row)
+        incident = self._get_or_none(row)
         if incident is None or incident.status is not IncidentStatus.OPEN:
             return self._drop(row)
         now_ms = self._now_ms()
@@ -121,26 +125,26 @@ class IncidentTimers:
         )
         writes: list[Write] = [
             incident_put(after, self._sealer, replaces=incident.version),
-            # The row as it was found: whoever else found it, or acknowledged meanwhile, is not overruled.
+            # Conditional on the row as read: another sweep or an acknowledgement in between wins.
             _if_unchanged(escalation_put(after, now_ms, row["level"]), row),
             *self._event_writes(event_type, now_ms),
         ]
-        if not self._tried(writes):
+        if not self._transact(writes):
             return 0
         self._incidents.on_committed(after, IncidentEventType.UPDATED)
         return 1
 
     def _recover(self, row: Item) -> int:
-        """Resolve an incident whose signals have all been well for long enough; look again later if not long enough."""
-        incident = self._found(row)
+        """Resolve an incident whose signals were OK for the quiet time; extend the timer if that is longer."""
+        incident = self._get_or_none(row)
         if incident is None or not incident.is_open:
             return self._drop(row)
         longer_ms = decisions.quiet_ms(incident) - decisions.QUIET_MS
         if longer_ms and not row.get("is_extended"):
             later = due_put(TimerKind.RECOVERY, incident.incident_id, row["due_at_ms"] + longer_ms, is_extended=True)
-            return self._tried([_if_unchanged(later, row)])
+            return self._transact([_if_unchanged(later, row)])
         if not self._incidents.all_signals_ok(incident):
-            # The next signal to become well asks again.
+            # The next signal that becomes OK starts a new timer.
             return self._drop(row)
 
         def decide(found: Incident, now_ms: int) -> Incident:
@@ -150,26 +154,26 @@ class IncidentTimers:
             ended = decisions.moved(found, decisions.RESOLVED, SYSTEM, reason, now_ms)
             return replace(ended, resolution=Resolution(root_cause=reason, resolved_by=SYSTEM))
 
-        self._incidents.change_by_itself(incident.incident_id, decide)
+        self._incidents.change_by_system(incident.incident_id, decide)
         return 1
 
-    def _let_go(self, row: Item) -> int:
-        """Let the evidence of a resolved incident expire in time."""
-        incident = self._found(row)
+    def _unpin_evidence(self, row: Item) -> int:
+        """Unpin the evidence of a resolved incident, so that it expires."""
+        incident = self._get_or_none(row)
         if incident is not None and not incident.is_open and self._unpin is not None:
             self._unpin(incident.evidence_sample, incident.incident_id, KEPT_SECONDS, taken_until=incident.resolved_at)
         return self._drop(row)
 
-    def _found(self, row: Item) -> Incident | None:
+    def _get_or_none(self, row: Item) -> Incident | None:
         try:
             return self._incidents.get(row["incident_id"])
         except NotFoundError:
             return None
 
     def _drop(self, row: Item) -> int:
-        return self._tried([Delete(CONTROL, due_key(row["PK"].partition("#")[0], row["incident_id"]), _same(row))])
+        return self._transact([Delete(CONTROL, due_key(row["PK"].partition("#")[0], row["incident_id"]), _same(row))])
 
-    def _tried(self, writes: Sequence[Write]) -> int:
+    def _transact(self, writes: Sequence[Write]) -> int:
         try:
             self._store.transact(writes)
         except ConflictError:
@@ -185,5 +189,5 @@ def _same(row: Item) -> Condition:
 
 
 def _if_unchanged(write: Put | Delete, row: Item) -> Put | Delete:
-    """Return a write that passes only while a due row is as it was found."""
+    """Return a write that is conditional on a due row being as read."""
     return replace(write, condition=_same(row))

@@ -1,4 +1,4 @@
-"""What goes with every change of an incident: its signals, the rows that lead to it, and when to look again."""
+"""Incident companion writes: signal links, deduplication and open-incident rows, and timers that go with a change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.store.model.conditions import Condition, absent, all_of, any_of, e
 from headgate.store.model.requests import Check, Delete, Put, Update, Write
 from headgate.store.model.values import Item
 
-# When nobody has acknowledged an incident, more people are told, after so many minutes.
+# An unacknowledged incident escalates to the next level after this many minutes since it opened.
 ESCALATION_MINUTES: Final = (0, 15, 30, 60)
 _MINUTE_MS: Final = 60_000
 
@@ -23,10 +23,10 @@ _MINUTE_MS: Final = 60_000
 def companions(
     before: Incident | None, after: Incident, now_ms: int, *, as_read: Mapping[str, Condition] | None = None
 ) -> list[Write]:
-    """Return what is written beside an incident that was `before` and is `after`: all but its signals and its event.
+    """Return the writes beside the incident row for a change from `before` to `after`, except signal links and events.
 
-    `as_read` are conditions for the rows that lead from troubles to it, where they were read; the others must be its
-    own, or free.
+    `as_read` maps deduplication keys to conditions on their rows as read; rows of other keys must be absent or belong
+    to this incident.
     """
     was_open = before is not None and before.is_open
     writes: list[Write] = []
@@ -48,21 +48,21 @@ def companions(
         ]
         writes.append(due_put(TimerKind.PINS, after.incident_id, now_ms))
     elif before is not None and after.is_open:
-        is_reminded = (before.status, before.snoozed_until) != (after.status, after.snoozed_until)
-        writes += [_reminder(after, now_ms)] if is_reminded else []
+        is_rescheduled = (before.status, before.snoozed_until) != (after.status, after.snoozed_until)
+        writes += [_escalation_after_change(after, now_ms)] if is_rescheduled else []
     return writes
 
 
 def escalation_put(incident: Incident, now_ms: int, level: int) -> Put | Delete:
-    """Return when more people are told of an incident, or that nobody more is."""
+    """Return the write of the next escalation timer, or its delete after the last level."""
     if level + 1 >= len(ESCALATION_MINUTES):
         return due_delete(TimerKind.ESCALATION, incident.incident_id)
     wait_ms = (ESCALATION_MINUTES[level + 1] - ESCALATION_MINUTES[level]) * _MINUTE_MS
     return due_put(TimerKind.ESCALATION, incident.incident_id, now_ms + wait_ms, level=level + 1)
 
 
-def _reminder(incident: Incident, now_ms: int) -> Put | Delete:
-    """Return the row that has more people told of an incident, or its removal where someone is at it."""
+def _escalation_after_change(incident: Incident, now_ms: int) -> Put | Delete:
+    """Return the escalation timer after a change of status or snooze; an acknowledged incident has none."""
     if incident.status is IncidentStatus.ACKNOWLEDGED:
         return due_delete(TimerKind.ESCALATION, incident.incident_id)
     if incident.snoozed_until is not None:
@@ -72,49 +72,51 @@ def _reminder(incident: Incident, now_ms: int) -> Put | Delete:
 
 
 def link_writes(links: Sequence[Link], rows: Sequence[Item | None], incident_id: str) -> list[Write]:
-    """Return the writes that give signals to an incident; those it has already are only looked at."""
-    return [_given(link, row, incident_id) for link, row in zip(links, rows, strict=True)]
+    """Return the writes that link signals to an incident; those already linked are only checked."""
+    return [_link_write(link, row, incident_id) for link, row in zip(links, rows, strict=True)]
 
 
 def unlink_writes(
     links: Sequence[Link], rows: Sequence[Item | None], incident_id: str, to: str | None, *, must_be_ok: bool = False
 ) -> list[Write]:
-    """Return the writes that take signals from an incident, and give them to another one if it is named.
+    """Return the writes that unlink signals from an incident, or link them to the incident `to`.
 
-    Each of them passes only if the signal is as it was read, so that whoever joins the incident with it meanwhile is
-    refused, or refuses; with `must_be_ok` also only if it is OK.
+    Each is conditional on the signal as read, so a signal that joins the incident meanwhile causes a conflict; with
+    `must_be_ok`, also on the signal being OK.
     """
-    return [_taken(link, row, incident_id, to, must_be_ok=must_be_ok) for link, row in zip(links, rows, strict=True)]
+    return [
+        _unlink_write(link, row, incident_id, to, must_be_ok=must_be_ok) for link, row in zip(links, rows, strict=True)
+    ]
 
 
 def are_all_ok(links: Sequence[Link], rows: Sequence[Item | None], incident_id: str) -> bool:
-    """Whether all signals that an incident has are OK; those that are gone or belong to another do not count."""
+    """Whether all signals linked to an incident are OK; missing ones and those of other incidents are ignored."""
     return all(
         row is None or row.get("incident_id") != incident_id or row["state"] == SignalState.OK
         for _, row in zip(links, rows, strict=True)
     )
 
 
-def _given(link: Link, row: Item | None, incident_id: str) -> Write:
+def _link_write(link: Link, row: Item | None, incident_id: str) -> Write:
     key = signal_key(link.dataset_urn, link.signal_type)
     if row is None:
         return Check(SIGNAL_STATE, key, absent())
     if row.get("incident_id") == incident_id:
         return Check(SIGNAL_STATE, key, version_is(row["version"]))
-    return _linked(row, incident_id, version_is(row["version"]))
+    return _link_update(row, incident_id, version_is(row["version"]))
 
 
-def _taken(link: Link, row: Item | None, incident_id: str, to: str | None, *, must_be_ok: bool) -> Write:
+def _unlink_write(link: Link, row: Item | None, incident_id: str, to: str | None, *, must_be_ok: bool) -> Write:
     key = signal_key(link.dataset_urn, link.signal_type)
     if row is None:
         return Check(SIGNAL_STATE, key, absent())
     as_read: Condition = version_is(row["version"])
     if row.get("incident_id") != incident_id:
         return Check(SIGNAL_STATE, key, as_read)
-    return _linked(row, to, all_of(as_read, equals("state", SignalState.OK.value)) if must_be_ok else as_read)
+    return _link_update(row, to, all_of(as_read, equals("state", SignalState.OK.value)) if must_be_ok else as_read)
 
 
-def _linked(row: Item, incident_id: str | None, condition: Condition) -> Update:
+def _link_update(row: Item, incident_id: str | None, condition: Condition) -> Update:
     return Update(
         SIGNAL_STATE,
         signal_key(row["PK"], row["SK"]),

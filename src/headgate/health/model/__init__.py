@@ -1,1 +1,1 @@
-"""Model: say here what this part is for."""
+"""Values of the health domain: datasets, signals, incidents, their vocabulary, ids, timestamps and events."""

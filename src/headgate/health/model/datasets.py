@@ -1,4 +1,4 @@
-"""What is known of a dataset: who owns it, where it comes from, what is promised of it."""
+"""Dataset values: the config of a dataset with its owner, source, schema, contract and SLOs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Text = Annotated[str, Meta(max_length=1024)]
 
 
 class DatasetStatus(enum.StrEnum):
-    """Whether a dataset is in use. DISCOVERED: someone spoke of it, and nobody has registered it yet."""
+    """The lifecycle of a dataset. DISCOVERED: an event or lineage names it, and it is not registered yet."""
 
     ACTIVE = "ACTIVE"
     DISCOVERED = "DISCOVERED"
@@ -24,7 +24,7 @@ class DatasetStatus(enum.StrEnum):
 
 
 class Source(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a dataset's data lies."""
+    """Where a dataset is stored."""
 
     type: Text = "OTHER"
     topic: Text | None = None
@@ -34,7 +34,7 @@ class Source(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SchemaBinding(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which schema a dataset follows."""
+    """The schema of a dataset."""
 
     registry: Text
     schema_name: Text
@@ -44,7 +44,7 @@ class SchemaBinding(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ContractBinding(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which contract a dataset keeps. Constraints are those of JSON Schema, field by field."""
+    """The contract of a dataset. Field constraints are JSON Schema keywords."""
 
     contract_id: Text | None = None
     required_fields: tuple[Text, ...] = ()
@@ -52,7 +52,7 @@ class ContractBinding(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FreshnessSlo(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How late data may be."""
+    """The maximum delay of data."""
 
     max_delay_seconds: Positive
     warning_delay_seconds: Positive | None = None
@@ -60,7 +60,7 @@ class FreshnessSlo(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class VolumeSlo(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How much data there must be."""
+    """The expected amount of data."""
 
     min_events_per_window: Annotated[int, Meta(ge=0)] | None = None
     max_deviation_percent: Annotated[float, Meta(ge=0)] | None = None
@@ -68,14 +68,14 @@ class VolumeSlo(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ComplianceSlo(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How much of the data must keep the contract."""
+    """The share of data that must comply with the contract."""
 
     min_compliance_rate: Rate
     warning_compliance_rate: Rate | None = None
 
 
 class Slos(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is promised of a dataset."""
+    """The service level objectives of a dataset."""
 
     freshness: FreshnessSlo | None = None
     volume: VolumeSlo | None = None
@@ -83,7 +83,7 @@ class Slos(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PiiPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is to happen if personal data is found."""
+    """Detection of personal data, and the action on it."""
 
     scan_enabled: bool = False
     fields_to_scan: tuple[Text, ...] = ()
@@ -91,7 +91,7 @@ class PiiPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DatasetSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What people say of a dataset: all of it can be changed by them."""
+    """The config of a dataset: all fields that users edit."""
 
     display_name: Text = ""
     description: Text = ""
@@ -109,7 +109,7 @@ class DatasetSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Dataset(DatasetSpec, frozen=True, kw_only=True, omit_defaults=True):
-    """A dataset as it is registered: what people say of it, and since when."""
+    """A registered dataset: its config with version, status and timestamps."""
 
     dataset_urn: str
     config_version: int
@@ -119,16 +119,16 @@ class Dataset(DatasetSpec, frozen=True, kw_only=True, omit_defaults=True):
     updated_by: str = ""
     approval_ticket: str | None = None
     archived_at: str | None = None
-    # Set on answers alone. `is_fallback`: nothing is known of it, and these are lenient defaults.
+    # Set on answers only. `is_fallback`: the dataset is unknown, and this is the lenient default config.
     stale: bool = False
     age_seconds: float = 0.0
     is_fallback: bool = False
 
 
 class DatasetProfile(Struct, frozen=True):
-    """What the registry says of a dataset: signals carry it, so that a board needs no second look-up.
+    """The registry fields that a signal carries, so that a listing of signals needs no lookup of datasets.
 
-    `dataset_urn` is the name it is registered under, where that is not the one that was asked for.
+    `dataset_urn` is the registered URN, if it differs from the requested one.
     """
 
     tier: Tier

@@ -1,7 +1,7 @@
-"""The words of health: states, severities, statuses, tiers and signal types, and what neighbours call them.
+"""Vocabulary of health: states, severities, statuses, tiers and signal types, with the synonyms of other tools.
 
-The wire knows the seed's values and no others. What a neighbour distinguishes further is kept as a `Phase` (a status)
-or folded onto the nearest value (a severity, a tier); nothing a neighbour sends is refused for its spelling alone.
+The wire uses these values only. A finer status of another tool becomes a `Phase`; a finer severity or tier becomes the
+nearest value. No input is rejected for its spelling alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headgate.errors import InvalidPayloadError
 
 
 class SignalState(enum.StrEnum):
-    """How a signal of a dataset is. UNKNOWN: it could not be evaluated, which is neither good nor bad."""
+    """The state of a signal. UNKNOWN: it could not be evaluated, which is neither good nor bad."""
 
     OK = "OK"
     WARNING = "WARNING"
@@ -25,12 +25,12 @@ class SignalState(enum.StrEnum):
 
     @property
     def is_breach(self) -> bool:
-        """Whether someone should look: the signal is in breach of what was promised."""
+        """Whether the signal breaches its SLO."""
         return self in (SignalState.WARNING, SignalState.CRITICAL)
 
 
 class Severity(enum.StrEnum):
-    """How urgent an incident is. SEV_1 wakes people."""
+    """The urgency of an incident. SEV_1 pages people."""
 
     SEV_1 = "SEV_1"
     SEV_2 = "SEV_2"
@@ -38,7 +38,7 @@ class Severity(enum.StrEnum):
 
 
 class IncidentStatus(enum.StrEnum):
-    """Where an incident stands."""
+    """The status of an incident."""
 
     OPEN = "OPEN"
     ACKNOWLEDGED = "ACKNOWLEDGED"
@@ -46,7 +46,7 @@ class IncidentStatus(enum.StrEnum):
 
 
 class Phase(enum.StrEnum):
-    """What a status alone does not say: how far those who look after an incident have come."""
+    """The progress of work on an incident, finer than its status."""
 
     NEW = "NEW"
     ACKNOWLEDGED = "ACKNOWLEDGED"
@@ -57,7 +57,7 @@ class Phase(enum.StrEnum):
 
 
 class Tier(enum.StrEnum):
-    """How much depends on a dataset. TIER_1 is the most important."""
+    """The importance of a dataset. TIER_1 is the highest."""
 
     TIER_1 = "TIER_1"
     TIER_2 = "TIER_2"
@@ -65,7 +65,7 @@ class Tier(enum.StrEnum):
 
 
 class EntityType(enum.StrEnum):
-    """What writes or reads a dataset."""
+    """The kind of process that writes or reads a dataset."""
 
     SERVICE = "SERVICE"
     JOB = "JOB"
@@ -74,7 +74,7 @@ class EntityType(enum.StrEnum):
 
 
 class Confidence(enum.StrEnum):
-    """How sure a statement is."""
+    """The confidence in a statement."""
 
     HIGH = "HIGH"
     MEDIUM = "MEDIUM"
@@ -82,7 +82,7 @@ class Confidence(enum.StrEnum):
 
 
 class Impact(enum.StrEnum):
-    """How bad an incident is for those downstream."""
+    """The downstream impact of an incident."""
 
     HIGH = "HIGH"
     MEDIUM = "MEDIUM"
@@ -91,7 +91,7 @@ class Impact(enum.StrEnum):
 
 
 class Stage(NamedTuple):
-    """A status with the phase that goes with it."""
+    """A status and its phase."""
 
     status: IncidentStatus
     phase: Phase
@@ -105,7 +105,7 @@ DATA_QUALITY: Final = "DATA_QUALITY"
 ANOMALY: Final = "ANOMALY"
 COST: Final = "COST"
 
-# Other signal types are taken as they are: users measure what they like.
+# Other signal types pass unchanged: users define their own.
 _SIGNAL_TYPES: Final[Mapping[str, str]] = {
     "FRESHNESS_BREACH": FRESHNESS,
     "VOLUME_ANOMALY": VOLUME,
@@ -118,7 +118,7 @@ _SIGNAL_TYPES: Final[Mapping[str, str]] = {
     "ANOMALY_DETECTED": ANOMALY,
     "COST_ANOMALY": COST,
 }
-# dbt, Soda, OpenLineage, Alertmanager and PagerDuty among them.
+# Synonyms of dbt, Soda, OpenLineage, Alertmanager and PagerDuty, among others.
 _STATES: Final[Mapping[str, SignalState]] = {
     **{state.value: state for state in SignalState},
     **dict.fromkeys(("PASS", "PASSED", "SUCCESS", "HEALTHY", "GREEN", "RESOLVED", "INFO"), SignalState.OK),
@@ -173,10 +173,10 @@ _GIVEN_MAX: Final = 40
 T = TypeVar("T")
 
 
-# There are few, and each is asked about again and again.
+# Few distinct values, looked up on every update.
 @lru_cache(maxsize=1024)
 def signal_type(given: str) -> str:
-    """Return the one name of a signal type. Raises `InvalidPayloadError` for what cannot be one."""
+    """Return the canonical name of a signal type. Raises `InvalidPayloadError` for an invalid one."""
     word = _word(given)
     found = _SIGNAL_TYPES.get(word, word)
     if not _SIGNAL_TYPE.fullmatch(found):
@@ -187,42 +187,42 @@ def signal_type(given: str) -> str:
 
 
 def signal_state(given: str) -> SignalState:
-    """Return the state that a word stands for. Raises `InvalidPayloadError`."""
+    """Return the state of a word. Raises `InvalidPayloadError`."""
     return _found(_STATES, given, "state", SignalState)
 
 
 def severity(given: str) -> Severity:
-    """Return the severity that a word stands for. Raises `InvalidPayloadError`."""
+    """Return the severity of a word. Raises `InvalidPayloadError`."""
     return _found(_SEVERITIES, given, "severity", Severity)
 
 
 def stage(given: str) -> Stage:
-    """Return the status and phase that a word stands for. Raises `InvalidPayloadError`."""
+    """Return the status and phase of a word. Raises `InvalidPayloadError`."""
     return _found(_STAGES, given, "status", IncidentStatus)
 
 
 def tier(given: str | int) -> Tier:
-    """Return the tier that a word or number stands for. Raises `InvalidPayloadError`."""
+    """Return the tier of a word or number. Raises `InvalidPayloadError`."""
     return _found(_TIERS, str(given), "tier", Tier)
 
 
 def entity_type(given: str) -> EntityType:
-    """Return the kind of writer or reader that a word stands for. Raises `InvalidPayloadError`."""
+    """Return the entity type of a word. Raises `InvalidPayloadError`."""
     return _found(_ENTITY_TYPES, given, "entity_type", EntityType)
 
 
 def confidence(given: str) -> Confidence:
-    """Return the confidence that a word stands for. Raises `InvalidPayloadError`."""
+    """Return the confidence of a word. Raises `InvalidPayloadError`."""
     return _found(_CONFIDENCES, given, "confidence", Confidence)
 
 
 def impact(given: str) -> Impact:
-    """Return the impact that a word stands for. Raises `InvalidPayloadError`."""
+    """Return the impact of a word. Raises `InvalidPayloadError`."""
     return _found(_IMPACTS, given, "estimated_impact", Impact)
 
 
 def _found(words: Mapping[str, T], given: str, field: str, allowed: type[enum.StrEnum]) -> T:
-    # The word itself comes first: on the busiest paths it is already the right one.
+    # The exact word first: on the hot path it is canonical already.
     found = words.get(given) or words.get(_word(given))
     if found is None:
         names = ", ".join(each.value for each in allowed)

@@ -1,4 +1,4 @@
-"""What health makes known on the bus, in the words that subscribers were promised."""
+"""Health events: the events that health publishes on the bus when a signal or an incident changes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from headgate.store.model.requests import Write
 
 SOURCE: Final = "/headgate/health"
 
-# Given an event and the present millisecond, the writes that make it known in the caller's own transaction.
+# Returns the writes that publish an event in the caller's transaction, given the event and the current time in ms.
 EventWrites = Callable[[Event, int], list[Write]]
 
 
 def no_event_writes(_event: Event, _now_ms: int) -> list[Write]:
-    """Make nothing known."""
+    """Publish nothing."""
     return []
 
 
 class IncidentEventType(enum.StrEnum):
-    """What happened to an incident."""
+    """The kind of change of an incident."""
 
     CREATED = "created"
     UPDATED = "updated"
@@ -32,7 +32,7 @@ class IncidentEventType(enum.StrEnum):
 
 
 def signal_changed(signal: Signal, ids: IdMaker) -> Event:
-    """Return the event of a transition."""
+    """Return the event of a signal transition."""
     return _event(
         ids,
         "headgate.signal.state_changed",
@@ -54,7 +54,7 @@ def signal_changed(signal: Signal, ids: IdMaker) -> Event:
 
 
 def incident_event(incident: Incident, news: IncidentEventType, ids: IdMaker, *, reason: str = "") -> Event:
-    """Return the event of an incident that was opened, changed or resolved. Encrypted fields are not in it."""
+    """Return the event of an opened, changed or resolved incident, without its encrypted fields."""
     return _event(
         ids,
         f"headgate.incident.{news}",

@@ -1,4 +1,4 @@
-"""What is known of an incident: what broke, who is at it, how far they are, and what became of it."""
+"""Incident values: an incident, the report that opens one, and the changes that people make."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 from headgate.health.model.enums import Impact, IncidentStatus, Phase, Severity, SignalState, Tier
 from headgate.health.model.signals import Producer
 
-# What one transaction takes beside all that goes with it sets these.
+# Limits that keep an incident and its companion rows within one transaction.
 SAMPLES_MAX: Final = 20
 LINKS_MAX: Final = 30
 KEYS_MAX: Final = 5
@@ -20,7 +20,7 @@ TITLE_MAX: Final = 1_024
 
 
 class BlastRadius(Struct, frozen=True, kw_only=True):
-    """Who is hit downstream. `complete` is false if the lineage was too large, or not known, to say it all."""
+    """The datasets and services downstream. `complete` is false if the lineage was too large or unknown."""
 
     downstream_count: int = 0
     downstream_services: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class BlastRadius(Struct, frozen=True, kw_only=True):
 
 
 class Notification(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where people were told. Encrypted where it is kept."""
+    """References to notifications that other tools sent. Encrypted at rest."""
 
     pagerduty_incident_id: str | None = None
     slack_thread_ts: str | None = None
@@ -39,7 +39,7 @@ class Notification(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Resolution(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why it is over."""
+    """Why and by whom an incident was resolved."""
 
     root_cause: str = ""
     mitigation: str = ""
@@ -49,7 +49,7 @@ class Resolution(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One move of an incident, as its own row remembers it."""
+    """A change of status or phase, in the incident's own log."""
 
     at: str
     actor: str
@@ -59,17 +59,17 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Link(Struct, frozen=True, order=True):
-    """A signal that belongs to an incident."""
+    """A signal that is linked to an incident."""
 
     dataset_urn: str
     signal_type: str
 
 
 class Incident(Struct, frozen=True, kw_only=True):
-    """An incident. `episode` counts how often it broke out again after it was resolved.
+    """An incident. `episode` counts how often it reopened after a resolution.
 
-    `links` are the signals that belong to it; `links_complete` is false if there were more than it can hold, and then
-    only people resolve it. `merged_keys` are the troubles of incidents that were merged into it.
+    `links` are its signals. `links_complete` is false if there were more than it can hold; then it never resolves
+    automatically. `merged_keys` are the deduplication keys of incidents that were merged into it.
     """
 
     incident_id: str
@@ -117,23 +117,23 @@ class Incident(Struct, frozen=True, kw_only=True):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is over for good, and cannot break out again."""
+        """Whether it can no longer reopen."""
         return self.phase is Phase.CLOSED or self.merged_into is not None
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Every trouble that belongs to it."""
+        """Every deduplication key of the incident."""
         return (self.dedup_key, *self.merged_keys)
 
     @property
     def dataset_urns(self) -> tuple[str, ...]:
-        """Every dataset that it is about, the first one first."""
+        """Every dataset of the incident, the primary one first."""
         linked = (link.dataset_urn for link in self.links)
         return tuple(dict.fromkeys((self.primary_dataset_urn, *self.merged_datasets, *linked)))
 
 
 class IncidentReport(Struct, frozen=True, kw_only=True):
-    """What someone wants an incident for. One that is open for the same `dedup_key` is joined."""
+    """A request for an incident. It joins the open incident with the same `dedup_key`, if there is one."""
 
     dataset_urn: str
     signal_types: tuple[str, ...]
@@ -151,7 +151,7 @@ class IncidentReport(Struct, frozen=True, kw_only=True):
 
 
 class Changes(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is to be changed of an incident; None leaves it as it is."""
+    """Changes to an incident. None leaves a field as it is."""
 
     status: str | None = None
     severity: str | None = None

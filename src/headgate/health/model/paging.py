@@ -1,4 +1,4 @@
-"""Pages over several partitions at once, in one order, with cursors that cannot be altered."""
+"""Merged paging: one ordered page over several index partitions, with signed cursors."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from headgate.store.model.validation import QUERY_LIMIT_MAX
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
-# A page may come back short, with a cursor, rather than look at more rows than this for each that it returns.
+# A page may end short, with a cursor, instead of scanning more rows than this for each row of the limit.
 SCANNED_PER_ROW_MAX: Final = 50
 _HIGHEST: Final = "\uffff"
 
 
 class Place(NamedTuple):
-    """Where a row stands in the order: what it is ordered by, and what tells it from its equals."""
+    """The position of a row: its sort value, and a tie-breaker."""
 
     value: str
     tie: str
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """A partition of an index whose sort keys are `prefix` and then what the rows are ordered by."""
+    """An index partition whose sort keys are `prefix` followed by the sort value."""
 
     table: Table
     index: str
@@ -46,7 +46,7 @@ class _Cursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Span(NamedTuple):
-    """Between which values rows are wanted, both included."""
+    """A range of sort values, both ends included."""
 
     low: str = ""
     high: str = _HIGHEST
@@ -56,7 +56,7 @@ EVERYTHING: Final = Span()
 
 
 class MergedPages:
-    """Merges partitions that are each in order."""
+    """Merges partitions that are sorted each."""
 
     def __init__(self, store: Store, keyring: Keyring) -> None:
         self._store = store
@@ -74,10 +74,10 @@ class MergedPages:
         keep: Callable[[Item], bool] = lambda _: True,
         question: object = None,
     ) -> Page:
-        """Return up to `limit` rows that are to be kept, in order, and a cursor if there may be more.
+        """Return up to `limit` rows that `keep` accepts, in order, and a cursor if there may be more.
 
-        `question` is what decides which rows are kept, for the cursor to be good for that alone. Raises `CursorError`
-        for a cursor that was altered or belongs to another question, and `InvalidItemError` for a limit below 1.
+        `question` identifies the filter: a cursor is valid for the same filter only. Raises `CursorError` for a cursor
+        that was altered or belongs to another query, and `InvalidItemError` for a limit below 1.
         """
         if limit < 1:
             raise InvalidItemError(f"limit {limit}: ask for at least 1")
@@ -126,7 +126,7 @@ class MergedPages:
                 yield where, row
 
     def _stream(self, query: Query, page: Page, place: Callable[[Item], Place]) -> Iterator[tuple[Place, Item]]:
-        # Rows that the index orders alike come in no order that we know of, and may be on several pages of it.
+        # Rows with equal sort keys have no defined order in the index, and may span several pages.
         alike: list[tuple[Place, Item]] = []
         while True:
             for row in page.items:
@@ -151,11 +151,11 @@ class MergedPages:
         except (SignatureError, msgspec.DecodeError) as exc:
             raise CursorError(f"{exc}; start again without a cursor") from exc
         if read.shape != shape:
-            raise CursorError("cursor belongs to another question; give it back with the same filters")
+            raise CursorError("cursor belongs to another query; use it with the same filters")
         return Place(read.value, read.tie)
 
 
 def _shape(partitions: Sequence[Partition], span: Span, question: object, *, descending: bool) -> str:
-    told = [[each.table.name, each.index, each.partition, each.prefix] for each in partitions]
-    shape = msgspec.json.encode([told, list(span), question, descending])
+    sources = [[each.table.name, each.index, each.partition, each.prefix] for each in partitions]
+    shape = msgspec.json.encode([sources, list(span), question, descending])
     return hashlib.blake2b(shape, digest_size=9).hexdigest()

@@ -1,4 +1,4 @@
-"""What a signal says about a dataset at the end of a window, and what may be said."""
+"""Signal values: a signal, its updates and their results, its history, and the validation of an update."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from headgate.store.model.schema import Key
 
 SAMPLES_MAX: Final = 10
 TEXT_MAX: Final = 256
-# A window that ends in the future would keep every honest one after it from being taken.
+# An update whose window ends in the future would make every later, correct one stale.
 FUTURE_MS_MAX: Final = 10 * 60 * 1000
-# `-1` of a request: the order of windows alone decides.
+# As `expected_version` of an update: no version check, only the order of windows decides.
 ANY_VERSION: Final = -1
 _SIGNATURE: Final = re.compile(r"[^\s#:\x00-\x1f\x7f]+(:[^#\x00-\x1f\x7f]+)?")
 _COUNT_MAX: Final = 2**53 - 1
-# What every backend can keep; what is nearer to nothing than this is nothing.
+# The range that every backend stores; smaller numbers are rounded to zero.
 _NUMBER_MAX: Final = 1e100
 _NUMBER_MIN: Final = 1e-100
 
 
 class Metrics(Struct, frozen=True, kw_only=True):
-    """What was counted in the window."""
+    """Counts of the window."""
 
     evidence_count: int = 0
     pass_count: int = 0
@@ -43,13 +43,13 @@ class Metrics(Struct, frozen=True, kw_only=True):
 
     @property
     def compliance_rate(self) -> float | None:
-        """The share that passed; None if nothing was judged."""
+        """The share that passed, or None without results."""
         judged = self.pass_count + self.fail_count
         return None if judged == 0 else self.pass_count / judged
 
 
 class Producer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who is thought to have caused what was seen."""
+    """The producer that probably caused a breach."""
 
     producer_id: str
     version: str = ""
@@ -58,7 +58,7 @@ class Producer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a signal was at the end of a window."""
+    """The state and score of a signal at the end of a window."""
 
     state: SignalState
     score: float
@@ -75,15 +75,15 @@ class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def digest(self) -> str:
-        """What tells two values of one window apart. The incident is not of the value: it is linked later."""
+        """A hash that tells two values of one window apart. It leaves out the incident, which is linked later."""
         seen = replace(self, incident_id=None) if self.incident_id is not None else self
         return hashlib.blake2b(_encode(seen), digest_size=12).hexdigest()
 
 
 class SignalUpdate(Struct, frozen=True, kw_only=True):
-    """A value to be taken over. `expected_version` 0: there must be none yet; -1: whatever version there is.
+    """A new value of a signal. `expected_version` 0: the signal must not exist yet; -1: any version.
 
-    `is_counted`: its metrics were said, and are not merely zero for want of any.
+    `is_counted`: the sender gave the metrics; otherwise they are zero by default.
     """
 
     dataset_urn: str
@@ -94,10 +94,10 @@ class SignalUpdate(Struct, frozen=True, kw_only=True):
 
 
 class Signal(Struct, frozen=True, kw_only=True):
-    """A signal as it stands. `stale`: it was read from memory while the store could not be asked.
+    """A signal. `stale`: it came from the cache while the store was unavailable.
 
-    `ok_until` is the end of the latest window in which it was OK, kept while it is not; `volume` is of VOLUME alone:
-    the windows so far of the hour in which the latest one was counted.
+    `ok_until` is the end of the latest OK window, kept while the signal is not OK. `volume` is set for VOLUME only: the
+    windows so far of the hour of the latest count.
     """
 
     dataset_urn: str
@@ -121,12 +121,12 @@ class Signal(Struct, frozen=True, kw_only=True):
 
     @property
     def last_ok_at(self) -> str | None:
-        """The end of the latest window in which it was OK, if it ever was."""
+        """The end of the latest OK window, if there was one."""
         return self.value.window_end if self.value.state is SignalState.OK else self.ok_until
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """A transition of a signal as its history keeps it. `late`: the window came after a later one, and counted not."""
+    """A transition in a signal's history. `late`: the window arrived after a later one and was not applied."""
 
     state: SignalState
     window_start: str
@@ -141,7 +141,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class UpdateVerdict(enum.StrEnum):
-    """What was made of an update. The values are the error codes of the wire, but for the first two."""
+    """The result code of an update. All but the first two are error codes on the wire."""
 
     APPLIED = "APPLIED"
     DUPLICATE = "DUPLICATE"
@@ -158,7 +158,7 @@ class UpdateVerdict(enum.StrEnum):
 
 
 class UpdateResult(Struct, frozen=True):
-    """What was made of an update. `signal` is the signal as it stands now, if there is one."""
+    """The result of an update. `signal` is the current signal, if there is one."""
 
     verdict: UpdateVerdict
     signal: Signal | None = None
@@ -186,12 +186,12 @@ def checked(update: SignalUpdate, now_ms: int) -> SignalUpdate:
 
 
 def is_signature(text: str) -> bool:
-    """Whether a text can say how something fails."""
+    """Whether a text is a valid failure signature."""
     return len(text) <= TEXT_MAX and _SIGNATURE.fullmatch(text) is not None
 
 
 def _canonical(value: SignalValue) -> SignalValue:
-    """Return a value with its moments in the one form, in which they are compared."""
+    """Return a value with its timestamps in canonical form, in which they are compared."""
     if _is_canonical(value):
         return value
     producer = value.top_producer
@@ -207,13 +207,13 @@ def _canonical(value: SignalValue) -> SignalValue:
         breach_start=None if not value.breach_start else moments.moment(value.breach_start, field="breach_start"),
         failure_signature=value.failure_signature or None,
         top_producer=producer,
-        # Which incident a signal belongs to is decided here, and not by who measures it.
+        # Health assigns incidents; a sender cannot.
         incident_id=None,
     )
 
 
 def _is_canonical(value: SignalValue) -> bool:
-    """Whether a value is as it should be, for those that nearly all are; False says nothing."""
+    """Whether a value is canonical, for the common case. False means unknown."""
     return (
         value.top_producer is None
         and value.incident_id is None
@@ -271,5 +271,5 @@ def _text_problems(value: SignalValue) -> list[str]:
 
 
 def signal_key(dataset_urn: str, signal_type: str) -> Key:
-    """Return where a signal is kept."""
+    """Return the key of a signal's row."""
     return Key(dataset_urn, signal_type)

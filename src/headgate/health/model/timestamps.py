@@ -1,4 +1,4 @@
-"""Moments of health rows: UTC text of one width, to the millisecond, so that later always sorts after earlier."""
+"""Timestamps of health rows: UTC text of fixed width with milliseconds, so that text order is time order."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _YEAR_MAX: Final = 9000
 
 @lru_cache(maxsize=4096)
 def instant(ms: int) -> str:
-    """Return a moment in the one form. Kept for a while: what is decided at one go shares it."""
+    """Return a timestamp in canonical form. Cached, because one transaction formats the same time repeatedly."""
     return f"{_second(ms // 1000)}{ms % 1000:03d}Z"
 
 
-# Few seconds are spoken of at a time, and thousands of milliseconds: what takes long to write is the same for each.
+# Cached apart: many timestamps share a second, and formatting the date is the expensive part.
 @lru_cache(maxsize=4096)
 def _second(seconds: int) -> str:
-    """Return a moment in the one form as far as the point after its seconds."""
+    """Return the canonical timestamp of a second, up to and including the decimal point."""
     return records.instant(seconds * 1000)[:-4]
 
 
 def moment(given: str | datetime, *, field: str) -> str:
-    """Return a moment in the one form. Raises `InvalidPayloadError`, naming the field, for what is not one.
+    """Return a timestamp in canonical form. Raises `InvalidPayloadError`, naming the field.
 
-    What has no offset is not a moment: two programs would read it differently.
+    A timestamp without an offset is rejected as ambiguous.
     """
     if type(given) is str and _THOUSANDTHS.fullmatch(given, _SECOND_CHARS) and _is_second(given[:_SECOND_CHARS]):
         return given
@@ -41,7 +41,7 @@ def moment(given: str | datetime, *, field: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_second(text: str) -> bool:
-    """Whether a text is how a moment in the one form begins, up to the point after its seconds."""
+    """Whether a text is the start of a canonical timestamp, up to and including the decimal point."""
     try:
         return _moment(f"{text}000Z", "") == f"{text}000Z"
     except InvalidPayloadError:
@@ -57,14 +57,14 @@ def _moment(given: str | datetime, field: str) -> str:
         text = read.astimezone(UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError) as exc:
         raise InvalidPayloadError(
-            f"{field} {str(given)[:40]!r}: not a moment; write one such as 2026-01-15T10:00:00Z"
+            f"{field} {str(given)[:40]!r}: not a timestamp; write one such as 2026-01-15T10:00:00Z"
         ) from exc
     return f"{text[:23]}Z"
 
 
 @lru_cache(maxsize=4096)
 def milliseconds(text: str) -> int:
-    """Return the milliseconds since 1970 of a moment in the one form. Raises `InvalidPayloadError` for another."""
+    """Return the epoch milliseconds of a canonical timestamp. Raises `InvalidPayloadError` for another form."""
     if not _CANONICAL.fullmatch(text):
-        raise InvalidPayloadError(f"moment {text[:40]!r}: not in the form 2026-01-15T10:00:00.000Z")
+        raise InvalidPayloadError(f"timestamp {text[:40]!r}: not in the form 2026-01-15T10:00:00.000Z")
     return round(datetime.fromisoformat(text).timestamp() * 1000)

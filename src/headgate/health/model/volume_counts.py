@@ -1,8 +1,8 @@
-"""Counts of windows by the hour: which hour a window belongs to, and what is known of each hour, decided purely.
+"""Volume counts: event counts of windows, grouped by hour. Pure functions.
 
-A window is told by the moment it ended at, and belongs to the hour that this moment closes or lies in: one that ended
-at 11:00 is of the hour from ten to eleven. An hour knows the count of each of its windows, so that a window that is
-sent again, corrected or late changes what it should and nothing twice.
+A window belongs to the hour that contains its end, where an end on the full hour belongs to the hour before: a window
+that ended at 11:00 counts for 10:00 to 11:00. An hour keeps the count of each window, so that a repeated, corrected or
+late window is never counted twice.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from headgate.health.model.timestamps import instant, milliseconds
 HOUR_MS: Final = 3_600_000
 DAY_HOURS: Final = 24
 DAYS: Final = 7
-# Two of the weeks that a baseline is usually of, so that one can be held against the other.
+# Two baseline windows of a week, so that one can be compared with the other.
 DAYS_MAX: Final = 14
-# Windows of a minute are told apart; of shorter ones the earliest are counted as one.
+# Windows of a minute are kept apart; with shorter ones the earliest are folded into one.
 WINDOWS_MAX: Final = 60
 _COUNT_MAX: Final = 2**53 - 1
 _HOUR_LENGTH: Final = len("2026-01-15T10")
 
 
 class VolumeHour(Struct, frozen=True):
-    """Windows of one hour (`2026-01-15T10`): when each ended, in milliseconds of the hour, and what it counted."""
+    """The windows of one hour (`2026-01-15T10`): the end of each in milliseconds of the hour, and its count."""
 
     hour: str
     counts: tuple[tuple[int, int], ...]
@@ -36,14 +36,14 @@ class VolumeHour(Struct, frozen=True):
         return milliseconds(f"{self.hour}:00:00.000Z")
 
     def has_folded(self, ended_ms: int) -> bool:
-        """Whether a window is one of those that were counted and are told apart no longer."""
+        """Whether a window was folded into the first one."""
         return len(self.counts) >= WINDOWS_MAX and ended_ms < self.counts[0][0]
 
 
 class VolumePoint(Struct, frozen=True, kw_only=True):
-    """What was counted in an hour. `event_count` None: nobody has counted, which is not the same as nothing.
+    """The count of an hour. `event_count` None: not measured, which differs from zero.
 
-    `window_count` tells how much of the hour that is; `is_over` is false for the hour that still goes on.
+    `window_count` is the number of windows in the sum; `is_over` is false for the current hour.
     """
 
     hour: str
@@ -53,16 +53,16 @@ class VolumePoint(Struct, frozen=True, kw_only=True):
 
 
 def window_of(window_end: str, count: int) -> VolumeHour:
-    """Return an hour of which one window is known, given in the one form of moments."""
+    """Return an hour with one window."""
     end_ms = milliseconds(window_end)
     start_ms = (end_ms - 1) // HOUR_MS * HOUR_MS
     return VolumeHour(instant(start_ms)[:_HOUR_LENGTH], ((end_ms - start_ms, count),))
 
 
 def counted(held: VolumeHour | None, window: VolumeHour) -> VolumeHour:
-    """Return the hour in progress after a window that is not earlier than those it holds.
+    """Return the current hour after a window that is not earlier than the ones it has.
 
-    The same window again replaces its count. A window of a later hour begins that one: the one held is over.
+    A repeated window replaces its count. A window of a later hour starts that hour.
     """
     if held is None or held.hour != window.hour:
         return window
@@ -75,14 +75,14 @@ def counted(held: VolumeHour | None, window: VolumeHour) -> VolumeHour:
 
 
 def is_kept(hour: VolumeHour, now_ms: int) -> bool:
-    """Whether an hour is young enough that anyone can still ask for it."""
+    """Whether an hour is within the period that can be queried."""
     return hour.start_ms > now_ms - DAYS_MAX * DAY_HOURS * HOUR_MS - HOUR_MS
 
 
 def together(in_time: Iterable[VolumeHour], late: Iterable[VolumeHour]) -> dict[str, VolumeHour]:
-    """Return hours by name, with the windows that came late: what was said of a window last is its count.
+    """Return hours by name, with late windows merged in: the last count of a window wins.
 
-    Where an hour is there twice, the later one of them knows better.
+    Of two versions of an hour, the later one wins.
     """
     timely: dict[str, VolumeHour] = {}
     for each in in_time:
@@ -96,19 +96,19 @@ def together(in_time: Iterable[VolumeHour], late: Iterable[VolumeHour]) -> dict[
 
 
 def points(known: Mapping[str, VolumeHour], days: int, now_ms: int) -> list[VolumePoint]:
-    """Return the hours of some days, oldest first, up to the present one; those nobody has counted are gaps."""
+    """Return the hours of some days up to the current one, oldest first; unmeasured hours have no count."""
     present_ms = now_ms // HOUR_MS * HOUR_MS
     starts = range(present_ms - (days * DAY_HOURS - 1) * HOUR_MS, present_ms + HOUR_MS, HOUR_MS)
     return [_point(known.get(instant(start)[:_HOUR_LENGTH]), start, is_over=start < present_ms) for start in starts]
 
 
 def hour_of(stored: Mapping[str, Any]) -> VolumeHour:
-    """Return the hour that a map in a row stands for."""
+    """Return the hour of a stored map."""
     return VolumeHour(stored["hour"], tuple((ended_ms, count) for ended_ms, count in stored["counts"]))
 
 
 def stored_hour(hour: VolumeHour) -> dict[str, Any]:
-    """Return an hour as a map in a row."""
+    """Return an hour as a map for a row."""
     return {"hour": hour.hour, "counts": [[ended_ms, count] for ended_ms, count in hour.counts]}
 
 

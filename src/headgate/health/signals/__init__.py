@@ -1,1 +1,1 @@
-"""Signals: say here what this part is for."""
+"""Signals: deciding, writing, coalescing and reading them, with their history, volumes and baselines."""

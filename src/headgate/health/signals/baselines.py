@@ -1,4 +1,4 @@
-"""Baselines: what is normal for a metric of a dataset, as the engines that watch it worked it out."""
+"""Baselines: the normal value of a metric of a dataset, as an anomaly engine computed it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANY_VERSION: Final = -1
 
 
 class Baseline(Struct, frozen=True, kw_only=True):
-    """What is normal, how much it varies, and of how many samples that is known."""
+    """The mean, standard deviation and sample count of a metric."""
 
     dataset_urn: str
     metric: str
@@ -38,17 +38,17 @@ class Baseline(Struct, frozen=True, kw_only=True):
 
 
 class Baselines:
-    """Keeps the latest baseline of each metric. Safe to use from many processes."""
+    """Stores the latest baseline of each metric. Safe to use from many processes."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     def get(self, urn: str, metric: str) -> Baseline:
-        """Return a baseline. Raises `NotFoundError` if none was worked out."""
+        """Return a baseline. Raises `NotFoundError` if there is none."""
         row = self._store.get(CONTROL, _key(urn, metric), consistent=True)
         if row is None:
-            raise NotFoundError(f"baseline {metric} of {urn}: nobody has worked it out yet")
+            raise NotFoundError(f"baseline {metric} of {urn}: not computed yet")
         return typed_decode.convert(row, Baseline)
 
     def of(self, urn: str) -> list[Baseline]:
@@ -67,10 +67,10 @@ class Baselines:
         sample_count: int,
         expected_version: int = ANY_VERSION,
     ) -> Baseline:
-        """Replace a baseline. Saying the same again changes nothing.
+        """Replace a baseline. Repeating the same values changes nothing.
 
-        `expected_version` 0: there must be none; -1: whatever there is. Raises `VersionConflictError`,
-        `InvalidPayloadError` for numbers that are none, and `StoreBusyError` if others were faster again and again.
+        `expected_version` 0: there must be none; -1: any version. Raises `VersionConflictError`, `InvalidPayloadError`
+        for invalid numbers, and `StoreBusyError` after too many conflicts with other writers.
         """
         key = _key(urn, metric)
         said = _checked(baseline_value, stddev, sample_count)
@@ -99,7 +99,7 @@ class Baselines:
             except ConflictError:
                 continue
             return made
-        raise StoreBusyError(f"baseline {metric} of {urn}: others were faster {ATTEMPTS_MAX} times; try again")
+        raise StoreBusyError(f"baseline {metric} of {urn}: {ATTEMPTS_MAX} conflicts with other writers; try again")
 
 
 def _key(urn: str, metric: str) -> Key:
@@ -111,7 +111,7 @@ def _key(urn: str, metric: str) -> Key:
 def _checked(baseline_value: float, stddev: float, sample_count: int) -> tuple[float, float, int]:
     if not (math.isfinite(baseline_value) and math.isfinite(stddev)) or stddev < 0 or sample_count < 1:
         raise InvalidPayloadError(
-            f"baseline {baseline_value} ± {stddev} of {sample_count} samples: give a number, how much it varies "
-            "(0 or more), and how many samples it is of (1 or more)"
+            f"baseline {baseline_value} ± {stddev} of {sample_count} samples: give a finite value, a standard "
+            "deviation of 0 or more, and a sample count of 1 or more"
         )
     return float(baseline_value), float(stddev), sample_count

@@ -1,11 +1,10 @@
-"""Coalescing: values that come in at the same time are taken over together, and refreshes of one signal once.
+"""Signal coalescer: group commit for signal updates.
 
-Whoever finds nobody at work takes over all that has queued up meanwhile, and each caller is answered once its value, or
-a later one that says the same, is durable. A caller either waits in a thread of its own, which may then be the one at
-work, or leaves its value and is told: a thread of ours works for those. Nothing waits for a timer, but where hundreds
-come in each second that thread begins groups a few milliseconds apart: three together cost less than one by one.
-Only what changes nothing is ever left out: a value that is OK after one that was, of an earlier window than another
-that is queued. Of a VOLUME each window counts.
+Updates that arrive while a write is in progress are written together by the next leader. A caller of `update` waits in
+its own thread and may become the leader; updates of `submit` are led by a thread of the coalescer, which calls back.
+There is no timer, except that this thread starts groups a few milliseconds apart under load: three updates in one
+transaction cost less than three transactions. A caller returns once its update, or a later one that supersedes it, is
+durable. Only refreshes are superseded: OK after OK with an earlier window than a queued one. VOLUME updates never are.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from headgate.health.model.enums import VOLUME, SignalState
 from headgate.health.model.signals import ANY_VERSION, SignalUpdate, UpdateResult
 from headgate.health.signals.writer import BATCH_MAX, Signals
 
-# A store that is away for a moment need not be noticed by those who wait.
+# Retries hide a short outage of the store from callers.
 ATTEMPTS: Final = 2
-# Told what was made of a value, or what was raised.
+# Receives the result of an update, or the exception.
 Done: TypeAlias = Callable[[UpdateResult | None, BaseException | None], None]
 
 
 class _Waiting(Struct, eq=False):
-    """A caller, and what it is told in the end. `others` are refreshes that its value stands for as well."""
+    """A queued caller and its result. `others` are refreshes that this update supersedes."""
 
     update: SignalUpdate
-    # Set when it is answered, or when it is its turn to lead; None for one that does not wait but is told.
+    # Set when it has a result or becomes the leader; None for a submitted update.
     woken: threading.Event | None = None
     done: Done | None = None
     others: list[_Waiting] = []
@@ -57,7 +56,7 @@ class _Waiting(Struct, eq=False):
 
 
 class Coalescer:
-    """Takes over values of signals, many callers' at a time. Safe to use from many threads."""
+    """Applies signal updates of many callers in groups. Safe to use from many threads."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals
@@ -67,13 +66,13 @@ class Coalescer:
         self._is_closed = False
         self._thread: threading.Thread | None = None
         self._pace = BatchPacer()
-        # Ends the wait for more: there is enough, or no more will come.
+        # Ends the pause before a group: it is large enough, or the coalescer closes.
         self._hurry = threading.Event()
-        # What the thread is to do; None: see whether it is to end.
+        # Calls for the thread; None: check whether to end.
         self._bell: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def update(self, update: SignalUpdate) -> UpdateResult:
-        """Take over a value as `Signals.update` does, and return when it is durable. Raises what that raises."""
+        """Apply an update as `Signals.update` does, and return when it is durable. Raises what that raises."""
         woken = threading.Event()
         mine = _Waiting(self._signals.checked(update), woken)
         if not self._queue_up(mine):
@@ -86,7 +85,7 @@ class Coalescer:
         return mine.result
 
     def submit(self, update: SignalUpdate, done: Done) -> None:
-        """Have a value taken over as `update` does, without waiting; `done` is told, from another thread.
+        """Apply an update as `update` does, without waiting; `done` is called from another thread.
 
         It must neither block nor raise. Raises `InvalidPayloadError`, `InvalidIdError` and `StoreClosedError`.
         """
@@ -94,7 +93,7 @@ class Coalescer:
             self._bell.put(self._lead_once)
 
     def close(self) -> None:
-        """Take no more that is not waited for, and return once what was taken is done. Closing twice is allowed."""
+        """Reject further submits, and return once the submitted updates are done. Closing twice is allowed."""
         with self._lock:
             self._is_closed = True
         self._hurry.set()
@@ -103,7 +102,7 @@ class Coalescer:
             self._thread.join()
 
     def _queue_up(self, mine: _Waiting) -> bool:
-        """Stand in line, and return whether nobody leads and one is to do it."""
+        """Append to the queue, and return whether a new leader is needed."""
         with self._lock:
             if mine.woken is None:
                 self._start()
@@ -115,7 +114,7 @@ class Coalescer:
         return leads
 
     def _lead(self, mine: _Waiting) -> None:
-        """Work off the queue until one's own value is done, and then let whoever is next lead."""
+        """Write groups until one's own update is done, then pass leadership on."""
         while not mine.is_answered:
             self._work()
         self._pass_on()
@@ -139,15 +138,15 @@ class Coalescer:
             self._bell.put(self._lead_once)
 
     def _start(self) -> None:
-        """Have a thread for those who do not wait in their own, of which `close` waits for the last."""
+        """Start the thread for submitted updates. `close` waits for the last of them."""
         if self._is_closed:
-            raise StoreClosedError("signals: this process is stopping; send it to another, or again in a moment")
+            raise StoreClosedError("signals: this process is stopping; retry against another process")
         if self._thread is None:
             self._thread = threading.Thread(target=self._lead_when_called, name="headgate-signals", daemon=True)
             self._thread.start()
 
     def _lead_when_called(self) -> None:
-        """Lead whenever whoever is next does not wait in a thread of its own."""
+        """Lead groups whose first update was submitted."""
         while self._is_led or not self._is_closed:
             call = self._bell.get()
             if call is not None:
@@ -166,10 +165,10 @@ class Coalescer:
         self._pass_on()
 
     def _taken(self) -> list[_Waiting]:
-        """Take what can be done at once from the queue: one value for each signal; further ones stay in line."""
+        """Take the next group from the queue: one update per signal; further ones stay queued in order."""
         taken: dict[tuple[str, str], _Waiting] = {}
         left: deque[_Waiting] = deque()
-        # Of these there is one in line already, which must not be overtaken.
+        # Signals with an update left in the queue, which later ones must not overtake.
         queued: set[tuple[str, str]] = set()
         while self._queue and len(taken) < BATCH_MAX:
             each = self._queue.popleft()
@@ -189,7 +188,7 @@ class Coalescer:
         return list(taken.values())
 
     def _is_refresh(self, update: SignalUpdate) -> bool:
-        """Whether a value says of a signal that is OK that it is OK, whatever version it is at."""
+        """Whether an update repeats OK for an OK signal, without a version check."""
         if update.value.state is not SignalState.OK or update.expected_version != ANY_VERSION:
             return False
         if update.signal_type == VOLUME:
@@ -204,7 +203,7 @@ class Coalescer:
             except TransientError as exc:
                 if attempt + 1 == ATTEMPTS:
                     self._fail(batch, exc)
-            except BaseException as exc:  # noqa: BLE001 - of the thread that happens to lead; those who wait must be told
+            except BaseException as exc:  # noqa: BLE001 - the waiting callers must get it, whichever thread leads
                 self._fail(batch, exc)
                 return
             else:

@@ -1,4 +1,4 @@
-"""What becomes of a signal when a value for it comes in: decided without looking anywhere."""
+"""Signal decisions: a pure function from the current signal and an update to the next signal."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headgate.health.model.volume_counts import VolumeHour, counted, is_kept, wi
 
 
 class SignalDecision(Struct, frozen=True):
-    """What is to be done. `signal` is the signal as it then stands, or as it would have been.
+    """The result of an update. `signal` is the next signal, or what a late window would have made of it.
 
-    `volume` is what gets a row of its own: an hour of counts that is over, or the window that came late.
+    `volume` gets a row of its own: an hour that is over, or a late window.
     """
 
     verdict: UpdateVerdict
@@ -25,10 +25,10 @@ class SignalDecision(Struct, frozen=True):
 
 
 def decide(current: Signal | None, update: SignalUpdate, profile: DatasetProfile, now_ms: int) -> SignalDecision:
-    """Return what is to become of an update in canonical form.
+    """Return what happens to a canonical update.
 
-    A window that ended before the present one never overwrites it, whatever version was read. The same value of the
-    same window again changes nothing, whatever version was expected: its first answer may have been lost.
+    A window that ended before the current one is stale, whatever version it expects. A repeated value of the current
+    window is a duplicate, whatever version it expects: the first answer may have been lost.
     """
     value, expected = update.value, update.expected_version
     if current is None:
@@ -64,7 +64,7 @@ def _applied(current: Signal | None, update: SignalUpdate, profile: DatasetProfi
 
 
 def _window(update: SignalUpdate) -> VolumeHour | None:
-    """Return what an update counts. One that says no number, or that it does not know, leaves a gap and no zero."""
+    """Return the count of an update, or None: without a number, or UNKNOWN with zero, the hour has a gap."""
     count = update.value.metrics.evidence_count
     if (
         update.signal_type != VOLUME
@@ -105,7 +105,7 @@ def _previous(current: Signal | None, is_transition: bool) -> SignalState | None
 
 
 def _breach_start(current: Signal | None, value: SignalValue) -> str | None:
-    """Return since when the promise is broken: as the caller says, else since the first window in which it was."""
+    """Return the start of the breach: the caller's value, else the start of the first breached window."""
     if value.state is SignalState.OK:
         return None
     if value.breach_start is not None or not value.state.is_breach:

@@ -1,4 +1,4 @@
-"""Signals as they are looked up: one in one read, those of datasets, those that are in breach, and their history."""
+"""Signal reads: one signal, the signals of datasets, those in breach, and their history."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HISTORY_MAX: Final = 10_000
 
 
 class SignalLookups:
-    """Looks at the signals of one store. Safe to use from many threads. Raises what the store raises."""
+    """Reads the signals of one store. Safe to use from many threads. Raises what the store raises."""
 
     def __init__(self, store: Store, cache: Cache, keyring: Keyring) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class SignalLookups:
         self._pages = MergedPages(store, keyring)
 
     def get(self, dataset_urn: str, signal_type: str, *, consistent: bool = False) -> Signal | None:
-        """Return a signal, or None. What was read from memory while the store was away says so."""
+        """Return a signal, or None. One that came from the cache while the store was unavailable is marked stale."""
         key = signal_key(dataset_urn, signal_type)
 
         def load() -> Loaded[Signal] | None:
@@ -47,13 +47,13 @@ class SignalLookups:
         return replace(found.value, stale=True, age_seconds=found.age_seconds)
 
     def remembered(self, dataset_urn: str, signal_type: str) -> Signal | None:
-        """Return a signal as this process last saw it, without asking anyone; None if it does not remember it."""
+        """Return a signal from this process's cache, or None."""
         return self._cache.peek(cache_keys.signal_state(dataset_urn, signal_type), Signal)
 
     def of_dataset(
         self, dataset_urn: str, signal_types: Iterable[str] = (), *, consistent: bool = False
     ) -> list[Signal]:
-        """Return the signals of a dataset, all of them or those of some types."""
+        """Return the signals of a dataset, all or those of some types."""
         wanted = frozenset(signal_types)
         query = Query(table=SIGNAL_STATE, partition=dataset_urn, limit=SIGNALS_OF_A_DATASET_MAX, consistent=consistent)
         found = [signal_of(row) for row in self._store.query(query).items]
@@ -74,7 +74,7 @@ class SignalLookups:
         limit: int = 100,
         cursor: str | None = None,
     ) -> BreachPage:
-        """Return signals that are in one of some states, of one tier or all, those that changed last first."""
+        """Return signals in one of some states, of one tier or all, last changed first."""
         tiers = tuple(Tier) if tier is None else (tier,)
         partitions = [
             Partition(SIGNAL_STATE, "breach-index", breach_partition(state, each, shard))
@@ -86,9 +86,9 @@ class SignalLookups:
         return BreachPage([signal_of(row) for row in page.items], page.cursor)
 
     def history(self, dataset_urn: str, signal_type: str, since: str, until: str) -> list[Snapshot]:
-        """Return the transitions of a signal whose windows ended in a span of time, oldest first.
+        """Return the transitions of a signal whose windows ended in a period, oldest first.
 
-        Raises `InvalidPayloadError` for a span of more than ten years, or one that ends before it begins.
+        Raises `InvalidPayloadError` for a period of more than ten years, or one that ends before it starts.
         """
         if since > until:
             raise InvalidPayloadError(f"history of {dataset_urn} {signal_type}: from {since} is after to {until}")

@@ -1,4 +1,4 @@
-"""What is made of updates of signals, and what it is told by."""
+"""Signal helpers: rejection messages, breach comparison, the incident report of a signal, history months."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ _MONTHS_MAX: Final = 120
 
 
 class BreachPage(Struct, frozen=True):
-    """Some signals that are not well, newest first, and the cursor of the next page if there is one."""
+    """A page of signals in breach, newest first, and the cursor of the next page."""
 
     signals: list[Signal]
     cursor: str | None = None
 
 
 def rejection(update: SignalUpdate, current: Signal | None, verdict: UpdateVerdict) -> str:
-    """Return why an update was not taken over."""
+    """Return why an update was rejected."""
     named = f"{update.dataset_urn} {update.signal_type}"
     if verdict is UpdateVerdict.VERSION_CONFLICT:
-        at = "there is none" if current is None else f"it is at version {current.version}"
+        at = "the signal does not exist" if current is None else f"it is at version {current.version}"
         return f"{named}: you expected version {update.expected_version}, and {at}"
     if verdict is UpdateVerdict.STALE_WINDOW and current is not None:
-        ends = f"{update.value.window_end}, and the present one at {current.value.window_end}"
-        return f"{named}: the window ended at {ends}; it is noted as late"
+        ends = f"{update.value.window_end}, before the current one at {current.value.window_end}"
+        return f"{named}: the window ended at {ends}; it is recorded as late"
     return ""
 
 
 def with_incident(signal: Signal, incident_id: str | None) -> Signal:
-    """Return a signal that belongs to an incident, or to none."""
+    """Return a signal linked to an incident, or to none."""
     return replace(signal, value=replace(signal.value, incident_id=incident_id))
 
 
 def is_same_breach(before: Signal, after: Signal) -> bool:
-    """Whether a signal stands as before, and fails in the same way."""
+    """Whether a signal keeps its state and failure signature."""
     return before.state is after.state and before.value.failure_signature == after.value.failure_signature
 
 
 def report_of(signal: Signal) -> IncidentReport:
-    """Return what a signal wants an incident for."""
+    """Return the incident report of a signal in breach."""
     value = signal.value
     return IncidentReport(
         dataset_urn=signal.dataset_urn,
@@ -58,7 +58,7 @@ def report_of(signal: Signal) -> IncidentReport:
 
 
 def months(since: str, until: str) -> list[str]:
-    """Return the months from one moment to another. Raises `InvalidPayloadError` for too many."""
+    """Return the months of a period. Raises `InvalidPayloadError` for too many."""
     year, month = int(since[:4]), int(since[5:7])
     last, found = month_of(until), list[str]()
     while f"{year:04d}{month:02d}" <= last:

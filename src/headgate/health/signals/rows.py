@@ -1,4 +1,4 @@
-"""Rows of signals and of their history, in the words that others read them by."""
+"""Rows of signals and of their history, with the attribute names of the public table layout."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from headgate.store.model.values import Item, Vouched
 _DAY_SECONDS: Final = 86_400
 QUIET_DAYS: Final = 30
 HISTORY_SECONDS: Final = 90 * _DAY_SECONDS
-# Listed by the breach index. Healthy ones are not: they are nearly all, and would make one key of it hot.
+# States in the breach index. OK is left out: nearly all signals are OK, and would make one partition hot.
 LISTED: Final = (SignalState.CRITICAL, SignalState.WARNING, SignalState.UNKNOWN)
 _LATE: Final = 0
-# Looked up rather than asked for: the value of a member is worked out each time.
+# Precomputed: the value of an enum member is a property, which is slow on the hot path.
 _WORDS: Final[Mapping[SignalState | Tier, str]] = {each: each.value for each in (*SignalState, *Tier)}
 _STATES: Final[Mapping[str, SignalState]] = {each.value: each for each in SignalState}
 _TIERS: Final[Mapping[str, Tier]] = {each.value: each for each in Tier}
-# Up to here every whole float is exactly that whole number.
+# Up to here every integral float is exact.
 _EXACT_MAX: Final = 2.0**53
 
 
 def shard_of(dataset_urn: str, signal_type: str) -> int:
-    """Return the part of the breach index that lists a signal: the same in every process."""
+    """Return the shard of the breach index for a signal, the same in every process."""
     return zlib.crc32(f"{dataset_urn}#{signal_type}".encode()) % BREACH_SHARDS
 
 
 def breach_partition(state: SignalState, tier: Tier, shard: int) -> str:
-    """Return the partition of the breach index that holds signals of a state and tier."""
+    """Return the breach-index partition of a state, tier and shard."""
     return f"BREACH#{state}#{tier}#{shard}"
 
 
 def signal_row(signal: Signal, now_seconds: int) -> Item:
-    """Return a signal as a row. One that is not OK never expires: a dataset that fell silent must stay visible."""
+    """Return the row of a signal. One that is not OK never expires: a dataset that went silent must stay visible."""
     value, metrics, previous = signal.value, signal.value.metrics, signal.previous_state
     row = Vouched(
         PK=signal.dataset_urn,
@@ -69,7 +69,7 @@ def signal_row(signal: Signal, now_seconds: int) -> Item:
     if value.incident_id is not None:
         row["incident_id"] = value.incident_id
     if value.state is SignalState.OK:
-        # To the day: a refresh then leaves every index as it is.
+        # Rounded to days, so that a refresh leaves the indexes unchanged.
         row["ttl"] = (now_seconds // _DAY_SECONDS + QUIET_DAYS + 1) * _DAY_SECONDS
     else:
         row["breach_pk"] = breach_partition(value.state, signal.tier, shard_of(signal.dataset_urn, signal.signal_type))
@@ -83,14 +83,14 @@ def signal_row(signal: Signal, now_seconds: int) -> Item:
 
 
 def _number(value: float) -> float:
-    """Return a number as every store gives it back."""
+    """Return a number as every store returns it."""
     return int(value) if value.is_integer() and value < _EXACT_MAX else value
 
 
 def _is_plain(signal: Signal) -> bool:
-    """Whether there is nothing in a signal that a store should look at closely: the words of people, and odd numbers.
+    """Whether a signal has no free text and no unusual number, so that the store can skip checking the row.
 
-    All else was checked or made here.
+    All other fields are validated or generated.
     """
     value = signal.value
     return (
@@ -103,7 +103,7 @@ def _is_plain(signal: Signal) -> bool:
 
 
 def _trouble(value: SignalValue) -> Item:
-    """Return what a row says of how a signal fails, and who is thought to have caused it."""
+    """Return the attributes of a row that describe the failure and its probable producer."""
     told: Item = {}
     if value.breach_start is not None:
         told["breach_start"] = value.breach_start
@@ -120,12 +120,12 @@ def _trouble(value: SignalValue) -> Item:
 
 
 def signal_of(row: Mapping[str, Any]) -> Signal:
-    """Return the signal that a row stands for. Raises `CorruptionError` if it stands for none."""
+    """Return the signal of a row. Raises `CorruptionError` for an invalid row."""
     try:
         return _signal(row)
     except (KeyError, TypeError, ValueError) as exc:
         name = f"{row.get('PK')} {row.get('SK')}"
-        raise CorruptionError(f"signal {name}: its row is not a signal ({exc!r}); stop and restore a backup") from exc
+        raise CorruptionError(f"signal {name}: the row is invalid ({exc!r}); stop and restore a backup") from exc
 
 
 def _signal(row: Mapping[str, Any]) -> Signal:
@@ -149,7 +149,7 @@ def _signal(row: Mapping[str, Any]) -> Signal:
 def _value(row: Mapping[str, Any]) -> SignalValue:
     return SignalValue(
         state=_STATES[row["state"]],
-        # A whole number comes back as one, whatever it was stored as.
+        # A store may return an integral float as an integer.
         score=float(row["score"]),
         slo_threshold=float(row["slo_threshold"]),
         window_start=row["window_start"],
@@ -177,17 +177,17 @@ def _producer(row: Mapping[str, Any]) -> Producer | None:
 
 
 def history_partition(dataset_urn: str, signal_type: str, month: str) -> str:
-    """Return the partition of a month (`yyyymm`) of a signal's history."""
+    """Return the history partition of a signal and month (`yyyymm`)."""
     return f"{dataset_urn}#{signal_type}#{month}"
 
 
 def month_of(moment: str) -> str:
-    """Return the month of a moment as partitions of the history name it."""
+    """Return the month of a timestamp, as in history partitions."""
     return f"{moment[:4]}{moment[5:7]}"
 
 
 def history_row(signal: Signal, now_seconds: int) -> Item:
-    """Return the row that a transition leaves in the history."""
+    """Return the history row of a transition."""
     value = signal.value
     return _history_row(signal, signal.version, now_seconds) | {
         "previous_state": None if signal.previous_state is None else signal.previous_state.value,
@@ -196,7 +196,7 @@ def history_row(signal: Signal, now_seconds: int) -> Item:
 
 
 def late_row(signal: Signal, now_seconds: int) -> Item:
-    """Return the row of a window that came too late to count: the same one for the same window, however often."""
+    """Return the history row of a late window; the same window has the same key."""
     return _history_row(signal, _LATE, now_seconds) | {"late": True}
 
 
@@ -217,7 +217,7 @@ def _history_row(signal: Signal, version: int, now_seconds: int) -> Item:
 
 
 def snapshot_of(row: Mapping[str, Any]) -> Snapshot:
-    """Return the transition that a row of the history stands for."""
+    """Return the transition of a history row."""
     return typed_decode.convert({key: value for key, value in row.items() if key in _SNAPSHOT}, Snapshot)
 
 

@@ -1,8 +1,7 @@
-"""Volumes: how many events a dataset had in each hour of the last days, kept with the signal that counts them.
+"""Volume history: event counts of a dataset by hour, stored with the VOLUME signal.
 
-The hour in progress is in the signal's own row. Once a window of a later hour is taken over, the hour that is over gets
-a row of its own in the same transaction; so does a window that comes late, with its note in the history. What is older
-than anyone can ask for expires.
+The current hour is in the signal's own row. The first window of a later hour moves it to a row of its own, in the same
+transaction; a late window gets its own row with the history. Rows expire after the longest period that can be queried.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _PAGE: Final = 1000
 
 
 class VolumeHistory(Struct, frozen=True, kw_only=True):
-    """The hours of some days, oldest first, the last of them the present one; `known_count` of them were counted."""
+    """Hourly counts of some days, oldest first, up to the current hour; `known_count` of them were measured."""
 
     dataset_urn: str
     days: int
@@ -48,18 +47,18 @@ class VolumeHistory(Struct, frozen=True, kw_only=True):
 
 
 class Volumes:
-    """Looks up what was counted. Safe to use from many threads."""
+    """Reads volume counts. Safe to use from many threads."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     def history(self, urn: str, days: int = DAYS) -> VolumeHistory:
-        """Return what was counted in each hour of some days. Raises `InvalidPayloadError` for more than are kept."""
+        """Return the hourly counts of some days. Raises `InvalidPayloadError` for more days than are kept."""
         if not 1 <= days <= DAYS_MAX:
-            raise InvalidPayloadError(f"days {days}: hours of 1 to {DAYS_MAX} days can be asked for")
+            raise InvalidPayloadError(f"days {days}: give 1 to {DAYS_MAX}")
         urn, now_ms = dataset_urn(urn), int(self._clock.seconds() * 1000)
-        # The signal first: an hour that ends in between is then seen twice rather than not at all.
+        # The signal is read first: an hour that ends in between is then seen twice instead of never.
         signal = self._store.get(SIGNAL_STATE, Key(urn, VOLUME), consistent=True)
         rows = list(self._rows(urn))
         in_time = [hour_of(row) for row in rows if "late" not in row]
@@ -81,13 +80,13 @@ class Volumes:
 
 
 def hour_put(urn: str, hour: VolumeHour) -> Put:
-    """Return the write that keeps an hour that is over."""
-    # The name of the dataset was checked, and the rest is made here.
+    """Return the write of an hour that is over."""
+    # The URN is validated and the rest is generated, so the store need not check it.
     return Put(SIGNAL_HISTORY, Vouched(_row(urn, hour, hour.hour)))
 
 
 def late_put(urn: str, window: VolumeHour) -> Put:
-    """Return the write that keeps a window that came late: the same one for the same window, however often."""
+    """Return the write of a late window; the same window has the same key."""
     return Put(SIGNAL_HISTORY, _row(urn, window, f"{window.hour}#{window.counts[0][0]:07d}") | {"late": True})
 
 

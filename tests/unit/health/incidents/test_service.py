@@ -449,7 +449,7 @@ def test_merge__large_ones__fit_in_a_transaction_or_are_refused_with_a_remedy(ma
     try:
         kept = rig.incidents.merge(other, into, actor="ana")
     except IllegalTransitionError as exc:
-        assert "one incident holds" in str(exc)
+        assert "keep them apart" in str(exc)
         check_invariants(rig, [ORDERS], pinned=rig.incidents.get(other).evidence_sample)
         return
     assert {rig.signal(f"B{number}").value.incident_id for number in range(45)} == {into}

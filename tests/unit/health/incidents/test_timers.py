@@ -396,7 +396,7 @@ def test_recover__a_signal_that_fails_another_way_now__is_not_said_to_be_ok(rig:
 
     ended = rig.incidents.get(first.incident_id)
     assert ended.status is IncidentStatus.RESOLVED
-    said = f"VOLUME fails another way now, G4:LOW:rows: see {second.incident_id}"
+    said = f"VOLUME fails with G4:LOW:rows now: see {second.incident_id}"
     assert (ended.steps[-1].reason, ended.resolution and ended.resolution.root_cause) == (said, said)
     assert rig.incidents.get(second.incident_id).is_open
 
@@ -413,7 +413,7 @@ def test_recover__one_ok_and_one_that_fails_another_way__says_both(rig: Rig) -> 
     rig.incident_timers.sweep()
 
     reason = rig.incidents.get(first.incident_id).steps[-1].reason
-    assert reason == f"VOLUME fails another way now, OTHER:x: see {rig.incident_of('VOLUME').incident_id}; " + (
+    assert reason == f"VOLUME fails with OTHER:x now: see {rig.incident_of('VOLUME').incident_id}; " + (
         "its other signals are OK again"
     )
 

@@ -248,7 +248,7 @@ def test_add__a_rule__row_has_the_documented_keys_and_attributes(world: World) -
             InvalidPayloadError,
             r"conditions\[0\]\.value",
         ),
-        ({"effective_from": "yesterday"}, InvalidPayloadError, "effective_from 'yesterday': not a moment"),
+        ({"effective_from": "yesterday"}, InvalidPayloadError, "effective_from 'yesterday': not a timestamp"),
         (
             {"effective_from": "2026-01-02T00:00:00Z", "effective_until": "2026-01-01T00:00:00Z"},
             InvalidPayloadError,
