@@ -92,7 +92,7 @@ def event_writer(store: Store, bus: Bus) -> EventWrites:
     """
 
     def announce(event: Event, now_ms: int) -> list[Write]:
-        unwanted = (subscriber_filter.SUBSCRIPTION,) if subscriber_filter.is_in_vain(store, event) else ()
+        unwanted = (subscriber_filter.SUBSCRIPTION,) if subscriber_filter.has_no_subscriber(store, event) else ()
         return bus.event_writes(event, now_ms, deliveries_max=_EVENT_DELIVERIES_MAX, unwanted=unwanted)
 
     return announce

@@ -1,1 +1,1 @@
-"""Feedback: say here what this part is for."""
+"""Feedback: carries run outcomes and lineage from pipelines to health, and health changes back to pipelines."""

@@ -1,4 +1,4 @@
-"""The gate of health, as the rules of pipelines ask it: may these datasets be read now?"""
+"""Dataset gate: answers the dataset rules of pipelines with the decisions of the health gate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.pipelines.enums import Verdict
 from headgate.pipelines.rules.facts import DatasetFact
 
 _PRINCIPAL: Final = "pipelines"
-# A warning is for people: whoever wants to be held back by it says so with an override.
+# A warning does not hold a pipeline; an override can.
 _VERDICTS: Final = {
     Ruling.ALLOW: Verdict.PASS,
     Ruling.WARN: Verdict.PASS,
@@ -23,30 +23,30 @@ _VERDICTS: Final = {
 
 
 class DatasetGate:
-    """Asks the gate for the rules of pipelines. What is not known is said to be: the rule decides what that means."""
+    """Evaluates datasets for pipeline rules. UNKNOWN is passed on: the rule decides how to treat it."""
 
     def __init__(self, gatekeeper: Gatekeeper) -> None:
         self._gatekeeper = gatekeeper
 
     def __call__(self, datasets: Sequence[str]) -> Mapping[str, DatasetFact]:
-        """Return what the gate says of each dataset. Raises what the gate raises."""
+        """Return the gate's decision for each dataset. Raises the gate's errors."""
         return {urn: self._fact(urn) for urn in datasets}
 
     def _fact(self, urn: str) -> DatasetFact:
         try:
             answer = self._gatekeeper.check([urn], GateQuestion(principal=_PRINCIPAL, on_unknown=OnUnknown.ASK))
         except UserError as exc:
-            # No dataset can have this name; the other rules can be told nevertheless.
+            # An invalid name makes this dataset UNKNOWN, and leaves the others unaffected.
             return DatasetFact(verdict=Verdict.UNKNOWN, reason=str(exc))
-        ruling, reasons = _weighed(answer)
+        ruling, reasons = _without_outdated_runs(answer)
         reason = "; ".join(each.message for each in reasons)
         return DatasetFact(verdict=_VERDICTS[ruling], reason=reason or ruling.value)
 
 
-def _weighed(answer: GateAnswer) -> tuple[Ruling, list[Reason]]:
-    """Return what the gate says, with what runs have said taken for what it is: it holds until the next run.
+def _without_outdated_runs(answer: GateAnswer) -> tuple[Ruling, list[Reason]]:
+    """Return the decision without SIGNAL_OUTDATED for the signals of runs.
 
-    Nobody renews it meanwhile, and a run that does not come is told by the watchdog.
+    Such a signal is valid until the next run, and the watchdog reports a run that is missing.
     """
     reasons = [
         each for each in answer.reasons if each.code is not Code.SIGNAL_OUTDATED or each.signal_type not in SIGNAL_TYPES

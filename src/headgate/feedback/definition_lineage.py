@@ -1,8 +1,8 @@
-"""Lineage of definitions: health knows what pipelines read and write from what they are defined to.
+"""Definition lineage: writes the reads and writes of pipeline definitions to the lineage of health.
 
-The bus is told of every definition in the transaction that stores or removes it; what is written then is the definition
-as it is at that moment. So events may come twice and in any order, and whoever is interrupted is told again. What
-nobody told, because others wrote the row or nobody listened yet, is noticed when a run has ended.
+An event is published in the transaction that stores or removes a definition. The subscriber writes the definition that
+is current at that time, so events may arrive twice and in any order. The end of a run confirms the lineage, for
+definitions whose event was never published.
 """
 
 from __future__ import annotations
@@ -31,81 +31,80 @@ TYPES: Final = (event_type(EventName.PIPELINE_DEFINED), event_type(EventName.PIP
 _SOURCE: Final = "definition"
 _RACES_MAX: Final = 10
 _KNOWN_MAX: Final = 20_000
-_log = structlog.get_logger("headgate.loop")
+_log = structlog.get_logger("headgate.feedback")
 
 
-class Edges(Struct, frozen=True):
-    """What a pipeline reads and writes, under the names that the datasets are registered by."""
+class DatasetEdges(Struct, frozen=True):
+    """The registered names of the datasets that a pipeline reads and writes."""
 
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
 
 
 class DefinitionLineage:
-    """Keeps the lineage of pipelines in step with their definitions. Safe to use from many threads."""
+    """Keeps lineage in sync with pipeline definitions. Safe for use from many threads."""
 
     def __init__(self, pipelines: PipelineService, health: HealthService) -> None:
         self._definitions = pipelines.definitions
         self._now_ms = pipelines.parts.now_ms
         self._health = health
         self._lock = threading.Lock()
-        # What this process has seen to be in the lineage.
-        self._known: dict[str, Edges] = {}
+        # Edges that this process has written or confirmed.
+        self._confirmed: dict[str, DatasetEdges] = {}
 
     def handle(self, event: Event) -> None:
-        """Take in that a definition was stored, changed or removed. Raises `TransientError` if it cannot be now."""
-        self.tell(event.data_as(Notice).pipeline_id)
+        """Apply a stored, changed or removed definition. Raises `TransientError` if health is unavailable."""
+        self.sync(event.data_as(Notice).pipeline_id)
 
     def confirm(self, pipeline: Pipeline) -> None:
-        """Tell what a pipeline reads and writes, unless this process knows that it is told."""
+        """Write the lineage of a pipeline, unless this process has confirmed it already."""
         with self._lock:
-            known = self._known.get(pipeline.id)
-        if known is None or known != self._edges(pipeline):
-            self.tell(pipeline.id)
+            confirmed = self._confirmed.get(pipeline.id)
+        if confirmed is None or confirmed != self._edges(pipeline):
+            self.sync(pipeline.id)
 
-    def tell(self, pipeline_id: str) -> None:
-        """Have the lineage say what the definition says now. Raises `TransientError`, also if that keeps changing."""
+    def sync(self, pipeline_id: str) -> None:
+        """Write the lineage of the current definition. Raises `TransientError`, also if it keeps changing."""
         for _ in range(_RACES_MAX):
             stored = self._newest(pipeline_id)
             try:
-                edges = self._told(pipeline_id, stored)
+                edges = self._write(pipeline_id, stored)
             except UserError as exc:
-                # It will not be right the next time either.
-                _log.warning("lineage_refused", pipeline_id=pipeline_id, error=str(exc))
+                # A retry would fail again.
+                _log.warning("lineage rejected", pipeline_id=pipeline_id, error=str(exc))
                 return
-            # Looked at again: of two who tell at once, the one with the older definition may have been the last.
+            # Read again: of two concurrent syncs the one with the older definition may have written last.
             if edges is not None and self._newest(pipeline_id) == stored:
                 self._remember(pipeline_id, edges)
                 return
-        raise StoreBusyError(f"pipeline {pipeline_id}: its definition keeps changing; its lineage is told later")
+        raise StoreBusyError(f"pipeline {pipeline_id}: its definition keeps changing; its lineage is written later")
 
-    def _told(self, pipeline_id: str, stored: StoredPipeline | None) -> Edges | None:
-        """Tell a definition, and return what it says. None: the lineage is of a later one."""
-        is_there = stored is not None and not stored.deleted
-        edges = self._edges(stored.pipeline) if stored is not None and is_there else Edges()
-        if edges == Edges() and not self._health.lineage.specs(producer_of(pipeline_id), limit=1).specs:
-            # Most of those that name no dataset never did.
+    def _write(self, pipeline_id: str, stored: StoredPipeline | None) -> DatasetEdges | None:
+        """Write the lineage of a definition and return its edges. None: the lineage is of a later definition."""
+        edges = self._edges(stored.pipeline) if stored is not None and not stored.deleted else DatasetEdges()
+        if edges == DatasetEdges() and not self._health.lineage.specs(producer_of(pipeline_id), limit=1).specs:
+            # Most pipelines without datasets never had any.
             return edges
         now = instant(self._now_ms())
         moments = (now,) if stored is None or not stored.at else (stored.at, now)
-        # A later moment than its own, if that is behind: the clock was set back since the one before it.
+        # If its own time is stale because the clock was set back, the current time is used.
         outcomes = (self._health.lineage.update(spec_of(pipeline_id, edges, at)).outcome for at in moments)
         return edges if any(outcome is not Outcome.STALE for outcome in outcomes) else None
 
     def _newest(self, pipeline_id: str) -> StoredPipeline | None:
-        """Return the definition that is in force, or else that which was removed last."""
+        """Return the current definition, or the last one that was removed."""
         found = self._definitions.find(pipeline_id)
         if found is not None:
             return found
         return next(iter(self._definitions.versions(pipeline_id, limit=1, consistent=True).pipelines), None)
 
-    def _edges(self, pipeline: Pipeline) -> Edges:
+    def _edges(self, pipeline: Pipeline) -> DatasetEdges:
         if pipeline.dry_run:
-            # It starts nothing, which neither reads nor writes.
-            return Edges()
-        # Whoever is held by a dataset reads it.
+            # A dry run starts no job.
+            return DatasetEdges()
+        # A dataset rule counts as a read.
         reads = (*pipeline.reads, *datasets_of(pipeline))
-        return Edges(self._registered(pipeline.id, reads), self._registered(pipeline.id, pipeline.writes))
+        return DatasetEdges(self._registered(pipeline.id, reads), self._registered(pipeline.id, pipeline.writes))
 
     def _registered(self, pipeline_id: str, names: tuple[str, ...]) -> tuple[str, ...]:
         found: set[str] = set()
@@ -113,24 +112,24 @@ class DefinitionLineage:
             try:
                 found.add(self._health.registered(name))
             except InvalidIdError as exc:
-                # A name that no dataset can have keeps the others from nothing.
-                _log.warning("lineage_refused", pipeline_id=pipeline_id, dataset_urn=name, error=str(exc))
+                # An invalid name does not block the others.
+                _log.warning("lineage rejected", pipeline_id=pipeline_id, dataset_urn=name, error=str(exc))
         return tuple(sorted(found))
 
-    def _remember(self, pipeline_id: str, edges: Edges) -> None:
+    def _remember(self, pipeline_id: str, edges: DatasetEdges) -> None:
         with self._lock:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            self._known[pipeline_id] = edges
+            if len(self._confirmed) >= _KNOWN_MAX:
+                self._confirmed.clear()
+            self._confirmed[pipeline_id] = edges
 
 
 def producer_of(pipeline_id: str) -> str:
-    """Return what a pipeline is called in the lineage."""
+    """Return the producer id of a pipeline in the lineage."""
     return f"pipeline:{pipeline_id}"
 
 
-def spec_of(pipeline_id: str, edges: Edges, at: str) -> LineageSpec:
-    """Return the spec that a definition comes to: all of what it reads and writes, until it is told otherwise."""
+def spec_of(pipeline_id: str, edges: DatasetEdges, at: str) -> LineageSpec:
+    """Return the lineage spec of a definition: the complete set of its reads and writes."""
     producer_id = producer_of(pipeline_id)
     content = "\n".join((*edges.reads, "", *edges.writes))
     digest = hashlib.blake2b(content.encode(), digest_size=12).hexdigest()

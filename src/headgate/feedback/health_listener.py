@@ -1,4 +1,4 @@
-"""Health news: pipelines that wait for a dataset are woken when its health changes, and look for themselves."""
+"""Health listener: wakes the pipelines that wait for a dataset when its health changes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from headgate.pipelines.readiness.waiters import WaitKind
 from headgate.pipelines.service import PipelineService
 
 
-class HealthNews:
-    """Hears of health over the bus. To be woken in vain does no harm, so that news may come twice."""
+class HealthChangeListener:
+    """Bus subscriber for health events. Idempotent: a wakeup only triggers another evaluation."""
 
     def __init__(self, pipelines: PipelineService) -> None:
         self._pipelines = pipelines
 
     def handle(self, event: Event) -> None:
-        """Wake whoever waits for the dataset that an event is about."""
+        """Wake the pipelines that depend on the event's dataset."""
         urn = dataset_of(event)
         for source in sources_of(urn):
             for pipeline_id in self._pipelines.known.dependents(source):

@@ -1,8 +1,8 @@
-"""What an event of a pipeline says of the health of the datasets that it writes: decided without looking anywhere.
+"""Outcome signals: map pipeline events to health signals of the datasets that a pipeline writes. Pure functions.
 
-Two signals are the pipelines' own, so that nobody who measures a dataset otherwise is overruled by them: PIPELINE_RUN,
-whether what should have been written was, in time, and PIPELINE_DATA, whether it can be relied upon. The window is
-the period, as far as it is over: what becomes of an old period never overrules a newer one.
+Pipelines have two signal types of their own, so that they never overwrite other measurements: PIPELINE_RUN (was the
+dataset written, in time?) and PIPELINE_DATA (is its content reliable?). The window is the period, cut at the event's
+time, so that a late outcome of an old period never overwrites a newer one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.errors import UserError
-from headgate.feedback.writer_verdicts import Word
+from headgate.feedback.writer_verdicts import WriterVerdict
 from headgate.health.evidence.rows import Correlation, Evidence, Gate, Result, Validation
 from headgate.health.evidence.rows import Producer as EvidenceProducer
 from headgate.health.ingest.effects import evidence_id
@@ -44,92 +44,94 @@ _RESULTS: Final = {
 }
 
 
-class Meaning(Struct, frozen=True):
-    """What an event says of one signal. `until_done`: it says nothing any more once the period is done."""
+class SignalEffect(Struct, frozen=True):
+    """The effect of an event on one signal. With `until_done` it no longer applies once the period is done."""
 
     signal_type: str
     state: SignalState
     reason: str = ""
     until_done: bool = False
-    # Of good news: the one reason that is over with it, if not all are.
-    takes_back: str = ""
+    # For OK: the only reason that it clears; empty clears all.
+    clears_reason: str = ""
 
 
 QUARANTINED: Final = "QUARANTINED"
 _OK, _WARNING, _CRITICAL = SignalState.OK, SignalState.WARNING, SignalState.CRITICAL
-MEANINGS: Final[dict[E, tuple[Meaning, ...]]] = {
-    E.PIPELINE_COMPLETED: (Meaning(RUN, _OK), Meaning(DATA, _OK)),
-    E.PIPELINE_FAILED: (Meaning(RUN, _CRITICAL, "RUN_FAILED"),),
-    E.SLA_BREACH: (Meaning(RUN, _CRITICAL, "LATE", until_done=True),),
-    E.RELATIVE_SLA_BREACH: (Meaning(RUN, _CRITICAL, "LATE", until_done=True),),
-    E.EVALUATION_SLA_BREACH: (Meaning(RUN, _WARNING, "NOT_READY", until_done=True),),
-    E.SCHEDULE_MISSED: (Meaning(RUN, _CRITICAL, "NEVER_BEGAN", until_done=True),),
-    E.IRREGULAR_SCHEDULE_MISSED: (Meaning(RUN, _CRITICAL, "NEVER_BEGAN", until_done=True),),
-    E.SENSOR_DEADLINE_EXPIRED: (Meaning(RUN, _CRITICAL, "SENSOR_MISSING", until_done=True),),
-    E.POST_RUN_PASSED: (Meaning(DATA, _OK),),
-    E.POST_RUN_FAILED: (Meaning(DATA, _CRITICAL, "POST_RUN_FAILED"),),
-    E.POST_RUN_SENSOR_MISSING: (Meaning(DATA, _WARNING, "NOT_CONFIRMED"),),
-    # A rerun was asked for: what is there is not wrong, but it is not what would be made now.
-    E.POST_RUN_DRIFT: (Meaning(DATA, _WARNING, "DRIFT"),),
-    E.MONITORING_DRIFT_DETECTED: (Meaning(DATA, _WARNING, "DRIFT"),),
-    E.LATE_DATA_ARRIVAL: (Meaning(DATA, _WARNING, "LATE_DATA"),),
-    # How bad that is, and whether it still is, is read from what is put aside.
-    E.DATA_QUARANTINED: (Meaning(DATA, _WARNING, QUARANTINED),),
-    E.QUARANTINE_CLEARED: (Meaning(DATA, _OK, takes_back=QUARANTINED),),
+SIGNAL_EFFECTS: Final[dict[E, tuple[SignalEffect, ...]]] = {
+    E.PIPELINE_COMPLETED: (SignalEffect(RUN, _OK), SignalEffect(DATA, _OK)),
+    E.PIPELINE_FAILED: (SignalEffect(RUN, _CRITICAL, "RUN_FAILED"),),
+    E.SLA_BREACH: (SignalEffect(RUN, _CRITICAL, "LATE", until_done=True),),
+    E.RELATIVE_SLA_BREACH: (SignalEffect(RUN, _CRITICAL, "LATE", until_done=True),),
+    E.EVALUATION_SLA_BREACH: (SignalEffect(RUN, _WARNING, "NOT_READY", until_done=True),),
+    E.SCHEDULE_MISSED: (SignalEffect(RUN, _CRITICAL, "NEVER_BEGAN", until_done=True),),
+    E.IRREGULAR_SCHEDULE_MISSED: (SignalEffect(RUN, _CRITICAL, "NEVER_BEGAN", until_done=True),),
+    E.SENSOR_DEADLINE_EXPIRED: (SignalEffect(RUN, _CRITICAL, "SENSOR_MISSING", until_done=True),),
+    E.POST_RUN_PASSED: (SignalEffect(DATA, _OK),),
+    E.POST_RUN_FAILED: (SignalEffect(DATA, _CRITICAL, "POST_RUN_FAILED"),),
+    E.POST_RUN_SENSOR_MISSING: (SignalEffect(DATA, _WARNING, "NOT_CONFIRMED"),),
+    # A rerun was requested: the data is not wrong, but outdated.
+    E.POST_RUN_DRIFT: (SignalEffect(DATA, _WARNING, "DRIFT"),),
+    E.MONITORING_DRIFT_DETECTED: (SignalEffect(DATA, _WARNING, "DRIFT"),),
+    E.LATE_DATA_ARRIVAL: (SignalEffect(DATA, _WARNING, "LATE_DATA"),),
+    # `with_quarantine` reads the severity from the quarantine records.
+    E.DATA_QUARANTINED: (SignalEffect(DATA, _WARNING, QUARANTINED),),
+    E.QUARANTINE_CLEARED: (SignalEffect(DATA, _OK, clears_reason=QUARANTINED),),
 }
 
 
-def telling(signal_type: str) -> frozenset[str]:
-    """Return the names of the events that say anything of a signal."""
+def events_for(signal_type: str) -> frozenset[str]:
+    """Return the names of the events that affect a signal type."""
     return frozenset(
-        name.value for name, said in MEANINGS.items() if any(each.signal_type == signal_type for each in said)
+        name.value
+        for name, effects in SIGNAL_EFFECTS.items()
+        if any(each.signal_type == signal_type for each in effects)
     )
 
 
-def weighed(meaning: Meaning, aside: QuarantineCheck) -> Meaning | None:
-    """Return what an event means by what is put aside of its period now; None: nothing any more.
+def with_quarantine(effect: SignalEffect, quarantine: QuarantineCheck) -> SignalEffect | None:
+    """Adjust an effect by the current quarantine of its period; None if it no longer applies.
 
-    As long as records are put aside there is no good news of the data, whatever else was looked at.
+    While records are quarantined, PIPELINE_DATA does not become OK.
     """
-    if meaning.signal_type != DATA or (meaning.state is not _OK and meaning.reason != QUARANTINED):
-        return meaning
-    if aside.state is QuarantineState.CLEAN:
-        return meaning if meaning.state is _OK else None
-    return Meaning(DATA, _CRITICAL if aside.is_blocked else _WARNING, QUARANTINED)
+    if effect.signal_type != DATA or (effect.state is not _OK and effect.reason != QUARANTINED):
+        return effect
+    if quarantine.state is QuarantineState.CLEAN:
+        return effect if effect.state is _OK else None
+    return SignalEffect(DATA, _CRITICAL if quarantine.is_blocked else _WARNING, QUARANTINED)
 
 
-def is_overtaken(notice: Notice, later: Iterable[tuple[int, str]]) -> bool:
-    """Whether something was told of the same after it: by the moments and ids of what was."""
+def is_superseded(notice: Notice, later: Iterable[tuple[int, str]]) -> bool:
+    """Whether one of the `later` events, by time and id, follows the notice."""
     return any(other > (notice.at_ms, notice.event_id) for other in later)
 
 
 def window_of(pipeline: Pipeline, slot: Slot, at_ms: int) -> tuple[int, int]:
-    """Return from when to when a period counts, in milliseconds; as long as it lasts, until the event itself."""
+    """Return the start and end of a period in milliseconds; an unfinished one ends at the event."""
     schedule = next((each for each in pipeline.schedules if schedule_id_of(each) == slot.schedule_id), None)
     try:
         span: Span | None = periods_of(pipeline, schedule).span(slot.date)
     except UserError:
-        # The pipeline has periods of another length now.
+        # The schedule changed and no longer has this period.
         span = None
     if span is None:
         return at_ms, at_ms
     return min(_ms(span.start), at_ms), min(_ms(span.end), at_ms)
 
 
-def evidence_of(notice: Notice, meaning: Meaning, dataset_urn: str) -> Evidence:
-    """Return the run as a proof of what is said. The same event is always the same proof."""
-    result = _RESULTS[meaning.state]
-    signature = signature_of(meaning, notice.pipeline_id)
-    is_bad = meaning.state is not _OK
+def evidence_of(notice: Notice, effect: SignalEffect, dataset_urn: str) -> Evidence:
+    """Return the evidence row of an event. Its id is deterministic."""
+    result = _RESULTS[effect.state]
+    signature = signature_of(effect, notice.pipeline_id)
+    is_failing = effect.state is not _OK
     gate = Gate(gate=_GATE, result=result, reason_code=signature, details=notice.text[:_DETAILS_MAX])
     return Evidence(
-        evidence_id=evidence_id(notice.at_ms, notice.event_id, meaning.signal_type, dataset_urn),
+        evidence_id=evidence_id(notice.at_ms, notice.event_id, effect.signal_type, dataset_urn),
         dataset_urn=dataset_urn,
         created_at=instant(notice.at_ms),
         producer=EvidenceProducer(producer_id=notice.pipeline_id[:_ID_MAX], confidence=Confidence.HIGH),
         validation=Validation(
             result=result,
-            failed_gates=(_GATE,) if is_bad else (),
+            failed_gates=(_GATE,) if is_failing else (),
             reason_codes=(signature,) if signature is not None else (),
             gates=(gate,),
         ),
@@ -137,52 +139,57 @@ def evidence_of(notice: Notice, meaning: Meaning, dataset_urn: str) -> Evidence:
     )
 
 
-def word_of(
-    notice: Notice, meaning: Meaning, written_as: str, dataset_urn: str, window: tuple[int, int], before: Word | None
-) -> Word:
-    """Return what an event says, as the word of its pipeline that follows the one before."""
-    return Word(
+def verdict_of(
+    notice: Notice,
+    effect: SignalEffect,
+    written_as: str,
+    dataset_urn: str,
+    window: tuple[int, int],
+    before: WriterVerdict | None,
+) -> WriterVerdict:
+    """Return the verdict of an event's pipeline, as the version after `before`."""
+    return WriterVerdict(
         dataset_urn=dataset_urn,
-        signal_type=meaning.signal_type,
+        signal_type=effect.signal_type,
         pipeline_id=notice.pipeline_id,
         written_as=written_as,
-        state=meaning.state,
+        state=effect.state,
         window_start_ms=window[0],
         window_end_ms=window[1],
         at_ms=notice.at_ms,
         event_id=notice.event_id,
-        signature=signature_of(meaning, notice.pipeline_id),
+        signature=signature_of(effect, notice.pipeline_id),
         version=1 if before is None else before.version + 1,
     )
 
 
-def update_of(word: Word, current: Signal | None) -> SignalUpdate:
-    """Return the update that makes a signal, as it was seen, show a word.
+def update_of(verdict: WriterVerdict, current: Signal | None) -> SignalUpdate:
+    """Return the signal update for a verdict.
 
-    Its window does not end before the present one, which another writer may have reached earlier.
+    Its window does not end before the current one, which may be another writer's.
     """
-    is_bad = word.state is not _OK
-    end = instant(word.window_end_ms)
+    is_failing = verdict.state is not _OK
+    end = instant(verdict.window_end_ms)
     value = SignalValue(
-        state=word.state,
-        score=_SCORES[word.state],
-        window_start=instant(word.window_start_ms),
+        state=verdict.state,
+        score=_SCORES[verdict.state],
+        window_start=instant(verdict.window_start_ms),
         window_end=end if current is None else max(end, current.value.window_end),
         window_type=WINDOW_TYPE,
-        metrics=Metrics(evidence_count=1, pass_count=0 if is_bad else 1, fail_count=1 if is_bad else 0),
-        failure_signature=word.signature,
-        top_producer=Producer(producer_id=word.pipeline_id[:_ID_MAX], confidence=Confidence.HIGH),
-        evidence_sample=word.evidence,
+        metrics=Metrics(evidence_count=1, pass_count=0 if is_failing else 1, fail_count=1 if is_failing else 0),
+        failure_signature=verdict.signature,
+        top_producer=Producer(producer_id=verdict.pipeline_id[:_ID_MAX], confidence=Confidence.HIGH),
+        evidence_sample=verdict.evidence,
     )
     version = 0 if current is None else current.version
     return SignalUpdate(
-        dataset_urn=word.dataset_urn, signal_type=word.signal_type, value=value, expected_version=version
+        dataset_urn=verdict.dataset_urn, signal_type=verdict.signal_type, value=value, expected_version=version
     )
 
 
-def signature_of(meaning: Meaning, pipeline_id: str) -> str | None:
-    """Return how a signal fails: the reason, and the pipeline that it is about."""
-    return f"{meaning.reason}:{pipeline_id[:_ID_MAX]}" if meaning.reason else None
+def signature_of(effect: SignalEffect, pipeline_id: str) -> str | None:
+    """Return the failure signature: the reason and the pipeline."""
+    return f"{effect.reason}:{pipeline_id[:_ID_MAX]}" if effect.reason else None
 
 
 def _ms(moment: datetime) -> int:

@@ -1,8 +1,8 @@
-"""Outcomes: what becomes of runs changes the health of the datasets that their pipelines write.
+"""Outcome writer: applies run events to the health signals of the datasets that a pipeline writes.
 
-It hears of events over the bus: each was written down with the change that it tells of, and is brought here until it
-was taken in. So a crash loses nothing, and health that cannot be reached holds up no run. Heard twice, late or in
-another order, events come to the same: what was overtaken is passed over, and a signal is written under its version.
+Events arrive over the bus from the transactional outbox, at least once and in any order. Superseded events are skipped
+and signals are written under optimistic versions, so that the result does not depend on order or repetition. An outage
+of health delays no run.
 """
 
 from __future__ import annotations
@@ -17,17 +17,23 @@ from headgate.durable.bus.events import Event
 from headgate.errors import ConflictError, StoreBusyError, UserError
 from headgate.feedback.definition_lineage import DefinitionLineage
 from headgate.feedback.outcome_signals import (
-    MEANINGS,
-    Meaning,
+    SIGNAL_EFFECTS,
+    SignalEffect,
+    events_for,
     evidence_of,
-    is_overtaken,
-    telling,
+    is_superseded,
     update_of,
-    weighed,
+    verdict_of,
     window_of,
-    word_of,
+    with_quarantine,
 )
-from headgate.feedback.writer_verdicts import Word, Words, may_follow, prevailing, remembered
+from headgate.feedback.writer_verdicts import (
+    WriterVerdict,
+    WriterVerdicts,
+    supersedes,
+    with_signal_verdict,
+    worst_verdict,
+)
 from headgate.health.model.datasets import Dataset, DatasetStatus, Source
 from headgate.health.model.signals import Signal, UpdateVerdict
 from headgate.health.service import HealthService
@@ -38,107 +44,107 @@ from headgate.pipelines.readiness.quarantine import QuarantineRecords
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.service import PipelineService
 
-# The types of events that are heard of.
-TYPES: Final = tuple(event_type(name) for name in MEANINGS)
+# The event types that it subscribes to.
+TYPES: Final = tuple(event_type(name) for name in SIGNAL_EFFECTS)
 ACTOR: Final = "pipelines"
 _RACES_MAX: Final = 10
 _PAGE: Final = 200
-_log = structlog.get_logger("headgate.loop")
+_log = structlog.get_logger("headgate.feedback")
 
 
 class Outcomes:
-    """Tells health what became of runs. Safe to use from many threads."""
+    """Bus subscriber that writes run outcomes to health. Safe for use from many threads."""
 
     def __init__(self, pipelines: PipelineService, health: HealthService, lineage: DefinitionLineage) -> None:
         self._pipelines = pipelines
         self._health = health
         self._lineage = lineage
-        self._words = Words(pipelines.parts.store)
+        self._verdicts = WriterVerdicts(pipelines.parts.store)
         self._quarantine = QuarantineRecords(pipelines.parts.store, pipelines.parts.clock)
 
     def handle(self, event: Event) -> None:
-        """Take in an event of a pipeline. Raises `TransientError` if health cannot be reached now."""
+        """Apply an event of a pipeline. Raises `TransientError` if health is unavailable."""
         notice = event.data_as(Notice)
         pipeline = self._pipelines.known.find(notice.pipeline_id)
         if pipeline is None or pipeline.dry_run:
-            # Deleted since, or nothing is written: there is no dataset that it speaks for.
+            # Deleted meanwhile, or it writes nothing.
             return
-        for meaning in MEANINGS.get(EventName(notice.event), ()):
+        for effect in SIGNAL_EFFECTS.get(EventName(notice.event), ()):
             for urn in pipeline.writes:
                 try:
-                    self._tell(notice, meaning, pipeline, urn)
+                    self._apply(notice, effect, pipeline, urn)
                 except UserError as exc:
-                    # It will not be right the next time either, and must not keep the others from being told.
-                    _log.warning("outcome_refused", pipeline_id=pipeline.id, dataset_urn=urn, error=str(exc))
-        # Last: it holds up nothing that is urgent.
+                    # A retry would fail again, and must not block the other datasets.
+                    _log.warning("outcome rejected", pipeline_id=pipeline.id, dataset_urn=urn, error=str(exc))
+        # Last, because it is not urgent.
         self._lineage.confirm(pipeline)
 
-    def _tell(self, notice: Notice, meaning: Meaning, pipeline: Pipeline, urn: str) -> None:
+    def _apply(self, notice: Notice, event_effect: SignalEffect, pipeline: Pipeline, urn: str) -> None:
         dataset = self._dataset(urn)
         if dataset.status is DatasetStatus.DELETED:
             return
         slot = Slot(notice.pipeline_id, notice.schedule_id, notice.date)
         window = window_of(pipeline, slot, notice.at_ms)
         for _ in range(_RACES_MAX):
-            # The signal first: whatever changes after this is either seen below or refuses the write.
-            current = self._health.signals.get(dataset.dataset_urn, meaning.signal_type, consistent=True)
-            if self._is_moot(notice, meaning, slot):
+            # Reads the signal first: a later change is either read below or makes the write conflict.
+            current = self._health.signals.get(dataset.dataset_urn, event_effect.signal_type, consistent=True)
+            if self._is_superseded(notice, event_effect, slot):
                 return
-            said = weighed(
-                meaning, self._quarantine.check(pipeline.id, notice.date, blocking=pipeline.quarantine.blocking)
+            effect = with_quarantine(
+                event_effect, self._quarantine.check(pipeline.id, notice.date, blocking=pipeline.quarantine.blocking)
             )
-            if said is None:
+            if effect is None:
                 return
-            words = remembered(self._words.of(dataset.dataset_urn, said.signal_type), current)
-            before = words.get(pipeline.id)
-            word = word_of(notice, said, urn, dataset.dataset_urn, window, before)
-            if not may_follow(before, word, said.takes_back):
+            verdicts = with_signal_verdict(self._verdicts.of(dataset.dataset_urn, effect.signal_type), current)
+            before = verdicts.get(pipeline.id)
+            verdict = verdict_of(notice, effect, urn, dataset.dataset_urn, window, before)
+            if not supersedes(before, verdict, effect.clears_reason):
                 return
-            word = replace(word, evidence=self._proof(notice, said, dataset.dataset_urn))
-            if self._say(word, before) and self._show(word, words, current):
+            verdict = replace(verdict, evidence=self._store_evidence(notice, effect, dataset.dataset_urn))
+            if self._store_verdict(verdict, before) and self._update_signal(verdict, verdicts, current):
                 return
-        raise StoreBusyError(f"signal {meaning.signal_type} of {urn}: it keeps changing; it is tried again")
+        raise StoreBusyError(f"signal {event_effect.signal_type} of {urn}: it keeps changing; it is tried again")
 
-    def _say(self, word: Word, before: Word | None) -> bool:
-        """Keep a word, before anything is made of it. False: its writer has said something else meanwhile."""
-        if before is not None and before.place == word.place:
+    def _store_verdict(self, verdict: WriterVerdict, before: WriterVerdict | None) -> bool:
+        """Store a verdict, before its signal is updated. False on a concurrent verdict of the same writer."""
+        if before is not None and before.order == verdict.order:
             return True
         try:
-            self._words.say(word, self._pipelines.parts.now_ms())
+            self._verdicts.put(verdict, self._pipelines.parts.now_ms())
         except ConflictError:
             return False
         return True
 
-    def _show(self, own: Word, words: Mapping[str, Word], current: Signal | None) -> bool:
-        """Have the signal show what its writers say together. False: it has changed meanwhile."""
-        others = [word for word in words.values() if word.pipeline_id != own.pipeline_id and self._is_writer(word)]
-        result = self._health.signals.update(update_of(prevailing(own, others, current), current))
+    def _update_signal(self, own: WriterVerdict, verdicts: Mapping[str, WriterVerdict], current: Signal | None) -> bool:
+        """Write the worst verdict to the signal. False if the signal has changed concurrently."""
+        others = [each for each in verdicts.values() if each.pipeline_id != own.pipeline_id and self._is_writer(each)]
+        result = self._health.signals.update(update_of(worst_verdict(own, others, current), current))
         if result.verdict in (UpdateVerdict.UNAVAILABLE, UpdateVerdict.DATASET_NOT_FOUND):
-            # It was found a moment ago: another process has just registered it, which is known here soon.
+            # Another process has just registered it; this process's cache follows soon.
             raise StoreBusyError(result.message)
-        # Of another writer with a later window, it is a race as well.
+        # A later window of another writer is a race as well.
         return result.verdict not in (UpdateVerdict.VERSION_CONFLICT, UpdateVerdict.STALE_WINDOW)
 
     def _dataset(self, urn: str) -> Dataset:
-        """Return what a pipeline says it writes as it is registered; one that nobody has is noted as discovered."""
+        """Return the registered dataset of a name; an unknown one is registered as discovered."""
         found = self._health.registry.find(urn)
         return found if found is not None else self._health.registry.discover(urn, Source(type="PIPELINE"), ACTOR)
 
-    def _proof(self, notice: Notice, meaning: Meaning, urn: str) -> tuple[str, ...]:
-        """Keep the run as evidence, and return its id if it was kept: of what is well, a sample is."""
-        kept = self._health.evidence.put(evidence_of(notice, meaning, urn))
-        return (kept.evidence_id,) if kept.stored else ()
+    def _store_evidence(self, notice: Notice, effect: SignalEffect, urn: str) -> tuple[str, ...]:
+        """Store the run as evidence, and return its id if it was stored: successes are sampled."""
+        stored = self._health.evidence.put(evidence_of(notice, effect, urn))
+        return (stored.evidence_id,) if stored.stored else ()
 
-    def _is_moot(self, notice: Notice, meaning: Meaning, slot: Slot) -> bool:
-        if meaning.until_done:
+    def _is_superseded(self, notice: Notice, effect: SignalEffect, slot: Slot) -> bool:
+        if effect.until_done:
             log = self._pipelines.parts.runs.log(slot)
             if log is not None and log.status.is_done:
                 return True
-        return is_overtaken(notice, self._later(notice, meaning))
+        return is_superseded(notice, self._later_events(notice, effect))
 
-    def _later(self, notice: Notice, meaning: Meaning) -> Iterator[tuple[int, str]]:
-        """Give what was told of the same period and signal since, by moment and id."""
-        names = telling(meaning.signal_type)
+    def _later_events(self, notice: Notice, effect: SignalEffect) -> Iterator[tuple[int, str]]:
+        """Yield time and id of the events since the notice that affect the same period and signal."""
+        names = events_for(effect.signal_type)
         cursor: str | None = None
         while True:
             page = self._pipelines.events.ls(
@@ -151,7 +157,7 @@ class Outcomes:
             if cursor is None:
                 return
 
-    def _is_writer(self, word: Word) -> bool:
-        """Whether the pipeline of a word still writes the dataset."""
-        found = self._pipelines.known.find(word.pipeline_id)
-        return found is not None and not {word.written_as, word.dataset_urn}.isdisjoint(found.writes)
+    def _is_writer(self, verdict: WriterVerdict) -> bool:
+        """Whether the pipeline of a verdict still writes the dataset."""
+        pipeline = self._pipelines.known.find(verdict.pipeline_id)
+        return pipeline is not None and not {verdict.written_as, verdict.dataset_urn}.isdisjoint(pipeline.writes)

@@ -1,4 +1,4 @@
-"""Which news of health pipelines await: of datasets that one of them depends on."""
+"""Subscriber filter: drops health events of datasets that no pipeline depends on, before they are published."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from headgate.store.catalogue.tables import DEPENDENCY, PIPELINES
 from headgate.store.model.requests import Query
 from headgate.store.port import Store
 
-# A signal that changed, and an incident that people or time have ended: the gate may say something else now.
+# Events after which the gate of a dataset may decide differently.
 TYPES: Final = ("headgate.signal.state_changed", "headgate.incident.resolved")
-# By which pipelines hear of it.
+# The subscription that delivers these events to pipelines.
 SUBSCRIPTION: Final = "headgate.loop.news"
 
 
 def dataset_of(event: Event) -> str:
-    """Return the dataset that news is about."""
+    """Return the dataset of a health event."""
     data: Any = event.decoded().data
     return str(data["dataset_urn"])
 
 
 def sources_of(dataset_urn: str) -> list[str]:
-    """Return under what those are listed who wait: rules may name a dataset with its version or without."""
+    """Return the dependency sources of a dataset: rules name it with or without its version."""
     return [dataset_source(name) for name in dict.fromkeys((dataset_urn, unversioned(dataset_urn)))]
 
 
-def is_in_vain(store: Store, event: Event) -> bool:
-    """Whether an event is news that no pipeline awaits. Most is, and to deliver it takes three commits.
+def has_no_subscriber(store: Store, event: Event) -> bool:
+    """Whether a health event concerns no pipeline. Most do not, and each delivery costs three commits.
 
-    A pipeline that comes to depend on the dataset at this very moment may miss it, as one may that comes to wait: then
-    it looks when its interval is over. Raises what the store raises.
+    A pipeline that adds the dependency concurrently may miss the event; it evaluates again after its interval.
+    Raises the store's errors.
     """
     if event.type not in TYPES:
         return False

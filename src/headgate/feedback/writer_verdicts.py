@@ -1,6 +1,6 @@
-"""Words of writers: what each pipeline said last of a dataset that it writes, and what follows from all of them.
+"""Writer verdicts: the last state that each pipeline reported for a dataset it writes, and how they combine.
 
-A dataset has one signal of a kind and may have several writers. It is as well as the worst of them says.
+A dataset has one signal per type and may have several writers: the signal takes the worst state of its writers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate.health.model import timestamps as moments
+from headgate.health.model import timestamps
 from headgate.health.model.enums import SignalState
 from headgate.health.model.signals import Signal
 from headgate.pipelines.row_codec import row, struct_of
@@ -19,14 +19,14 @@ from headgate.store.model.conditions import absent, version_is
 from headgate.store.model.requests import Put, Query, Range, Sort
 from headgate.store.port import Store
 
-# Good news is forgotten in time: it only keeps what is older from being taken for news.
-KEPT_SECONDS: Final = 90 * 86_400
+# An OK verdict expires: it only prevents an older event from being applied.
+OK_TTL_SECONDS: Final = 90 * 86_400
 WRITERS_MAX: Final = 1_000
 _WORST_LAST: Final = (SignalState.OK, SignalState.UNKNOWN, SignalState.WARNING, SignalState.CRITICAL)
 
 
-class Word(Struct, frozen=True, kw_only=True):
-    """What a pipeline says of a signal of a dataset. `written_as` is how its definition calls the dataset."""
+class WriterVerdict(Struct, frozen=True, kw_only=True):
+    """The state that a pipeline reports for a dataset's signal. `written_as` is the name in its definition."""
 
     dataset_urn: str
     signal_type: str
@@ -35,7 +35,7 @@ class Word(Struct, frozen=True, kw_only=True):
     state: SignalState
     window_start_ms: int
     window_end_ms: int
-    # The event that says it.
+    # The event that reported it.
     at_ms: int
     event_id: str
     signature: str | None = None
@@ -43,19 +43,19 @@ class Word(Struct, frozen=True, kw_only=True):
     version: int = 1
 
     @property
-    def place(self) -> tuple[int, int, str]:
-        """What comes later: that of a later period, and of the same period what was told later."""
+    def order(self) -> tuple[int, int, str]:
+        """Sort key: by period, then by the time of the event."""
         return self.window_end_ms, self.at_ms, self.event_id
 
 
-class Words:
-    """The words of writers in one store."""
+class WriterVerdicts:
+    """The writer verdicts in a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def of(self, dataset_urn: str, signal_type: str) -> dict[str, Word]:
-        """Return what was said of a signal, by who said it."""
+    def of(self, dataset_urn: str, signal_type: str) -> dict[str, WriterVerdict]:
+        """Return the verdicts on a signal by pipeline."""
         key = WRITER_WORD.key(dataset_urn=dataset_urn, signal_type=signal_type, pipeline_id="-")
         prefix = str(key.sort).removesuffix("-")
         page = self._store.query(
@@ -67,45 +67,47 @@ class Words:
                 consistent=True,
             )
         )
-        words = (struct_of(item, Word) for item in page.items)
-        return {word.pipeline_id: word for word in words}
+        verdicts = (struct_of(item, WriterVerdict) for item in page.items)
+        return {verdict.pipeline_id: verdict for verdict in verdicts}
 
-    def say(self, word: Word, now_ms: int) -> None:
-        """Keep a word in the place of the version before it. Raises `ConflictError` if that is another one now."""
-        key = WRITER_WORD.key(dataset_urn=word.dataset_urn, signal_type=word.signal_type, pipeline_id=word.pipeline_id)
-        ttl = None if word.state.is_breach else now_ms // 1000 + KEPT_SECONDS
-        condition = absent() if word.version == 1 else version_is(word.version - 1)
-        self._store.transact([Put(PIPELINES, row(key, word, ttl=ttl), condition)])
+    def put(self, verdict: WriterVerdict, now_ms: int) -> None:
+        """Replace the preceding version of a verdict. Raises `ConflictError` if another version is stored."""
+        key = WRITER_WORD.key(
+            dataset_urn=verdict.dataset_urn, signal_type=verdict.signal_type, pipeline_id=verdict.pipeline_id
+        )
+        ttl = None if verdict.state.is_breach else now_ms // 1000 + OK_TTL_SECONDS
+        condition = absent() if verdict.version == 1 else version_is(verdict.version - 1)
+        self._store.transact([Put(PIPELINES, row(key, verdict, ttl=ttl), condition)])
 
 
-def may_follow(before: Word | None, word: Word, takes_back: str) -> bool:
-    """Whether a word is news after the last of the same writer. `takes_back`: it ends one reason alone."""
+def supersedes(before: WriterVerdict | None, verdict: WriterVerdict, clears_reason: str) -> bool:
+    """Whether a verdict replaces the last one of its writer. With `clears_reason` it only ends that reason."""
     if before is None:
         return True
-    if before.place > word.place:
+    if before.order > verdict.order:
         return False
-    return not (takes_back and before.state.is_breach) or (before.signature or "").startswith(f"{takes_back}:")
+    return not (clears_reason and before.state.is_breach) or (before.signature or "").startswith(f"{clears_reason}:")
 
 
-def remembered(words: dict[str, Word], current: Signal | None) -> dict[str, Word]:
-    """Return words with that which only the signal itself remembers, if there is one.
+def with_signal_verdict(verdicts: dict[str, WriterVerdict], current: Signal | None) -> dict[str, WriterVerdict]:
+    """Add the verdict that only the signal itself records, if there is one.
 
-    A signal is written after the word that it shows; one without is of before words were kept.
+    A verdict is stored before its signal; a signal without one was written before verdicts were stored.
     """
     producer = "" if current is None or current.value.top_producer is None else current.value.top_producer.producer_id
-    if current is None or not producer or producer in words or not current.state.is_breach:
-        return words
+    if current is None or not producer or producer in verdicts or not current.state.is_breach:
+        return verdicts
     value = current.value
     return {
-        **words,
-        producer: Word(
+        **verdicts,
+        producer: WriterVerdict(
             dataset_urn=current.dataset_urn,
             signal_type=current.signal_type,
             pipeline_id=producer,
             written_as=current.dataset_urn,
             state=value.state,
-            window_start_ms=moments.milliseconds(value.window_start),
-            window_end_ms=moments.milliseconds(value.window_end),
+            window_start_ms=timestamps.milliseconds(value.window_start),
+            window_end_ms=timestamps.milliseconds(value.window_end),
             at_ms=0,
             event_id="",
             signature=value.failure_signature,
@@ -115,11 +117,11 @@ def remembered(words: dict[str, Word], current: Signal | None) -> dict[str, Word
     }
 
 
-def prevailing(own: Word, others: Iterable[Word], current: Signal | None) -> Word:
-    """Return the word that the signal shows: the worst; of the equally bad, news before what is shown already."""
+def worst_verdict(own: WriterVerdict, others: Iterable[WriterVerdict], current: Signal | None) -> WriterVerdict:
+    """Return the verdict for the signal: the worst; among equals the new one, then the one the signal has."""
 
-    def rank(word: Word) -> tuple[int, bool, bool, tuple[int, int, str]]:
-        is_shown = current is not None and current.value.failure_signature == word.signature
-        return _WORST_LAST.index(word.state), word is own, is_shown, word.place
+    def rank(verdict: WriterVerdict) -> tuple[int, bool, bool, tuple[int, int, str]]:
+        is_current = current is not None and current.value.failure_signature == verdict.signature
+        return _WORST_LAST.index(verdict.state), verdict is own, is_current, verdict.order
 
     return max((own, *others), key=rank)

@@ -18,7 +18,7 @@ from headgate.pipelines.events.names import EventName
 from headgate.store.model.requests import Write
 from tests.pipeline_rig import slot_of
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
-from tests.unit.feedback.loop_rig import ORDERS, LoopRig, reader, writer
+from tests.unit.feedback.feedback_rig import ORDERS, LoopRig, reader, writer
 
 REVENUE = "urn:dp:shop:revenue:v1"
 REPORTS = "urn:dp:shop:reports:v1"

@@ -13,7 +13,7 @@ from headgate.durable.bus.subscriptions import Subscription
 from headgate.feedback.subscriber_filter import SUBSCRIPTION, TYPES
 from headgate.store.catalogue.tables import ACTIVITIES, EVENTS
 from headgate.store.model.requests import Put
-from tests.unit.feedback.loop_rig import LoopRig, reader
+from tests.unit.feedback.feedback_rig import LoopRig, reader
 
 VERSIONED, SHORT = "urn:dp:shop:orders:v1", "urn:dp:shop:orders"
 

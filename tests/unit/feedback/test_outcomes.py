@@ -19,7 +19,7 @@ from headgate.pipelines.events.names import EventName as E
 from headgate.pipelines.readiness.quarantine import QuarantineRecords
 from tests.pipeline_rig import DATE, slot_of
 from tests.simulation.durable_processes import Crash, Fault, ProcessStore
-from tests.unit.feedback.loop_rig import ORDERS, LoopRig, reader, writer
+from tests.unit.feedback.feedback_rig import ORDERS, LoopRig, reader, writer
 
 BRONZE, SILVER = slot_of("bronze"), slot_of("silver")
 
