@@ -29,11 +29,11 @@ from bench.fanout_runs import (
 )
 from bench.measure import ROUNDS, Figure, ratio
 from headgate.clock import SystemClock
-from headgate.fanout.core.attempts import begun, completed
+from headgate.fanout.core.attempts import start_change, completion_change
 from headgate.fanout.local.worker import LEASE_SECONDS
 from headgate.fanout.model.rows import Chunk, counter_key
 from headgate.fanout.model.states import Disposition, FanoutStatus
-from headgate.fanout.repair.redrive import Redriver, Selection
+from headgate.fanout.repair.redrive import Redriver, ChunkSelection
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
@@ -186,10 +186,10 @@ def _states(chunks: Sequence[Chunk]) -> list[list[Row]]:
     ids, now_ms = IdMaker(clock), int(1000 * clock.seconds())
     worker = f"bench|{ids.ulid()}"
     taken = [
-        begun(chunk, worker=worker, token=ids.ulid(), now_ms=now_ms, lease_seconds=LEASE_SECONDS).after
+        start_change(chunk, worker=worker, token=ids.ulid(), now_ms=now_ms, lease_seconds=LEASE_SECONDS).after
         for chunk in chunks
     ]
-    done = [completed(chunk, DONE, now_ms=now_ms, width=7).after for chunk in taken]
+    done = [completion_change(chunk, DONE, now_ms=now_ms, width=7).after for chunk in taken]
     return [[row(chunk) for chunk in state] for state in (taken, done)]
 
 
@@ -234,7 +234,7 @@ def _redrive(chunks: int, redrives: int) -> Figure:
 def _redriven(service: FanoutService, run_id: str) -> tuple[float, float]:
     """Redrive all that has failed, and return after how many seconds the first began and the call returned."""
     redriver = Redriver(service.store, service.clock, service.ids)
-    failures = Selection(dispositions=(Disposition.DEAD, Disposition.QUARANTINED))
+    failures = ChunkSelection(dispositions=(Disposition.DEAD, Disposition.QUARANTINED))
     started = perf_counter()
     told = redriver.redrive(run_id, failures)
     answered = perf_counter()

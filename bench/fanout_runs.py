@@ -20,13 +20,30 @@ from msgspec.structs import replace
 
 from bench.rows import open_at
 from headgate.clock import SystemClock
-from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, begun, completed, failed, placed
+from headgate.fanout.core.attempts import (
+    AttemptFailure,
+    AttemptResult,
+    start_change,
+    completion_change,
+    failure_change,
+    with_disposition,
+)
 from headgate.fanout.core.splitter import Order
 from headgate.fanout.core.transitions import apply
 from headgate.fanout.local.claims import Claims
 from headgate.fanout.local.worker import LEASE_SECONDS, Options
-from headgate.fanout.model.counts import added
-from headgate.fanout.model.rows import ACTIVE, MAIN_LANE, NO_TOKEN, Chunk, Fanout, Policy, chunk_id_at, moment, sort_key
+from headgate.fanout.model.counts import counter_add
+from headgate.fanout.model.rows import (
+    ACTIVE,
+    MAIN_LANE,
+    NO_TOKEN,
+    Chunk,
+    Fanout,
+    Policy,
+    chunk_id_at,
+    timestamp,
+    sort_key,
+)
 from headgate.fanout.model.sources import RangeSource
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.fanout.service import FanoutService
@@ -104,7 +121,7 @@ def claim_all(service: FanoutService, run_id: str, room: int) -> int:
         if not taken and not service.queries.queued(run_id, MAIN_LANE, limit=1):
             return done
         now_ms = service.queries.now_ms()
-        ends = [completed(claim.chunk, DONE, now_ms=now_ms, width=width) for claim in taken]
+        ends = [completion_change(claim.chunk, DONE, now_ms=now_ms, width=width) for claim in taken]
         done += len(ends) - len(apply(service.store, ends))
 
 
@@ -147,22 +164,24 @@ def _stages(fanout: Fanout, now_ms: int) -> dict[Disposition, Chunk]:
         sk=sort_key(chunk_id_at(0, fanout.width)),
         status=Disposition.QUEUED.status,
         disposition=Disposition.QUEUED,
-        created_at=moment(made_ms),
+        created_at=timestamp(made_ms),
         start=0,
         items=1,
         token=NO_TOKEN,
         input_key="range:0-0",
     )
-    queued = placed(first, Disposition.QUEUED, first.created_at, made_ms)
+    queued = with_disposition(first, Disposition.QUEUED, first.created_at, made_ms)
     # Its lease has run out: it is to be told of as stuck.
-    running = begun(queued, worker="bench|1", token=fanout.run_id, now_ms=now_ms - 60_000, lease_seconds=30).after
+    running = start_change(
+        queued, worker="bench|1", token=fanout.run_id, now_ms=now_ms - 60_000, lease_seconds=30
+    ).after
     failure, no_retry = AttemptFailure("ValueError", "no such order"), Policy(max_attempts=1)
     return {
         Disposition.QUEUED: queued,
         Disposition.RUNNING: running,
-        Disposition.DONE: completed(running, DONE, now_ms=now_ms - 30_000, width=fanout.width).after,
-        Disposition.DEAD: failed(running, failure, no_retry, now_ms=now_ms - 30_000, draw=0.0).after,
-        Disposition.RETRYING: failed(running, failure, Policy(), now_ms=now_ms - 2_000_000, draw=0.0).after,
+        Disposition.DONE: completion_change(running, DONE, now_ms=now_ms - 30_000, width=fanout.width).after,
+        Disposition.DEAD: failure_change(running, failure, no_retry, now_ms=now_ms - 30_000, draw=0.0).after,
+        Disposition.RETRYING: failure_change(running, failure, Policy(), now_ms=now_ms - 2_000_000, draw=0.0).after,
     }
 
 
@@ -192,7 +211,7 @@ def _reopen(service: FanoutService, fanout: Fanout, size: int, counts: dict[str,
         attention_pk=ACTIVE,
         attention_sk=f"{fanout.created_at}#{fanout.run_id}",
     )
-    service.store.transact([after.replacing(fanout.version), added(fanout.run_id, 0, counts)])
+    service.store.transact([after.replacing(fanout.version), counter_add(fanout.run_id, 0, counts)])
 
 
 # Other processes.

@@ -497,7 +497,7 @@ def test_redrive__the_file_is_not_what_it_was__is_refused_with_the_reason(idle: 
 
     refused = idle.said("fanout", "redrive", "expired", "--all", exit_code=2)
 
-    assert "expired.txt: No such file or directory; it must be a file that can be read" in refused
+    assert "expired.txt: No such file or directory; it must be a readable file" in refused
     shown = idle.json("fanout", "show", "expired")
     assert (shown["status"], shown["counts"]["dead"], shown["counts"]["done"]) == ("PARTIAL", 1, 1)
 

@@ -28,7 +28,7 @@ from headgate.fanout.model.child_protocol import Answer, Done, Job, Ready
 from headgate.fanout.model.rows import Fanout
 from headgate.fanout.model.sources import ListSource, RangeSource, Source
 from headgate.fanout.model.states import AttemptOutcome, Disposition, FanoutStatus
-from headgate.fanout.repair.redrive import Selection
+from headgate.fanout.repair.redrive import ChunkSelection
 from headgate.fanout.service import FanoutService
 from headgate.store.sqlite.store import SqliteStore
 from tests.acceptance import fanout_handlers as mine
@@ -535,7 +535,7 @@ def test_redrive__221_dead_chunks_after_the_cause_is_mended__all_of_them_succeed
     assert len({chunk.error_fingerprint for chunk in books.main}) == 1
 
     (site.folder / "mended").touch()
-    assert site.service.redriver.redrive(RUN, Selection(all=True)).redriven == 221
+    assert site.service.redriver.redrive(RUN, ChunkSelection(all=True)).redriven == 221
     site.work_off()
 
     books = site.until_over()

@@ -20,7 +20,7 @@ from headgate.fanout.model.sources import RangeSource
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.fanout.remote.chunk_handler import chunk_handler
 from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
-from headgate.fanout.repair.redrive import Selection
+from headgate.fanout.repair.redrive import ChunkSelection
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
 from headgate.settings import Settings
@@ -67,10 +67,10 @@ def test_drain__221_dead_letters__are_dead_chunks_that_are_redriven_to_success(
     fanouts = open_fanouts(opened, clock, IdMaker(clock))
     fanout = fanouts.queries.fanout("survey", consistent=True)
     assert (fanout.status, fanout.chunks_failed) == (FanoutStatus.FAILED, LETTERS)
-    dead = list(fanouts.queries.every_watched("survey", Disposition.DEAD))
+    dead = list(fanouts.queries.every_in_disposition("survey", Disposition.DEAD))
     assert len(dead) == LETTERS
     assert all(json.loads(chunk.message or "")["chunk_id"] == chunk.chunk_id for chunk in dead)
-    assert fanouts.redriver.redrive("survey", Selection(all=True)).redriven == LETTERS
+    assert fanouts.redriver.redrive("survey", ChunkSelection(all=True)).redriven == LETTERS
     _work_off(client, fanouts, work_url)
     assert fanouts.queries.fanout("survey", consistent=True).status is FanoutStatus.SUCCEEDED
     opened.store.close()

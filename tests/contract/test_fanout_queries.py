@@ -289,7 +289,9 @@ def _answers(queries: FanoutQueries) -> dict[str, Any]:
         "run": _plain(queries.fanout(RUN_ID, consistent=True)),
         "chunks": [_plain(chunk) for chunk in queries.every_chunk(RUN_ID)],
         "latest": [_plain(fanout) for fanout in queries.by_group("grs-15", since=since, limit=1).fanouts],
-        "stuck": [_plain(chunk) for chunk in queries.every_watched(RUN_ID, Disposition.RUNNING, before=queries.now())],
+        "stuck": [
+            _plain(chunk) for chunk in queries.every_in_disposition(RUN_ID, Disposition.RUNNING, before=queries.now())
+        ],
         "failed": [_plain(chunk) for chunk in queries.failures(RUN_ID)],
     }
 

@@ -69,7 +69,7 @@ def work_off(
     def turn() -> bool:
         nonlocal count
         for worker in workers:
-            worker.look_again()
+            worker.refresh()
             for claim in worker.take(25, {}):
                 end(claim)
                 count += 1
@@ -299,7 +299,7 @@ def test_pause__whatever_the_index_says__nothing_starts(shop: Shop, eventually: 
     shop.control.pause(RUN)
 
     assert claims.take(5, {}) == []
-    claims.look_again()
+    claims.refresh()
     assert claims.take(5, {}) == []
     assert shop.tracker.start(RUN, "chunk-0000002", worker="w").admission is Admission.PAUSED
     shop.control.resume(RUN)
@@ -369,7 +369,7 @@ def test_limit__never_more_at_once_than_it_allows__whatever_lags(shop: Shop, eve
 
     def turn() -> bool:
         for worker in workers:
-            worker.look_again()
+            worker.refresh()
             held.extend(worker.take(5, {}))
             assert shop.counts().running <= 3
         if held:

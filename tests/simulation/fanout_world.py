@@ -15,16 +15,16 @@ from headgate.clock import VirtualClock
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, StaleClaimError, TransientError
 from headgate.fanout.core import maintenance as tending
 from headgate.fanout.core import splitter as splitting
-from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, item_places
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, item_indexes
 from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Claim, Tracker
 from headgate.fanout.local.claims import Claims
-from headgate.fanout.model.rows import Chunk, Policy, moment_ms, run_key
+from headgate.fanout.model.rows import Chunk, Policy, run_key, timestamp_ms
 from headgate.fanout.model.sources import IterableSource, ListSource, RangeSource, Source
 from headgate.fanout.model.states import Admission, Disposition, FanoutStatus
 from headgate.fanout.repair.control import FanoutControl
-from headgate.fanout.repair.redrive import Redriver, Selection
+from headgate.fanout.repair.redrive import ChunkSelection, Redriver
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.blobs.spill import Spill
 from headgate.store.catalogue.tables import FANOUT
@@ -351,7 +351,7 @@ class World:
             process.held.remove(held)
 
     def _result(self, chunk: Chunk, how: str) -> AttemptResult:
-        own = list(item_places(chunk))
+        own = list(item_indexes(chunk))
         self._count += 1
         output = f'"{self._count}"'
         if how == "defer" and chunk.lane == "main":
@@ -416,7 +416,7 @@ class World:
     def _redrive(self, process: Process, run_id: str) -> None:
         # What it had been told before no longer holds: it has another life.
         self.told.cancelled.discard(run_id)
-        process.redriver.redrive(run_id, Selection(all=True))
+        process.redriver.redrive(run_id, ChunkSelection(all=True))
 
     # Faults and time.
 
@@ -428,7 +428,7 @@ class World:
         holder = self.draw.choice(holders)
         rival = self.draw.choice([process for process in self.processes if process is not holder])
         held = self.draw.choice(holder.held)
-        late_ms = moment_ms(held.claim.chunk.lease_expires_at or "") - round(1000 * self.clock.seconds())
+        late_ms = timestamp_ms(held.claim.chunk.lease_expires_at or "") - round(1000 * self.clock.seconds())
         if not 0 <= late_ms <= 100_000:
             return
         self.clock.advance(late_ms / 1000 + 0.001)
@@ -533,7 +533,7 @@ class World:
         for held in self._all_held():
             lease = held.claim.chunk.lease_expires_at
             assert lease is not None
-            if held.said is not None or moment_ms(lease) <= held.latest_seconds * 1000:
+            if held.said is not None or timestamp_ms(lease) <= held.latest_seconds * 1000:
                 continue
             row = self.books[held.name[0]].chunks[held.name[1]]
             is_ours = row.token == held.claim.chunk.token and row.disposition is Disposition.RUNNING

@@ -31,7 +31,7 @@ from headgate.fanout.background_threads import Background
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.events import ENDED_EVENT
-from headgate.fanout.model.results import summary
+from headgate.fanout.model.results import summary_json
 from headgate.fanout.model.rows import Fanout
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
@@ -214,7 +214,7 @@ class _FanoutEvents:
             type=ENDED_EVENT,
             source="/headgate/fanout",
             subject=fanout.run_id,
-            data=summary(fanout, counts),
+            data=summary_json(fanout, counts),
         )
         return self._service.bus.event_writes(event, int(self._clock.seconds() * 1000))
 

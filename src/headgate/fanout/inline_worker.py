@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headgate.fanout.core.transitions import apply
 from headgate.fanout.handlers import load, perform
-from headgate.fanout.local.chunk_results import ended, job_of
+from headgate.fanout.local.chunk_results import job_of, result_change
 from headgate.fanout.local.claims import Claims
 from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE
 from headgate.fanout.service import FanoutService
@@ -34,10 +34,10 @@ class InlineWorker:
         """Run every chunk that can be run now, and return how many that were. Raises `DefinitionError`."""
         count = 0
         for lane, claims in self._lanes.items():
-            claims.look_again()
+            claims.refresh()
             for claim in claims.take(100, {}):
                 answer = perform(load(claim.fanout.handler or ""), job_of(0, claim, lane), lambda _: None)
-                change = ended(claim, answer, now_ms=claims.queries.now_ms(), draw=0.0)
+                change = result_change(claim, answer, now_ms=claims.queries.now_ms(), draw=0.0)
                 apply(self._service.store, [change])
                 self._maintenance.chunk_ended(claim.fanout.run_id)
                 count += 1

@@ -7,10 +7,10 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from headgate.clock import VirtualClock
-from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, placed
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, with_disposition
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Claim, Tracker
-from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy, chunk_id_at, dump_policy, moment, sort_key
+from headgate.fanout.model.rows import Attempt, Chunk, Fanout, Policy, chunk_id_at, dump_policy, sort_key, timestamp
 from headgate.fanout.model.sources import RangeSource
 from headgate.fanout.model.states import AttemptOutcome, Disposition, FanoutStatus
 from headgate.ids import IdMaker
@@ -36,8 +36,8 @@ def made_fanout(policy: Policy | None = None, **changes: Any) -> Fanout:
         sk="RUN",
         group="grs-15",
         gsi1_pk="grs-15",
-        gsi1_sk=moment(T0),
-        created_at=moment(T0),
+        gsi1_sk=timestamp(T0),
+        created_at=timestamp(T0),
         status=FanoutStatus.RUNNING,
         version=1,
         width=7,
@@ -67,18 +67,18 @@ def made_chunk(
         sk=sort_key(chunk_id_at(number * SIZE, 7)),
         status=disposition.status,
         disposition=disposition,
-        created_at=moment(T0),
+        created_at=timestamp(T0),
         start=number * SIZE,
         items=SIZE,
         token="t",
         attempt=attempt if is_begun else 0,
         worker="w1" if is_begun else None,
-        started_at=moment(begin_ms) if is_begun else None,
-        completed_at=moment(begin_ms + duration_ms) if has_ended else None,
+        started_at=timestamp(begin_ms) if is_begun else None,
+        completed_at=timestamp(begin_ms + duration_ms) if has_ended else None,
         duration_ms=duration_ms if has_ended else None,
-        lease_expires_at=moment(begin_ms + 900_000) if disposition is Disposition.RUNNING else None,
+        lease_expires_at=timestamp(begin_ms + 900_000) if disposition is Disposition.RUNNING else None,
     )
-    return placed(replace(chunk, **changes), disposition, moment(begin_ms), T0)
+    return with_disposition(replace(chunk, **changes), disposition, timestamp(begin_ms), T0)
 
 
 def made_attempt(number: int, attempt: int, outcome: AttemptOutcome, *, end_ms: int = T0, **changes: Any) -> Attempt:
@@ -88,8 +88,8 @@ def made_attempt(number: int, attempt: int, outcome: AttemptOutcome, *, end_ms: 
         sk=f"ATT#{chunk_id_at(number * SIZE, 7)}#{attempt:04d}",
         attempt=attempt,
         outcome=outcome,
-        ended_at=moment(end_ms),
-        started_at=moment(end_ms - 1000),
+        ended_at=timestamp(end_ms),
+        started_at=timestamp(end_ms - 1000),
         duration_ms=1000,
         worker="w1",
     )

@@ -122,7 +122,7 @@ def test_load__a_name_that_came_with_a_fan_out__cannot_be_anything_but_the_proje
 
 def test_load__a_package_that_the_operator_trusts__may_be_named_by_a_fan_out(project: Path) -> None:
     assert load("my_handlers:lengths", ()).function(["a"]) == [1]
-    assert callable(load("headgate.fanout.model.rows:moment", ("headgate",)).function)
+    assert callable(load("headgate.fanout.model.rows:timestamp", ("headgate",)).function)
 
 
 # Calling.

@@ -19,11 +19,28 @@ from headgate.asl.expressions.scope import Json
 from headgate.asl.map.items import batched
 from headgate.asl.map.messages import FailureTolerance, IterationOutcome, MapRunOrder, MapRunProgress, MapRunVerdict
 from headgate.errors import ConflictError, NotFoundError, StoreBusyError
-from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, begun, completed, failed, moved_to, released
-from headgate.fanout.core.transitions import ChunkChange, Guard, apply
-from headgate.fanout.model.rows import MAIN_LANE, Chunk, Fanout, Policy, moment, moment_ms, queue_place, run_key
+from headgate.fanout.core.attempts import (
+    AttemptFailure,
+    AttemptResult,
+    completion_change,
+    failure_change,
+    move_change,
+    release_change,
+    start_change,
+)
+from headgate.fanout.core.transitions import ChunkChange, TransitionGuard, apply
+from headgate.fanout.model.rows import (
+    MAIN_LANE,
+    Chunk,
+    Fanout,
+    Policy,
+    queue_position,
+    run_key,
+    timestamp,
+    timestamp_ms,
+)
 from headgate.fanout.model.states import Disposition, FanoutStatus
-from headgate.fanout.repair.redrive import Selection
+from headgate.fanout.repair.redrive import ChunkSelection
 from headgate.fanout.service import FanoutService
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import all_of, exists, lacks
@@ -106,7 +123,7 @@ class MapLedger:
     def _random_place(self, fanout: Fanout) -> str:
         """Return a random place in the queue of a fan-out, so that concurrent claims rarely collide."""
         item = self._randrange(max(1, fanout.items_total))
-        return queue_place(moment_ms(fanout.created_at), f"-{item:0{fanout.width}d}")
+        return queue_position(timestamp_ms(fanout.created_at), f"-{item:0{fanout.width}d}")
 
     def _claim(self, fanout: Fanout, chunks: Sequence[Chunk], name: Callable[[Chunk, str], str]) -> list[ClaimedChunk]:
         if not chunks:
@@ -116,10 +133,10 @@ class MapLedger:
         for chunk in chunks:
             token = self._fanouts.ids.ulid()
             worker = name(chunk, token)
-            change = begun(chunk, worker=worker, token=token, now_ms=now_ms, lease_seconds=LEASE_SECONDS)
+            change = start_change(chunk, worker=worker, token=token, now_ms=now_ms, lease_seconds=LEASE_SECONDS)
             changes.append(replace(change, after=replace(change.after, log_ref=worker)))
         is_running = all_of(exists(), lacks("paused_at"), lacks("cancelled_at"))
-        guard = Guard((Check(FANOUT, run_key(fanout.run_id), is_running),))
+        guard = TransitionGuard((Check(FANOUT, run_key(fanout.run_id), is_running),))
         lost = {id(each.change) for each in apply(self._fanouts.store, changes, guard=guard)}
         pairs = zip(changes, chunks, strict=True)
         return [ClaimedChunk(fanout, change.after, chunk) for change, chunk in pairs if id(change) not in lost]
@@ -158,9 +175,9 @@ class MapLedger:
 
     def settle(self, run_id: str, tolerance: FailureTolerance) -> MapRunProgress:
         """Release the claims that ended workers left behind, and return the progress. No worker may be running."""
-        orphans = list(self._queries.every_watched(run_id, Disposition.RUNNING))
+        orphans = list(self._queries.every_in_disposition(run_id, Disposition.RUNNING))
         now_ms = self._queries.now_ms()
-        apply(self._fanouts.store, [released(chunk, now_ms=now_ms) for chunk in orphans])
+        apply(self._fanouts.store, [release_change(chunk, now_ms=now_ms) for chunk in orphans])
         self._fanouts.maintenance.chunk_ended(run_id)
         return self.progress(run_id, tolerance)
 
@@ -174,8 +191,8 @@ class MapLedger:
         maintenance = self._fanouts.new_maintenance()
         for _ in range(_CANCEL_STEPS_MAX):
             now_ms = self._queries.now_ms()
-            running = list(self._queries.every_watched(run_id, Disposition.RUNNING))
-            apply(self._fanouts.store, [moved_to(chunk, Disposition.CANCELLED, now_ms=now_ms) for chunk in running])
+            running = list(self._queries.every_in_disposition(run_id, Disposition.RUNNING))
+            apply(self._fanouts.store, [move_change(chunk, Disposition.CANCELLED, now_ms=now_ms) for chunk in running])
             maintenance.maintain(run_id)
             if self._queries.fanout(run_id, consistent=True).is_finished:
                 return
@@ -188,7 +205,7 @@ class MapLedger:
             return
         if fanout.cancelled_at is not None and not fanout.is_finished:
             self.cancel(run_id, fanout.reason or "")
-        self._fanouts.redriver.redrive(run_id, Selection(all=True), by="its execution", reason="it was redriven")
+        self._fanouts.redriver.redrive(run_id, ChunkSelection(all=True), by="its execution", reason="it was redriven")
 
 
 def inputs_of(order: MapRunOrder, chunk: Chunk) -> list[Json]:
@@ -205,7 +222,7 @@ def outcomes_of(chunk: Chunk) -> list[IterationOutcome | None]:
 def _change(outcome: ChunkOutcome, now_ms: int) -> ChunkChange:
     started_ms = outcome.started_ms
     # Chunks are claimed in batches; the wait for a turn does not count as processing time.
-    chunk = outcome.chunk if started_ms is None else replace(outcome.chunk, started_at=moment(started_ms))
+    chunk = outcome.chunk if started_ms is None else replace(outcome.chunk, started_at=timestamp(started_ms))
     change = _transition(chunk, outcome.outcomes, now_ms if outcome.ended_ms is None else outcome.ended_ms)
     return replace(change, before=outcome.chunk)
 
@@ -216,9 +233,9 @@ def _transition(chunk: Chunk, outcomes: Sequence[IterationOutcome | None], now_m
     if errors:
         return _failed(chunk, outcomes, errors, output, now_ms)
     if None in outcomes:
-        change = released(chunk, now_ms=now_ms)
+        change = release_change(chunk, now_ms=now_ms)
         return replace(change, after=replace(change.after, output=output))
-    return completed(chunk, AttemptResult(output=output), now_ms=now_ms, width=0)
+    return completion_change(chunk, AttemptResult(output=output), now_ms=now_ms, width=0)
 
 
 def _failed(
@@ -233,7 +250,7 @@ def _failed(
     is_batch = len(outcomes) < chunk.items
     messages = {chunk.start + index: f"{each.error}: {_message(each.cause)}" for index, each in errors.items()}
     failure = AttemptFailure(first.error or "", _message(first.cause), item_errors={} if is_batch else messages)
-    change = failed(chunk, failure, _ONCE, now_ms=now_ms, draw=0.0)
+    change = failure_change(chunk, failure, _ONCE, now_ms=now_ms, draw=0.0)
     lost = chunk.items if is_batch else len(errors)
     done = 0 if is_batch else len(outcomes) - len(errors) - outcomes.count(None)
     after = replace(change.after, output=output, items_failed=lost, items_ok=done, items_done=lost + done)

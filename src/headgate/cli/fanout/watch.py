@@ -43,34 +43,34 @@ def follow(api: Api, run_ids: Sequence[str], *, stall_seconds: float | None, as_
 
     `stall_seconds` is for how long nothing may happen; without it, the policy of each decides, and 0 is for ever.
     """
-    watched = _Watched(run_ids, stall_seconds, clock)
+    in_disposition = _Watched(run_ids, stall_seconds, clock)
     with _screen(run_ids, as_json=as_json) as screen:
-        stall = _until_over(api, watched, screen, clock)
+        stall = _until_over(api, in_disposition, screen, clock)
     if not as_json:
-        for state in watched.states.values():
+        for state in in_disposition.states.values():
             _conclude(state)
     if stall is not None:
         typer.echo(f"stalled: {stall}", err=True)
         return STALLED
-    return max((exit_code(state["status"]) for state in watched.states.values()), default=0)
+    return max((exit_code(state["status"]) for state in in_disposition.states.values()), default=0)
 
 
-def _until_over(api: Api, watched: _Watched, screen: Screen, clock: Clock) -> str | None:
+def _until_over(api: Api, in_disposition: _Watched, screen: Screen, clock: Clock) -> str | None:
     """Show states until there are no more, and return what has stalled, if so."""
     feed: queue.Queue[State | HeadgateError] = queue.Queue()
-    for run_id in watched.run_ids:
+    for run_id in in_disposition.run_ids:
         # Daemons: whoever has seen enough does not wait for them.
         threading.Thread(target=_feed, args=(api, run_id, feed, clock), daemon=True).start()
-    while not watched.is_over():
+    while not in_disposition.is_over():
         try:
             news = feed.get(timeout=_LOOK_SECONDS)
         except queue.Empty:
             news = None
         if isinstance(news, HeadgateError):
             raise news
-        if news is not None and watched.learn(news):
+        if news is not None and in_disposition.learn(news):
             screen.show(news)
-        hint, stall = watched.hint(), watched.stall()
+        hint, stall = in_disposition.hint(), in_disposition.stall()
         if stall is not None:
             return stall
         if hint is not None:

@@ -1,1 +1,1 @@
-"""Core: say here what this part is for."""
+"""Core: splitting, attempts, state transitions, queries and maintenance of fan-outs."""

@@ -1,4 +1,4 @@
-"""Attempts: what a try at a chunk makes of its row, decided from the row, the policy and the time alone."""
+"""Chunk attempts: pure functions from a chunk's row, the policy and the time to the change to write."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from headgate.fanout.model.rows import (
     Chunk,
     Policy,
     attempt_key,
-    attention,
+    attention_partition,
     chunk_id_at,
     chunk_key,
-    moment,
-    moment_ms,
-    queue,
-    queue_place,
+    queue_partition,
+    queue_position,
     sort_key,
+    timestamp,
+    timestamp_ms,
 )
 from headgate.fanout.model.states import AttemptOutcome, Disposition
 from headgate.store.catalogue.tables import FANOUT
@@ -40,7 +40,7 @@ from headgate.store.model.requests import Update, Write
 
 
 class ErrorClass(enum.StrEnum):
-    """Errors that are not an exception of the handler's own."""
+    """Errors detected by the worker or the queue, not raised by the handler."""
 
     TIMEOUT = "TIMEOUT"
     OOM = "OOM"
@@ -50,7 +50,7 @@ class ErrorClass(enum.StrEnum):
 
 
 class AttemptFailure(Struct, frozen=True):
-    """Why an attempt failed. `is_final` says that another try is known not to help."""
+    """Why an attempt failed. `is_final` means that a retry cannot succeed."""
 
     error_class: str
     message: str
@@ -59,7 +59,7 @@ class AttemptFailure(Struct, frozen=True):
 
 
 class AttemptResult(Struct, frozen=True):
-    """What an attempt that ended well has to say. Items are named by their index within the fan-out."""
+    """The result of a successful attempt. Items are given by their index within the fan-out."""
 
     output_key: str | None = None
     output: str | None = None
@@ -74,8 +74,8 @@ ITEM_ERRORS_KEPT_MAX: Final = 1000
 _DOUBLINGS_MAX: Final = 1000
 
 
-def placed(chunk: Chunk, disposition: Disposition, since: str, available_at_ms: int = 0) -> Chunk:
-    """Return the chunk in another disposition, and with that in the indexes where it is looked for."""
+def with_disposition(chunk: Chunk, disposition: Disposition, since: str, available_at_ms: int = 0) -> Chunk:
+    """Return the chunk in a new disposition, with the index attributes that belong to it."""
     digits = chunk.sk.rpartition("-")[2]
     is_queued = disposition in (Disposition.QUEUED, Disposition.RETRYING)
     place = None
@@ -87,14 +87,14 @@ def placed(chunk: Chunk, disposition: Disposition, since: str, available_at_ms: 
         chunk,
         status=disposition.status,
         disposition=disposition,
-        attention_pk=None if place is None else attention(chunk.run_id, disposition),
+        attention_pk=None if place is None else attention_partition(chunk.run_id, disposition),
         attention_sk=place,
-        queue_pk=queue(chunk.run_id, chunk.lane) if is_queued else None,
-        queue_sk=queue_place(available_at_ms, chunk.sk) if is_queued else None,
+        queue_pk=queue_partition(chunk.run_id, chunk.lane) if is_queued else None,
+        queue_sk=queue_position(available_at_ms, chunk.sk) if is_queued else None,
     )
 
 
-def begun(
+def start_change(
     chunk: Chunk,
     *,
     worker: str,
@@ -104,14 +104,14 @@ def begun(
     receive_count: int = 0,
     message_id: str | None = None,
 ) -> ChunkChange:
-    """Return the change by which a worker takes a chunk on: one that waits, or one whose lease has run out."""
-    now = moment(now_ms)
+    """Return the change by which a worker claims a chunk: a queued one, or one whose lease has expired."""
+    now = timestamp(now_ms)
     after = replace(
         chunk,
         token=token,
         attempt=chunk.attempt + 1,
         worker=worker,
-        lease_expires_at=moment(now_ms + round(1000 * lease_seconds)),
+        lease_expires_at=timestamp(now_ms + round(1000 * lease_seconds)),
         heartbeat_at=None,
         items_done=0,
         receive_count=max(receive_count, chunk.receive_count),
@@ -121,31 +121,33 @@ def begun(
         duration_ms=None,
     )
     counted = {"attempts": 1}
-    beside: tuple[Write, ...] = ()
+    extra_writes: tuple[Write, ...] = ()
     if chunk.attempt:
         counted["retries"] = 1
     if chunk.disposition is Disposition.RUNNING:
         spent_ms = _spent_ms(chunk, now_ms)
         counted |= {"lost": 1, "busy_ms": spent_ms, "wasted_ms": spent_ms}
-        beside = (_attempt(chunk, AttemptOutcome.LOST, now_ms, _lost_error(chunk)).put(),)
+        extra_writes = (_attempt(chunk, AttemptOutcome.LOST, now_ms, _lost_error(chunk)).put(),)
     is_overdue = chunk.disposition is Disposition.RUNNING
-    return ChunkChange(chunk, placed(after, Disposition.RUNNING, now), counted, beside, is_overdue)
+    return ChunkChange(chunk, with_disposition(after, Disposition.RUNNING, now), counted, extra_writes, is_overdue)
 
 
 def has_expired(chunk: Chunk, now_ms: int) -> bool:
     """Whether the lease of a running chunk has expired."""
-    return chunk.lease_expires_at is None or moment_ms(chunk.lease_expires_at) <= now_ms
+    return chunk.lease_expires_at is None or timestamp_ms(chunk.lease_expires_at) <= now_ms
 
 
-def completed(chunk: Chunk, result: AttemptResult, *, now_ms: int, width: int, is_waiting: bool = False) -> ChunkChange:
-    """Return the change of a chunk that is done, but for the items that are deferred to the slow lane.
+def completion_change(
+    chunk: Chunk, result: AttemptResult, *, now_ms: int, width: int, is_waiting: bool = False
+) -> ChunkChange:
+    """Return the change that completes a chunk, or completes it except for items deferred to the slow lane.
 
-    Raises `InvalidPayloadError` if the result speaks of items that are not the chunk's.
+    Raises `InvalidPayloadError` if the result names items of another chunk.
     """
     _check_items(chunk, result)
-    now = moment(now_ms)
-    deferred, failed = sorted(set(result.deferred)), dict(sorted(result.item_errors.items()))
-    ok = chunk.items - len(deferred) - len(failed)
+    now = timestamp(now_ms)
+    deferred, item_errors = sorted(set(result.deferred)), dict(sorted(result.item_errors.items()))
+    ok = chunk.items - len(deferred) - len(item_errors)
     duration_ms = result.duration_ms if result.duration_ms is not None else _spent_ms(chunk, now_ms)
     after = replace(
         chunk,
@@ -159,35 +161,40 @@ def completed(chunk: Chunk, result: AttemptResult, *, now_ms: int, width: int, i
         error_fingerprint=None,
         items_done=chunk.items - len(deferred),
         items_ok=ok,
-        items_failed=len(failed),
+        items_failed=len(item_errors),
         items_deferred=len(deferred),
-        item_errors=_dumped_errors(failed),
+        item_errors=_dumped_errors(item_errors),
         deferred=chunk.deferred if not deferred else msgspec.json.encode(deferred).decode(),
         lease_expires_at=None,
     )
-    counted = {"items_ok": ok, "items_failed": len(failed), "items_deferred": len(deferred), "busy_ms": duration_ms}
-    beside: list[Write] = []
+    counted = {
+        "items_ok": ok,
+        "items_failed": len(item_errors),
+        "items_deferred": len(deferred),
+        "busy_ms": duration_ms,
+    }
+    extra_writes: list[Write] = []
     if chunk.attempt > 1:
-        beside.append(_attempt(after, AttemptOutcome.COMPLETED, now_ms, None).put())
+        extra_writes.append(_attempt(after, AttemptOutcome.COMPLETED, now_ms, None).put())
     disposition = Disposition.DONE
     if chunk.lane == SLOW_LANE:
-        beside.append(_parent_done(chunk, ok, len(failed), width))
+        extra_writes.append(_parent_done(chunk, ok, len(item_errors), width))
         counted |= {"deferred": -1, "done": 1, "items_deferred": -chunk.items}
     elif deferred:
         disposition = Disposition.DEFERRED
-        piece = slow_piece(after, deferred, now_ms, width, is_waiting=is_waiting)
-        beside.append(piece.put(None))
+        piece = slow_lane_chunk(after, deferred, now_ms, width, is_waiting=is_waiting)
+        extra_writes.append(piece.put(None))
         counted |= {"slow_total": 1, f"slow_{piece.disposition.bucket}": 1}
-    return ChunkChange(chunk, placed(after, disposition, now), counted, tuple(beside))
+    return ChunkChange(chunk, with_disposition(after, disposition, now), counted, tuple(extra_writes))
 
 
-def failed(chunk: Chunk, failure: AttemptFailure, policy: Policy, *, now_ms: int, draw: float) -> ChunkChange:
-    """Return the change of a chunk whose attempt failed: to be tried again after a pause, or given up."""
+def failure_change(chunk: Chunk, failure: AttemptFailure, policy: Policy, *, now_ms: int, draw: float) -> ChunkChange:
+    """Return the change after a failed attempt: retry with backoff, dead, or quarantined."""
     outcome = AttemptOutcome.LOST if failure.error_class == ErrorClass.LOST else AttemptOutcome.FAILED
     spent_ms = _spent_ms(chunk, now_ms)
     after = replace(
         chunk,
-        completed_at=moment(now_ms),
+        completed_at=timestamp(now_ms),
         duration_ms=spent_ms,
         error=_text(failure.message),
         error_class=_text(failure.error_class),
@@ -198,31 +205,35 @@ def failed(chunk: Chunk, failure: AttemptFailure, policy: Policy, *, now_ms: int
     counted = {"busy_ms": spent_ms, "wasted_ms": spent_ms}
     if outcome is AttemptOutcome.LOST:
         counted["lost"] = 1
-    beside = (_attempt(after, outcome, now_ms, failure).put(),)
+    extra_writes = (_attempt(after, outcome, now_ms, failure).put(),)
     if failure.is_final:
-        return ChunkChange(chunk, placed(after, Disposition.QUARANTINED, moment(now_ms)), counted, beside)
-    if tries(after) >= policy.max_attempts:
-        return ChunkChange(chunk, placed(after, Disposition.DEAD, moment(now_ms)), counted, beside)
-    again_ms = now_ms + round(1000 * pause_seconds(policy, tries(after), draw))
-    return ChunkChange(chunk, placed(after, Disposition.RETRYING, moment(now_ms), again_ms), counted, beside)
+        return ChunkChange(
+            chunk, with_disposition(after, Disposition.QUARANTINED, timestamp(now_ms)), counted, extra_writes
+        )
+    if attempts_since_redrive(after) >= policy.max_attempts:
+        return ChunkChange(chunk, with_disposition(after, Disposition.DEAD, timestamp(now_ms)), counted, extra_writes)
+    again_ms = now_ms + round(1000 * retry_delay_seconds(policy, attempts_since_redrive(after), draw))
+    return ChunkChange(
+        chunk, with_disposition(after, Disposition.RETRYING, timestamp(now_ms), again_ms), counted, extra_writes
+    )
 
 
-def released(chunk: Chunk, *, now_ms: int) -> ChunkChange:
-    """Return the change of a chunk that a worker gives back unfinished: the try does not count."""
+def release_change(chunk: Chunk, *, now_ms: int) -> ChunkChange:
+    """Return the change by which a worker returns an unfinished chunk to the queue; the attempt does not count."""
     after = replace(chunk, attempt=chunk.attempt - 1, worker=None, lease_expires_at=None, started_at=None, items_done=0)
-    queued = placed(after, Disposition.QUEUED, moment(now_ms), now_ms)
+    queued = with_disposition(after, Disposition.QUEUED, timestamp(now_ms), now_ms)
     spent_ms = _spent_ms(chunk, now_ms)
     counted = {"attempts": -1, "retries": -1 if chunk.attempt > 1 else 0, "busy_ms": spent_ms, "wasted_ms": spent_ms}
     return ChunkChange(chunk, queued, counted)
 
 
-def redriven(chunk: Chunk, *, now_ms: int, is_waiting: bool = False, heals: int = 0) -> ChunkChange:
-    """Return the change of a chunk that was given up and is to have all its tries again."""
+def redrive_change(chunk: Chunk, *, now_ms: int, is_waiting: bool = False, heals: int = 0) -> ChunkChange:
+    """Return the change that queues a failed or cancelled chunk again with all its attempts."""
     after = replace(
         chunk,
         redrives=chunk.redrives + (0 if heals else 1),
         heals=chunk.heals + heals,
-        # Counted on, so that no attempt is ever mistaken for an earlier one.
+        # Attempt numbers keep increasing, so that rows of earlier attempts are never overwritten.
         tried=chunk.attempt,
         worker=None,
         message=None,
@@ -232,43 +243,43 @@ def redriven(chunk: Chunk, *, now_ms: int, is_waiting: bool = False, heals: int 
         items_ok=0,
     )
     disposition = Disposition.WAITING if is_waiting else Disposition.QUEUED
-    return ChunkChange(chunk, placed(after, disposition, moment(now_ms), now_ms), {"redriven": 1})
+    return ChunkChange(chunk, with_disposition(after, disposition, timestamp(now_ms), now_ms), {"redriven": 1})
 
 
-def moved_to(chunk: Chunk, disposition: Disposition, *, now_ms: int, error: str | None = None) -> ChunkChange:
-    """Return the change of a chunk that is cancelled, skipped or put aside."""
-    after = replace(chunk, completed_at=moment(now_ms), lease_expires_at=None)
+def move_change(chunk: Chunk, disposition: Disposition, *, now_ms: int, error: str | None = None) -> ChunkChange:
+    """Return the change that cancels, skips, kills or quarantines a chunk."""
+    after = replace(chunk, completed_at=timestamp(now_ms), lease_expires_at=None)
     if error is not None:
         after = replace(after, error=_text(error))
-    beside: tuple[Write, ...] = ()
+    extra_writes: tuple[Write, ...] = ()
     counted: dict[str, int] = {}
     if chunk.disposition is Disposition.RUNNING:
-        beside = (_attempt(chunk, AttemptOutcome.CANCELLED, now_ms, None).put(),)
+        extra_writes = (_attempt(chunk, AttemptOutcome.CANCELLED, now_ms, None).put(),)
         counted = dict.fromkeys(("busy_ms", "wasted_ms"), _spent_ms(chunk, now_ms))
     if disposition is Disposition.SKIPPED and chunk.items_failed:
-        # Done without, on purpose: they no longer count against the fan-out.
+        # A skipped chunk's failed items no longer count against the fan-out.
         counted["items_failed"] = -chunk.items_failed
         after = replace(after, items_failed=0)
-    return ChunkChange(chunk, placed(after, disposition, moment(now_ms)), counted, beside)
+    return ChunkChange(chunk, with_disposition(after, disposition, timestamp(now_ms)), counted, extra_writes)
 
 
-def tries(chunk: Chunk) -> int:
-    """Return how many attempts there were since the chunk was last redriven."""
+def attempts_since_redrive(chunk: Chunk) -> int:
+    """Return the number of attempts since the chunk was last redriven."""
     return chunk.attempt - chunk.tried
 
 
-def pause_seconds(policy: Policy, tries: int, draw: float) -> float:
-    """Return how long to wait before the next try; `draw` is from 0 to 1 and spreads them by a quarter."""
-    # Far beyond any limit the power itself would not be a number any more.
-    exponent = min(float(tries - 1), _DOUBLINGS_MAX / max(1.0, math.log2(max(policy.backoff_factor, 1.0))))
+def retry_delay_seconds(policy: Policy, attempts: int, draw: float) -> float:
+    """Return the backoff before the next attempt; `draw` in 0..1 adds up to 25 % jitter."""
+    # Caps the exponent, since the power would overflow a float.
+    exponent = min(float(attempts - 1), _DOUBLINGS_MAX / max(1.0, math.log2(max(policy.backoff_factor, 1.0))))
     pause: float = min(policy.backoff_seconds * policy.backoff_factor**exponent, policy.backoff_seconds_max)
     return pause * (1 + 0.25 * draw)
 
 
-def slow_piece(chunk: Chunk, deferred: Sequence[int], now_ms: int, width: int, *, is_waiting: bool) -> Chunk:
-    """Return the row that stands in the slow lane for the deferred items of a chunk.
+def slow_lane_chunk(chunk: Chunk, deferred: Sequence[int], now_ms: int, width: int, *, is_waiting: bool) -> Chunk:
+    """Return the slow-lane row for the deferred items of a chunk.
 
-    With a queue of its own it is waiting: someone has to send a message first.
+    With `is_waiting` it is WAITING until its queue message is sent.
     """
     disposition = Disposition.WAITING if is_waiting else Disposition.QUEUED
     piece = Chunk(
@@ -276,7 +287,7 @@ def slow_piece(chunk: Chunk, deferred: Sequence[int], now_ms: int, width: int, *
         sk=sort_key(chunk_id_at(chunk.start, width, slow=True)),
         status=disposition.status,
         disposition=disposition,
-        created_at=moment(now_ms),
+        created_at=timestamp(now_ms),
         start=chunk.start,
         items=len(deferred),
         token=NO_TOKEN,
@@ -286,7 +297,7 @@ def slow_piece(chunk: Chunk, deferred: Sequence[int], now_ms: int, width: int, *
         shard=chunk.shard,
         ttl=chunk.ttl,
     )
-    return placed(piece, disposition, moment(now_ms), now_ms)
+    return with_disposition(piece, disposition, timestamp(now_ms), now_ms)
 
 
 def _parent_done(piece: Chunk, ok: int, failed: int, width: int) -> Write:
@@ -308,7 +319,7 @@ def _attempt(chunk: Chunk, outcome: AttemptOutcome, now_ms: int, failure: Attemp
         sk=str(key.sort),
         attempt=chunk.attempt,
         outcome=outcome,
-        ended_at=moment(now_ms),
+        ended_at=timestamp(now_ms),
         started_at=chunk.started_at,
         duration_ms=chunk.duration_ms if chunk.duration_ms is not None else _spent_ms(chunk, now_ms),
         worker=chunk.worker,
@@ -321,20 +332,20 @@ def _attempt(chunk: Chunk, outcome: AttemptOutcome, now_ms: int, failure: Attemp
 
 
 def _lost_error(chunk: Chunk) -> AttemptFailure:
-    return AttemptFailure(ErrorClass.LOST, f"worker {chunk.worker} was not heard of until {chunk.lease_expires_at}")
+    return AttemptFailure(ErrorClass.LOST, f"the lease of worker {chunk.worker} expired at {chunk.lease_expires_at}")
 
 
-def lost(chunk: Chunk, policy: Policy, *, now_ms: int, draw: float) -> ChunkChange:
-    """Return the change of a chunk whose worker's lease has run out, or that is known to be gone."""
-    return replace(failed(chunk, _lost_error(chunk), policy, now_ms=now_ms, draw=draw), is_overdue=True)
+def lease_expiry_change(chunk: Chunk, policy: Policy, *, now_ms: int, draw: float) -> ChunkChange:
+    """Return the change of a running chunk whose lease has expired, or whose worker process no longer exists."""
+    return replace(failure_change(chunk, _lost_error(chunk), policy, now_ms=now_ms, draw=draw), is_overdue=True)
 
 
 def _spent_ms(chunk: Chunk, now_ms: int) -> int:
-    return 0 if chunk.started_at is None else max(0, now_ms - moment_ms(chunk.started_at))
+    return 0 if chunk.started_at is None else max(0, now_ms - timestamp_ms(chunk.started_at))
 
 
 def _check_items(chunk: Chunk, result: AttemptResult) -> None:
-    own = set(item_places(chunk))
+    own = set(item_indexes(chunk))
     for index in (*result.item_errors, *result.deferred):
         if index not in own:
             raise InvalidPayloadError(
@@ -348,7 +359,7 @@ def _check_items(chunk: Chunk, result: AttemptResult) -> None:
         raise InvalidPayloadError(f"chunk {chunk.chunk_id} of {chunk.run_id}: the slow lane cannot defer items further")
 
 
-def item_places(chunk: Chunk) -> Sequence[int]:
+def item_indexes(chunk: Chunk) -> Sequence[int]:
     """Return the indexes of a chunk's items within the fan-out."""
     if chunk.lane == SLOW_LANE and chunk.deferred is not None:
         return typed_decode.from_json(chunk.deferred, list[int])
@@ -356,7 +367,7 @@ def item_places(chunk: Chunk) -> Sequence[int]:
 
 
 def _text(text: str) -> str:
-    """Return what can be stored of a text: errors quote whatever they were about, half a character included."""
+    """Return the text truncated and with lone surrogates replaced, so that it can be stored."""
     return text[:ERROR_CHARS_MAX].encode("utf-8", "replace").decode()
 
 

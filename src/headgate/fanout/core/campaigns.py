@@ -1,7 +1,7 @@
-"""Campaigns: many fan-outs that belong together, found by the name of their campaign and added up.
+"""Campaigns: named sets of fan-outs, listed and summed up.
 
-Each member has a row in the partition of its campaign, which is written in the transaction that creates the fan-out:
-so a campaign is listed at the cost of its members, without an index.
+Each member has a row in the partition of its campaign, written in the transaction that creates the fan-out. Listing a
+campaign therefore reads its members only and needs no index.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from msgspec import Struct
 from headgate.errors import NotFoundError
 from headgate.fanout.core.costs import Cost, cost_of
 from headgate.fanout.core.queries import PAGE, FanoutRows
-from headgate.fanout.model.counts import Counts, counts_of, folded
-from headgate.fanout.model.rows import Fanout, fanout_of, moment_ms, run_key
+from headgate.fanout.model.counts import Counts, counts_dict, counts_of
+from headgate.fanout.model.rows import Fanout, fanout_of, run_key, timestamp_ms
 from headgate.fanout.model.states import FanoutStatus
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Delete, Put, Query
@@ -35,7 +35,7 @@ _WORST_FIRST: Final = (
 
 
 class Member(Struct, frozen=True):
-    """One fan-out of a campaign, in a line."""
+    """Summary of one fan-out of a campaign."""
 
     run_id: str
     group: str
@@ -50,9 +50,9 @@ class Member(Struct, frozen=True):
 
 
 class Rollup(Struct, frozen=True):
-    """A campaign added up; `members` has those first that someone may have to look at.
+    """Totals of a campaign. `members` lists failed and unfinished fan-outs first.
 
-    `eta_seconds` goes by how fast chunks have ended since the first member began, and is None until that can be said.
+    `eta_seconds` extrapolates the rate of ended chunks since the first member started; None until enough have ended.
     """
 
     campaign: str
@@ -69,41 +69,43 @@ class Rollup(Struct, frozen=True):
 
 
 def member_put(fanout: Fanout) -> Put | None:
-    """Return the write that makes a new fan-out a member of its campaign, or None if it belongs to none."""
+    """Return the write that adds a new fan-out to its campaign, or None without a campaign."""
     key = member_key(fanout)
     return None if key is None else Put(FANOUT, {**FANOUT.key_attributes(key), "run_id": fanout.run_id})
 
 
 def member_delete(fanout: Fanout) -> Delete | None:
-    """Return the write that takes a fan-out out of its campaign, or None if it belongs to none."""
+    """Return the write that removes a fan-out from its campaign, or None without a campaign."""
     key = member_key(fanout)
     return None if key is None else Delete(FANOUT, key)
 
 
 def member_key(fanout: Fanout) -> Key | None:
-    """Return the key of the row by which a fan-out belongs to its campaign, or None if it belongs to none."""
+    """Return the key of a fan-out's membership row, or None without a campaign."""
     if fanout.campaign is None:
         return None
     return Key(f"{PARTITION}{fanout.campaign}", f"MEMBER#{fanout.created_at}#{fanout.run_id}")
 
 
 def members(store: Store, campaign: str, *, limit: int = PAGE, cursor: str | None = None) -> FanoutRows:
-    """Return the fan-outs of a campaign, the newest first. Those that have been deleted since are left out.
+    """Return the fan-outs of a campaign, newest first, without deleted ones.
 
-    Raises `NotFoundError` if the campaign has never had any.
+    Raises `NotFoundError` if the campaign never had a fan-out.
     """
     page = store.query(
         Query(table=FANOUT, partition=f"{PARTITION}{campaign}", limit=limit, cursor=cursor, descending=True)
     )
     if not page.items and cursor is None:
-        raise NotFoundError(f"campaign {campaign}: no fan-out belongs to it; it is named when a fan-out is made")
+        raise NotFoundError(
+            f"campaign {campaign}: no fan-out belongs to it; a campaign is named when a fan-out is created"
+        )
     keys = [run_key(item["run_id"]) for item in page.items]
     found = store.get_many(FANOUT, keys)
     return FanoutRows([fanout_of(item) for item in found if item is not None], page.cursor)
 
 
-def counts_on(fanout: Fanout) -> Counts:
-    """Return the counts that a fan-out's own row has: exact when it has ended, about a second old before that."""
+def counts_of_row(fanout: Fanout) -> Counts:
+    """Return the counts on a fan-out's own row: exact after its end, up to a second old before."""
     if fanout.counts:
         return counts_of([fanout.counts])
     return Counts(
@@ -115,10 +117,10 @@ def counts_on(fanout: Fanout) -> Counts:
     )
 
 
-def rolled_up(campaign: str, found: Sequence[tuple[Fanout, Counts]], now_ms: int) -> Rollup:
-    """Return a campaign added up from its fan-outs and their counts."""
+def roll_up(campaign: str, found: Sequence[tuple[Fanout, Counts]], now_ms: int) -> Rollup:
+    """Return the totals of a campaign over its fan-outs and their counts."""
     fanouts = [fanout for fanout, _ in found]
-    counts = counts_of([folded(one) for _, one in found])
+    counts = counts_of([counts_dict(one) for _, one in found])
     costs = [cost_of(fanout.rules(), one) for fanout, one in found]
     by_status = {status.value: 0 for status in FanoutStatus}
     for fanout in fanouts:
@@ -128,7 +130,7 @@ def rolled_up(campaign: str, found: Sequence[tuple[Fanout, Counts]], now_ms: int
     return Rollup(
         campaign=campaign,
         status=_status(fanouts),
-        members=sorted((_member(*one, cost) for one, cost in zip(found, costs, strict=True)), key=_concern),
+        members=sorted((_member(*one, cost) for one, cost in zip(found, costs, strict=True)), key=_severity),
         by_status=by_status,
         counts=counts,
         share=1.0 - counts.open / counts.total if counts.total else float(is_finished),
@@ -154,7 +156,7 @@ def _eta_seconds(fanouts: Sequence[Fanout], counts: Counts, now_ms: int) -> floa
         return 0.0 if all(fanout.is_finished for fanout in fanouts) else None
     if any(fanout.status is FanoutStatus.SPLITTING or _is_paused(fanout) for fanout in fanouts):
         return None
-    began = min((moment_ms(fanout.started_at) for fanout in fanouts if fanout.started_at), default=now_ms)
+    began = min((timestamp_ms(fanout.started_at) for fanout in fanouts if fanout.started_at), default=now_ms)
     ended = counts.completed + counts.failed
     if ended < ENDED_MIN or began >= now_ms:
         return None
@@ -180,6 +182,6 @@ def _member(fanout: Fanout, counts: Counts, cost: Cost) -> Member:
     )
 
 
-def _concern(member: Member) -> tuple[bool, int, int, str]:
-    """Return where a member is in the order of who needs to be looked at."""
+def _severity(member: Member) -> tuple[bool, int, int, str]:
+    """Return the sort key that lists failed and unfinished members first."""
     return member.failed == 0, _WORST_FIRST.index(member.status), -member.failed, member.run_id

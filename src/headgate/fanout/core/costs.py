@@ -1,4 +1,4 @@
-"""Costs: what the work of a fan-out costs so far, how much of that was for nothing, and what it will come to."""
+"""Costs: money spent on a fan-out so far, the wasted part of it, and the projected total."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from msgspec import Struct
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.rows import Policy
 
-# What AWS asks for starting a function once.
+# Price of one AWS Lambda invocation.
 PRICE_PER_REQUEST: Final = 0.0000002
-# With fewer ended chunks than this, nothing is foretold.
+# Minimum of ended chunks for a projection.
 ENDED_MIN: Final = 5
 
 
 class Cost(Struct, frozen=True):
-    """Money, in the currency of the policy's price. `projected` is None until enough chunks have ended to tell."""
+    """Cost in the currency of the policy's price. `projected` is None until enough chunks have ended."""
 
     so_far: float
     wasted: float
@@ -32,10 +32,10 @@ class Cost(Struct, frozen=True):
 def cost_of(
     policy: Policy, counts: Counts, *, running_ms: int = 0, price_per_request: float = PRICE_PER_REQUEST
 ) -> Cost:
-    """Return what a fan-out costs.
+    """Return the cost of a fan-out.
 
-    The counts know of attempts that have ended; `running_ms` is what those that run have taken together. What was
-    wasted is the attempts that failed or were lost, which a retry or nobody made good.
+    The counts cover ended attempts; `running_ms` is the total time of the running ones. Wasted cost is that of attempts
+    that failed or were lost.
     """
     gb_seconds = (counts.busy_ms + running_ms) / 1000 * policy.worker_gb
     ended = counts.completed + counts.failed
@@ -46,7 +46,7 @@ def cost_of(
     if counts.open == 0:
         projected = so_far
     elif per_chunk is not None:
-        # A chunk that runs will cost what others have cost, so that its part so far is not added again.
+        # A running chunk is projected at the mean cost, so its cost so far is not added.
         projected = spent + per_chunk * counts.open
     budget = policy.budget
     return Cost(

@@ -1,4 +1,4 @@
-"""Library: fan-outs, chunks and attempts as they are looked up. Reads only."""
+"""Fan-out queries: read-only access to fan-outs, chunks and attempts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from headgate.fanout.model.rows import (
     Chunk,
     Fanout,
     attempt_of,
-    attention,
+    attention_partition,
     chunk_key,
     chunk_of,
     counter_key,
     fanout_of,
-    moment,
-    queue,
+    queue_partition,
     run_key,
+    timestamp,
 )
 from headgate.fanout.model.states import ChunkStatus, Disposition
 from headgate.store.catalogue.tables import FANOUT
@@ -32,26 +32,26 @@ from headgate.store.port import Store
 
 PAGE: Final = 100
 PAGE_MAX: Final = 1000
-# Where all are gone through: rows may hold their items, and few large ones fill the memory.
+# Page size for full scans: rows may hold their items, so that large pages could fill the memory.
 ROWS_AT_ONCE: Final = 200
 
 
 class ChunkRows(Struct, frozen=True):
-    """Some chunks, and the cursor to the next ones if there are more."""
+    """A page of chunks, with the cursor of the next page if there is one."""
 
     chunks: list[Chunk]
     cursor: str | None = None
 
 
 class FanoutRows(Struct, frozen=True):
-    """Some fan-outs, and the cursor to the next ones if there are more."""
+    """A page of fan-outs, with the cursor of the next page if there is one."""
 
     fanouts: list[Fanout]
     cursor: str | None = None
 
 
 class FanoutQueries:
-    """Answers questions about fan-outs. Every list is paged and costs what its answer costs."""
+    """Reads fan-outs from the store. Every list is paged, and its cost is proportional to the result."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -65,12 +65,12 @@ class FanoutQueries:
         return fanout_of(item)
 
     def find(self, run_id: str) -> Fanout | None:
-        """Return a fan-out as it stands now, or None."""
+        """Return a fan-out by a consistent read, or None."""
         item = self._store.get(FANOUT, run_key(run_id), consistent=True)
         return None if item is None else fanout_of(item)
 
     def counts(self, fanout: Fanout) -> Counts:
-        """Return the counts as they stand now, which may be a second ahead of the fan-out's own row."""
+        """Return the current counts, which may be a second ahead of the fan-out's own row."""
         keys = [counter_key(fanout.run_id, shard) for shard in range(fanout.shards)]
         if not keys:
             total, done, dead = fanout.chunks_total, fanout.chunks_completed, fanout.chunks_failed
@@ -87,7 +87,7 @@ class FanoutQueries:
         limit: int = PAGE,
         cursor: str | None = None,
     ) -> FanoutRows:
-        """Return the fan-outs of a group, the newest first."""
+        """Return the fan-outs of a group, newest first."""
         sort = None
         if since is not None and until is not None:
             sort = Sort(Range.BETWEEN, since, until)
@@ -101,14 +101,14 @@ class FanoutQueries:
         return FanoutRows([fanout_of(item) for item in page.items], page.cursor)
 
     def active(self, *, limit: int = PAGE_MAX, cursor: str | None = None) -> FanoutRows:
-        """Return the fan-outs that have not ended, in the order of their making. An index: it may lag."""
+        """Return the fan-outs that have not ended, oldest first. Eventually consistent (index)."""
         page = self._store.query(
             Query(table=FANOUT, index="attention-index", partition=ACTIVE, limit=limit, cursor=cursor)
         )
         return FanoutRows([fanout_of(item) for item in page.items], page.cursor)
 
     def every_active(self) -> Iterator[Fanout]:
-        """Go through the fan-outs that have not ended, a page at a time."""
+        """Iterate over the fan-outs that have not ended, a page at a time."""
         cursor = None
         while True:
             page = self.active(cursor=cursor)
@@ -118,7 +118,7 @@ class FanoutQueries:
                 return
 
     def chunk(self, run_id: str, chunk_id: str) -> Chunk:
-        """Return a chunk as it stands now. Raises `NotFoundError`, or `InvalidIdError` for what is no chunk's id."""
+        """Return a chunk by a consistent read. Raises `NotFoundError`, or `InvalidIdError` for a malformed id."""
         item = self._store.get(FANOUT, chunk_key(run_id, chunk_id), consistent=True)
         if item is None:
             self.fanout(run_id)
@@ -134,10 +134,7 @@ class FanoutQueries:
         limit: int = PAGE,
         cursor: str | None = None,
     ) -> ChunkRows:
-        """Return chunks of a fan-out in the order of their items.
-
-        With a `status` other than those that the attention index holds, the page is what remains of a page of all.
-        """
+        """Return a page of chunks in item order. `status` filters the page, so that it may hold fewer than `limit`."""
         prefix = "SLOW#" if slow else "CHUNK#"
         page = self._store.query(
             Query(
@@ -153,7 +150,7 @@ class FanoutQueries:
         return ChunkRows([chunk for chunk in found if status is None or chunk.status is status], page.cursor)
 
     def every_chunk(self, run_id: str, *, slow: bool = False) -> Iterator[Chunk]:
-        """Go through all chunks of a fan-out in the order of their items, a page at a time."""
+        """Iterate over all chunks of a fan-out in item order, a page at a time."""
         cursor = None
         while True:
             page = self.chunks(run_id, slow=slow, limit=ROWS_AT_ONCE, cursor=cursor)
@@ -162,7 +159,7 @@ class FanoutQueries:
             if cursor is None:
                 return
 
-    def watched(
+    def in_disposition(
         self,
         run_id: str,
         about: Disposition,
@@ -171,16 +168,16 @@ class FanoutQueries:
         limit: int = PAGE,
         cursor: str | None = None,
     ) -> ChunkRows:
-        """Return the chunks in a disposition that someone may have to look at, those that are so the longest first.
+        """Return the chunks in an indexed disposition, longest in it first. Eventually consistent (index).
 
-        For RUNNING it is the end of their lease that `before` is compared with. An index: it may lag.
+        For RUNNING, `before` is compared with the end of the lease.
         """
         sort = None if before is None else Sort(Range.LESS_THAN, before)
         page = self._store.query(
             Query(
                 table=FANOUT,
                 index="attention-index",
-                partition=attention(run_id, about),
+                partition=attention_partition(run_id, about),
                 sort=sort,
                 limit=limit,
                 cursor=cursor,
@@ -189,15 +186,15 @@ class FanoutQueries:
         return ChunkRows([chunk_of(item) for item in page.items], page.cursor)
 
     def failures(self, run_id: str) -> Iterator[Chunk]:
-        """Go through the chunks that were given up, the dead before those put aside, a page at a time."""
+        """Iterate over the failed chunks, DEAD before QUARANTINED, a page at a time."""
         for about in (Disposition.DEAD, Disposition.QUARANTINED):
-            yield from self.every_watched(run_id, about)
+            yield from self.every_in_disposition(run_id, about)
 
-    def every_watched(self, run_id: str, about: Disposition, *, before: str | None = None) -> Iterator[Chunk]:
-        """Go through all chunks that `watched` finds, a page at a time."""
+    def every_in_disposition(self, run_id: str, about: Disposition, *, before: str | None = None) -> Iterator[Chunk]:
+        """Iterate over all chunks that `in_disposition` finds, a page at a time."""
         cursor = None
         while True:
-            page = self.watched(run_id, about, before=before, limit=PAGE_MAX, cursor=cursor)
+            page = self.in_disposition(run_id, about, before=before, limit=PAGE_MAX, cursor=cursor)
             yield from page.chunks
             cursor = page.cursor
             if cursor is None:
@@ -206,9 +203,9 @@ class FanoutQueries:
     def queued(
         self, run_id: str, lane: str, *, due_ms: int | None = None, after: str | None = None, limit: int = PAGE
     ) -> Sequence[Chunk]:
-        """Return chunks that wait for a worker and may be taken by `due_ms`, in that order. An index: it may lag.
+        """Return queued chunks that may be claimed by `due_ms`, in that order. Eventually consistent (index).
 
-        `after` starts further along: at that place of the queue.
+        `after` is the queue position to start from.
         """
         low = after or ""
         high = None if due_ms is None else f"{due_ms:013d}#~"
@@ -220,12 +217,12 @@ class FanoutQueries:
         elif low:
             sort = Sort(Range.AT_LEAST, low)
         page = self._store.query(
-            Query(table=FANOUT, index="queue-index", partition=queue(run_id, lane), sort=sort, limit=limit)
+            Query(table=FANOUT, index="queue-index", partition=queue_partition(run_id, lane), sort=sort, limit=limit)
         )
         return [chunk_of(item) for item in page.items]
 
     def attempts(self, chunk: Chunk) -> list[Attempt]:
-        """Return the attempts at a chunk that have rows of their own: all but a first one that went well."""
+        """Return the attempts of a chunk that have rows: all except a successful first one."""
         page = self._store.query(
             Query(
                 table=FANOUT,
@@ -238,9 +235,9 @@ class FanoutQueries:
         return [attempt_of(item) for item in page.items]
 
     def now(self) -> str:
-        """Return the present moment as rows have it."""
-        return moment(self.now_ms())
+        """Return the current time as rows store it."""
+        return timestamp(self.now_ms())
 
     def now_ms(self) -> int:
-        """Return the present moment in milliseconds."""
+        """Return the current time in milliseconds since 1970."""
         return int(self._clock.seconds() * 1000)

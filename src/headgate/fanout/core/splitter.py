@@ -1,8 +1,8 @@
-"""Splitting: from a source of items to rows that workers can take.
+"""Splitter: creates a fan-out and its chunk rows from a source of items.
 
-The fan-out's row comes first, then the chunks' rows, each transaction moving `split_through` along, and only then does
-the fan-out count as split. A split that dies can be seen, and goes on when the same fan-out is asked for again; two
-that go on at once are told apart by the version of the row. Asking again for one that is there changes nothing.
+The fan-out's row is written first; then each transaction adds chunk rows and advances `split_through`; the last sets
+the status to RUNNING. An interrupted split leaves the fan-out SPLITTING and resumes when the same fan-out is requested
+again. Concurrent splitters of one fan-out are fenced by the row's version. Requesting an existing fan-out is a no-op.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from headgate.errors import (
     InvalidIdError,
     OutcomeUnknownError,
 )
-from headgate.fanout.core.attempts import placed
+from headgate.fanout.core.attempts import with_disposition
 from headgate.fanout.core.campaigns import member_put
 from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
 from headgate.fanout.core.queries import FanoutQueries
-from headgate.fanout.model.counts import added, first_counters
+from headgate.fanout.model.counts import counter_add, counter_puts
 from headgate.fanout.model.rows import (
     ACTIVE,
     ERROR_CHARS_MAX,
@@ -43,10 +43,10 @@ from headgate.fanout.model.rows import (
     Policy,
     chunk_id_at,
     dump_policy,
-    moment,
-    moment_ms,
     shard_of,
     sort_key,
+    timestamp,
+    timestamp_ms,
 )
 from headgate.fanout.model.sources import BytesSource, Piece, Source
 from headgate.fanout.model.states import Disposition, FanoutStatus
@@ -56,14 +56,14 @@ from headgate.store.model.conditions import absent
 from headgate.store.model.requests import Put, Write
 from headgate.store.port import Store
 
-# Beside the chunks: the fan-out's own row, and a counter for each shard they fall into.
+# Of a transaction's 100 writes, the rest is for the fan-out's row and one counter per shard.
 PIECES_MAX: Final = 80
 BYTES_MAX: Final = 2 * 1024 * 1024
 ID_CHARS_MAX: Final = 200
 
 
 class Order(Struct, frozen=True):
-    """What is asked for: a group, how to split, and how to run the chunks."""
+    """A request for a fan-out: its group, how to split the items, and how to run the chunks."""
 
     group: str
     chunk_size: int
@@ -78,7 +78,7 @@ class Order(Struct, frozen=True):
 
 
 class Splitter:
-    """Makes fan-outs."""
+    """Creates fan-outs."""
 
     def __init__(
         self,
@@ -100,11 +100,10 @@ class Splitter:
         self._maintenance = maintenance or FanoutMaintenance(store, clock, ids)
 
     def split(self, order: Order, source: Source, *, run_id: str | None = None) -> Fanout:
-        """Return the fan-out with all its chunks, making what is not there yet.
+        """Create the fan-out with all its chunks, or resume an interrupted split, and return it.
 
-        Raises `AlreadyStartedError` if the id has been used for something else, `DefinitionError` for an order that
-        makes no sense, and what the source raises; the fan-out then stays SPLITTING, with `split_error`, and asking
-        again goes on.
+        Raises `AlreadyStartedError` if the id belongs to a fan-out with other input, `DefinitionError` for an invalid
+        order, and errors of the source; the fan-out then stays SPLITTING with `split_error` set, and can be resumed.
         """
         check_order(order)
         run_id = run_id if run_id is not None else self._ids.make("fan")
@@ -112,16 +111,16 @@ class Splitter:
         if order.queue_url is not None and self._send is None:
             raise DefinitionError(f"fan-out {run_id}: it has a queue, and nothing here can send to {order.queue_url}")
         if order.policy.each and isinstance(source, BytesSource):
-            raise DefinitionError("each: a stretch of bytes is one thing; leave it out, or split the file by lines")
-        fanout = self._opened(order, source, run_id)
+            raise DefinitionError("each: a range of bytes is a single item; omit it, or split the file by lines")
+        fanout = self._create(order, source, run_id)
         while fanout.status is FanoutStatus.SPLITTING and fanout.cancelled_at is None:
             try:
                 fanout = self._split(fanout, order, source)
-            except _OvertakenError as exc:
-                # Another one splits it too, or our own step was made and its answer lost: go on from where it is.
+            except _SplitMovedError as exc:
+                # Another process splits it too, or our own write was committed without an answer: resume from the row.
                 fanout = exc.fanout
             except HeadgateError as exc:
-                self._note(run_id, str(exc))
+                self._store_error(run_id, str(exc))
                 raise
         return fanout
 
@@ -137,13 +136,13 @@ class Splitter:
         self._maintenance.chunk_ended(fanout.run_id)
         return self._queries.fanout(fanout.run_id, consistent=True)
 
-    def _opened(self, order: Order, source: Source, run_id: str) -> Fanout:
+    def _create(self, order: Order, source: Source, run_id: str) -> Fanout:
         described = source.describe()
         digest = digest_of(order, described)
         found = self._queries.find(run_id)
         if found is not None:
-            return _same(found, digest)
-        now = moment(self._queries.now_ms())
+            return _check_same(found, digest)
+        now = timestamp(self._queries.now_ms())
         total = source.total()
         fanout = Fanout(
             run_id=run_id,
@@ -174,9 +173,9 @@ class Splitter:
         put = Put(FANOUT, msgspec.to_builtins(fanout), absent())
         try:
             member = member_put(fanout)
-            self._store.transact([put, *first_counters(run_id, self._shards), *([] if member is None else [member])])
+            self._store.transact([put, *counter_puts(run_id, self._shards), *([] if member is None else [member])])
         except ConflictError:
-            return _same(self._queries.fanout(run_id, consistent=True), digest)
+            return _check_same(self._queries.fanout(run_id, consistent=True), digest)
         return fanout
 
     def _add(self, fanout: Fanout, pieces: Sequence[Piece]) -> Fanout:
@@ -188,7 +187,7 @@ class Splitter:
             "chunks_total": fanout.chunks_total + len(chunks),
             "chunks": fanout.chunks + len(chunks),
             "items_total": fanout.items_total + sum(piece.items for piece in pieces),
-            "updated_at": moment(self._queries.now_ms()),
+            "updated_at": timestamp(self._queries.now_ms()),
         }
         deltas: dict[int, dict[str, int]] = {}
         for chunk in chunks:
@@ -196,39 +195,39 @@ class Splitter:
             for name, amount in (("total", 1), (chunk.disposition.bucket, 1), ("items_total", chunk.items)):
                 delta[name] = delta.get(name, 0) + amount
         writes: list[Write] = [chunk.put(None) for chunk in chunks]
-        writes += [added(fanout.run_id, shard, delta) for shard, delta in deltas.items()]
+        writes += [counter_add(fanout.run_id, shard, delta) for shard, delta in deltas.items()]
         return self._advance(fanout, change, writes)
 
     def _advance(self, fanout: Fanout, change: dict[str, Any], writes: Sequence[Write]) -> Fanout:
-        """Move the split along. Others may fold counts onto the row meanwhile, or pause it, but not split it too."""
+        """Commit a step of the split. Retries if the row changed in other ways: folded counts, a pause."""
         base = fanout
         while True:
             after = replace(base, version=base.version + 1, **change)
             try:
                 self._store.transact([after.replacing(base.version), *writes])
             except OutcomeUnknownError:
-                raise _OvertakenError(self._queries.fanout(fanout.run_id, consistent=True)) from None
+                raise _SplitMovedError(self._queries.fanout(fanout.run_id, consistent=True)) from None
             except ConflictError:
                 base = self._queries.fanout(fanout.run_id, consistent=True)
                 is_ours = base.status is FanoutStatus.SPLITTING and base.split_through == fanout.split_through
                 if not is_ours or base.cancelled_at is not None:
-                    raise _OvertakenError(base) from None
+                    raise _SplitMovedError(base) from None
             else:
                 return after
 
-    def _note(self, run_id: str, error: str) -> None:
-        """Leave word of why a split has stopped, for whoever looks."""
+    def _store_error(self, run_id: str, error: str) -> None:
+        """Store why the split stopped."""
         fanout = self._queries.find(run_id)
         if fanout is None or fanout.status is not FanoutStatus.SPLITTING:
             return
         try:
             self._advance(fanout, {"split_error": error[:ERROR_CHARS_MAX]}, [])
-        except _OvertakenError:
+        except _SplitMovedError:
             return
 
 
-class _OvertakenError(Exception):
-    """Someone else has gone on with the split, or has cancelled it."""
+class _SplitMovedError(Exception):
+    """Another process has continued the split, or the fan-out was cancelled."""
 
     def __init__(self, fanout: Fanout) -> None:
         super().__init__(fanout.run_id)
@@ -236,12 +235,12 @@ class _OvertakenError(Exception):
 
 
 def check_order(order: Order) -> None:
-    """Raise `DefinitionError` for an order that makes no sense, naming the field and what is allowed."""
+    """Raise `DefinitionError` for an invalid order, naming the field and the allowed values."""
     policy = order.policy
     for name in policy.__struct_fields__:
         value = getattr(policy, name)
         if isinstance(value, float) and not math.isfinite(value):
-            raise DefinitionError(f"{name} is {value!r}: it must be a number with an end")
+            raise DefinitionError(f"{name} is {value!r}: it must be finite")
     ranges = {
         "group": (bool(order.group) and len(order.group) <= ID_CHARS_MAX, f"1 to {ID_CHARS_MAX} characters"),
         "campaign": (
@@ -276,7 +275,7 @@ def check_order(order: Order) -> None:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raise `InvalidIdError` for an id that cannot be a fan-out's."""
+    """Raise `InvalidIdError` for an invalid fan-out id."""
     if not 1 <= len(run_id) <= ID_CHARS_MAX or not run_id.isprintable() or run_id.startswith("CAMPAIGN#"):
         raise InvalidIdError(
             f"fan-out id {run_id[:60]!r}: it has 1 to {ID_CHARS_MAX} printable characters, and does not begin with "
@@ -285,17 +284,17 @@ def check_run_id(run_id: str) -> None:
 
 
 def digest_of(order: Order, source: dict[str, Any]) -> str:
-    """Return what is the same only for the same work: input, size, handler and parameters."""
-    said = [order.group, order.chunk_size, order.handler, order.params, source]
-    encoded = msgspec.json.Encoder(order="deterministic").encode(said)
+    """Return a digest that is equal for equal work: group, chunk size, handler, parameters and source."""
+    parts = [order.group, order.chunk_size, order.handler, order.params, source]
+    encoded = msgspec.json.Encoder(order="deterministic").encode(parts)
     return hashlib.sha256(encoded).hexdigest()[:32]
 
 
-def _same(found: Fanout, digest: str) -> Fanout:
+def _check_same(found: Fanout, digest: str) -> Fanout:
     if found.digest != digest:
         raise AlreadyStartedError(
-            f"fan-out {found.run_id}: it is there with other input (digest {found.digest}, yours {digest}); "
-            "choose another id, or ask for the same"
+            f"fan-out {found.run_id}: it exists with other input (digest {found.digest}, yours {digest}); "
+            "choose another id, or request the same input"
         )
     return found
 
@@ -307,7 +306,7 @@ def _chunk(fanout: Fanout, piece: Piece, now_ms: int) -> Chunk:
         sk=sort_key(chunk_id_at(piece.start, fanout.width)),
         status=disposition.status,
         disposition=disposition,
-        created_at=moment(now_ms),
+        created_at=timestamp(now_ms),
         start=piece.start,
         items=piece.items,
         token=NO_TOKEN,
@@ -315,12 +314,12 @@ def _chunk(fanout: Fanout, piece: Piece, now_ms: int) -> Chunk:
         input=piece.input,
         shard=shard_of(piece.start, fanout.shards),
     )
-    # All from one moment, so that the queue has them in the order of their items.
-    return placed(chunk, disposition, chunk.created_at, moment_ms(fanout.created_at))
+    # All chunks are queued at the time of creation, so that the queue holds them in item order.
+    return with_disposition(chunk, disposition, chunk.created_at, timestamp_ms(fanout.created_at))
 
 
 def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
-    """Give the pieces in batches that fit into a transaction."""
+    """Yield the pieces in batches that fit into a transaction."""
     batch: list[Piece] = []
     size = 0
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Tracking: what a worker says of a chunk it was handed, each time as one fenced transaction."""
+"""Chunk tracker: records starts, heartbeats and ends of chunks, each as one fenced transaction."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headgate.errors import ConflictError, DefinitionError, OutcomeUnknownError,
 from headgate.fanout.core.attempts import (
     AttemptFailure,
     AttemptResult,
-    begun,
-    completed,
-    failed,
+    attempts_since_redrive,
+    completion_change,
+    failure_change,
     has_expired,
-    lost,
-    moved_to,
-    placed,
-    released,
-    tries,
+    lease_expiry_change,
+    move_change,
+    release_change,
+    start_change,
+    with_disposition,
 )
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.transitions import ChunkChange, apply
-from headgate.fanout.model.counts import added
-from headgate.fanout.model.rows import Chunk, Fanout, chunk_of, moment
+from headgate.fanout.model.counts import counter_add
+from headgate.fanout.model.rows import Chunk, Fanout, chunk_of, timestamp
 from headgate.fanout.model.states import Admission, Disposition
 from headgate.ids import IdMaker
 from headgate.store.port import Store
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 
 
 class Claim(Struct, frozen=True):
-    """A chunk that is a worker's for as long as its lease."""
+    """A chunk that a worker holds until its lease expires."""
 
     fanout: Fanout
     chunk: Chunk
 
 
 class Start(Struct, frozen=True):
-    """The answer to a worker that wants to start a chunk. It has a claim only if it is to RUN."""
+    """The response to a start request. It holds a claim only if the admission is RUN."""
 
     admission: Admission
     claim: Claim | None = None
 
 
 class Tracker:
-    """Keeps the books of chunks for workers of any kind. Safe to use from many threads."""
+    """Records attempts for local and remote workers. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -78,30 +78,30 @@ class Tracker:
         message_id: str | None = None,
         lease_seconds: float | None = None,
     ) -> Start:
-        """Begin an attempt at a chunk, if it is to be run now.
+        """Start an attempt at a chunk if it may run now.
 
-        A message that comes again finds its chunk ended or busy and changes nothing. Raises `NotFoundError`, and
-        `DefinitionError` for a fan-out of another program, of which the counts are not ours.
+        A duplicate message finds its chunk ended or busy and changes nothing. Raises `NotFoundError`, and
+        `DefinitionError` for a fan-out that another program writes.
         """
         fanout = self.queries.fanout(run_id, consistent=True)
         if fanout.shards == 0:
-            raise DefinitionError(f"fan-out {run_id}: it was made by another program, which keeps its books; only look")
+            raise DefinitionError(f"fan-out {run_id}: it was created by another program, and is read-only here")
         chunk = self.queries.chunk(run_id, chunk_id)
         while True:
             now_ms = self.queries.now_ms()
-            admission = admitted(fanout, chunk, now_ms)
+            admission = admission_for(fanout, chunk, now_ms)
             if admission is Admission.DUPLICATE:
                 self._count_duplicate(chunk)
-            settling = settled(fanout, chunk, admission, now_ms)
-            if settling is not None:
-                if apply(self._store, [settling]):
+            closing = closing_change(fanout, chunk, admission, now_ms)
+            if closing is not None:
+                if apply(self._store, [closing]):
                     chunk = self.queries.chunk(run_id, chunk_id)
                     continue
                 self._chunk_ended(run_id)
                 return Start(Admission.CANCELLED if admission is Admission.CANCELLED else Admission.DUPLICATE)
             if admission is not Admission.RUN:
                 return Start(admission)
-            change = begun(
+            change = start_change(
                 chunk,
                 worker=worker,
                 token=self._ids.ulid(),
@@ -116,48 +116,50 @@ class Tracker:
             chunk = self._current(change, refused[0].current)
 
     def heartbeat(self, claim: Claim, *, items_done: int | None = None, lease_seconds: float | None = None) -> Claim:
-        """Extend the lease and note the progress. Raises `StaleClaimError` if the chunk is no longer this worker's.
+        """Extend the lease and record the progress. Raises `StaleClaimError` if the worker lost the claim.
 
-        The claim that is returned has the fan-out as it is now: `is_cancelled` says whether to stop.
+        The returned claim holds the current fan-out; `is_cancelled` of it tells the worker to stop.
         """
         fanout = self.queries.fanout(claim.fanout.run_id, consistent=True)
         now_ms = self.queries.now_ms()
         lease = lease_seconds if lease_seconds is not None else lease_of(fanout)
-        beaten = replace(
+        renewed = replace(
             claim.chunk,
-            heartbeat_at=moment(now_ms),
+            heartbeat_at=timestamp(now_ms),
             items_done=claim.chunk.items_done if items_done is None else items_done,
-            lease_expires_at=moment(now_ms + round(1000 * lease)),
+            lease_expires_at=timestamp(now_ms + round(1000 * lease)),
         )
-        beaten = placed(beaten, Disposition.RUNNING, moment(now_ms))
+        renewed = with_disposition(renewed, Disposition.RUNNING, timestamp(now_ms))
         try:
-            self._store.transact([beaten.put(claim.chunk.fence())])
+            self._store.transact([renewed.put(claim.chunk.fence())])
         except OutcomeUnknownError:
             raise
         except ConflictError as exc:
             raise _stale(claim.chunk, exc.current) from exc
-        return Claim(fanout, beaten)
+        return Claim(fanout, renewed)
 
     def complete(self, claim: Claim, result: AttemptResult) -> Chunk:
-        """Record that the chunk is done. Raises `StaleClaimError` if it was no longer this worker's to end.
+        """Complete the chunk. Raises `StaleClaimError` if the worker lost the claim.
 
-        Saying it twice is harmless. Raises `InvalidPayloadError` for a result about items of another chunk.
+        Idempotent. Raises `InvalidPayloadError` for a result that names items of another chunk.
         """
         fanout, is_waiting = claim.fanout, claim.fanout.queue_url is not None
         now_ms = self.queries.now_ms()
-        return self._end(completed(claim.chunk, result, now_ms=now_ms, width=fanout.width, is_waiting=is_waiting))
+        return self._end(
+            completion_change(claim.chunk, result, now_ms=now_ms, width=fanout.width, is_waiting=is_waiting)
+        )
 
     def fail(self, claim: Claim, failure: AttemptFailure) -> Chunk:
-        """Record that the attempt failed, and return the chunk: to be tried again, or given up.
+        """Record a failed attempt, and return the chunk: queued for a retry, dead, or quarantined.
 
-        Raises `StaleClaimError` as `complete` does.
+        Raises `StaleClaimError` if the worker lost the claim.
         """
         policy = claim.fanout.rules()
-        return self._end(failed(claim.chunk, failure, policy, now_ms=self.queries.now_ms(), draw=self._draw()))
+        return self._end(failure_change(claim.chunk, failure, policy, now_ms=self.queries.now_ms(), draw=self._draw()))
 
     def release(self, claim: Claim) -> Chunk:
-        """Give the chunk back unfinished; the attempt does not count. Raises `StaleClaimError`."""
-        return self._end(released(claim.chunk, now_ms=self.queries.now_ms()))
+        """Return the chunk to the queue unfinished; the attempt does not count. Raises `StaleClaimError`."""
+        return self._end(release_change(claim.chunk, now_ms=self.queries.now_ms()))
 
     def _end(self, change: ChunkChange) -> Chunk:
         refused = apply(self._store, [change])
@@ -177,16 +179,16 @@ class Tracker:
         return self.queries.chunk(change.after.run_id, change.after.chunk_id)
 
     def _count_duplicate(self, chunk: Chunk) -> None:
-        """Note that a message came again. Only a statistic: whoever is counted twice by a retry does no harm."""
-        counter = added(chunk.run_id, chunk.shard, {"duplicates": 1})
+        """Count a duplicate message. A statistic only: a retry may count it twice."""
+        counter = counter_add(chunk.run_id, chunk.shard, {"duplicates": 1})
         try:
             self._store.transact([counter], token=self._ids.ulid())
         except ConflictError:
             return
 
 
-def admitted(fanout: Fanout, chunk: Chunk, now_ms: int) -> Admission:
-    """Return whether a chunk is to be run by whoever was handed it just now."""
+def admission_for(fanout: Fanout, chunk: Chunk, now_ms: int) -> Admission:
+    """Return whether a worker that received this chunk may run it."""
     if chunk.disposition is Disposition.CANCELLED or fanout.cancelled_at is not None:
         return Admission.DUPLICATE if chunk.status.is_terminal and not _is_cancelled(chunk) else Admission.CANCELLED
     if chunk.status.is_terminal:
@@ -196,29 +198,29 @@ def admitted(fanout: Fanout, chunk: Chunk, now_ms: int) -> Admission:
     return Admission.PAUSED if fanout.paused_at is not None else Admission.RUN
 
 
-def settled(fanout: Fanout, chunk: Chunk, admission: Admission, now_ms: int) -> ChunkChange | None:
-    """Return the change of a chunk that is handed out and will not be run again, if it has not ended yet."""
+def closing_change(fanout: Fanout, chunk: Chunk, admission: Admission, now_ms: int) -> ChunkChange | None:
+    """Return the change that ends a chunk which will not run again: cancelled, or lost with no attempts left."""
     is_idle = chunk.disposition is not Disposition.RUNNING or has_expired(chunk, now_ms)
     if admission is Admission.CANCELLED and not chunk.status.is_terminal and is_idle:
-        cancelled = moved_to(chunk, Disposition.CANCELLED, now_ms=now_ms)
+        cancelled = move_change(chunk, Disposition.CANCELLED, now_ms=now_ms)
         return replace(cancelled, is_overdue=chunk.disposition is Disposition.RUNNING)
     policy = fanout.rules()
-    is_spent = chunk.disposition is Disposition.RUNNING and tries(chunk) >= policy.max_attempts
+    is_spent = chunk.disposition is Disposition.RUNNING and attempts_since_redrive(chunk) >= policy.max_attempts
     if admission is Admission.RUN and is_spent:
-        return lost(chunk, policy, now_ms=now_ms, draw=0.0)
+        return lease_expiry_change(chunk, policy, now_ms=now_ms, draw=0.0)
     return None
 
 
 def is_cancelled(fanout: Fanout) -> bool:
-    """Whether workers are to stop what they do for a fan-out."""
+    """Whether workers must stop running the fan-out's chunks."""
     return fanout.cancelled_at is not None
 
 
 def lease_of(fanout: Fanout) -> float:
-    """Return for how long a chunk is a worker's after each sign of life."""
+    """Return the lease that each heartbeat grants, in seconds."""
     policy = fanout.rules()
-    silence = policy.heartbeat_seconds
-    return policy.timeout_seconds if silence is None else min(3 * silence, policy.timeout_seconds)
+    heartbeat = policy.heartbeat_seconds
+    return policy.timeout_seconds if heartbeat is None else min(3 * heartbeat, policy.timeout_seconds)
 
 
 def _is_cancelled(chunk: Chunk) -> bool:
@@ -226,8 +228,8 @@ def _is_cancelled(chunk: Chunk) -> bool:
 
 
 def _stale(chunk: Chunk, current: dict[str, object] | None) -> StaleClaimError:
-    found = "it is gone" if current is None else f"it is {current.get('disposition')} under another claim"
+    state = "it was deleted" if current is None else f"it is {current.get('disposition')} under another claim"
     return StaleClaimError(
-        f"chunk {chunk.chunk_id} of {chunk.run_id}: attempt {chunk.attempt} no longer holds it ({found}); "
-        "drop the result, whoever holds it now will do the work"
+        f"chunk {chunk.chunk_id} of {chunk.run_id}: attempt {chunk.attempt} no longer holds it ({state}); "
+        "drop the result, the current holder does the work"
     )

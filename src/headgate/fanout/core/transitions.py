@@ -1,7 +1,7 @@
-"""Changes: moves of chunks and their counts, many to a transaction, each alone in whether it is still right.
+"""Chunk transitions: changes of chunks with their counters, batched into transactions.
 
-A change carries the row as it was read and the row as it is to be. Whoever has moved the chunk meanwhile wins: the
-change is then left out, the others of its transaction go ahead, and its maker is told what the row is now.
+A change holds the row as read and the row to write, and is fenced on the former. If another process has changed the
+chunk meanwhile, that change is refused and returned with the current row; the others of its transaction are committed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from headgate.errors import ConflictError, CorruptionError, HeadgateError, OutcomeUnknownError
-from headgate.fanout.model.counts import added, moved
+from headgate.fanout.model.counts import counter_add, counter_delta
 from headgate.fanout.model.rows import Chunk
 from headgate.fanout.model.states import Disposition, is_legal
 from headgate.store.catalogue.tables import FANOUT
@@ -22,12 +22,12 @@ from headgate.store.model.requests import Check, Put, Update, Write
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
-# One of a transaction's 100 writes is the counter, and a change may come with writes of its own.
+# Of a transaction's 100 writes, one is the counter; a change may also carry extra writes.
 WRITES_MAX: Final = 96
-# Of a transaction's 4 MB.
+# Of a transaction's limit of 4 MB.
 BYTES_MAX: Final = 3_000_000
-# Below the first, working out what differs costs more than writing it all; above the second, only a row that is written
-# whole can have its largest part put elsewhere.
+# Below the first size, a whole put is cheaper than a diff; above the second, the row is put whole, because only a put
+# can spill its largest attribute into a blob.
 INPUT_BYTES_SMALL: Final = 2_000
 ROW_BYTES_SURE: Final = 300_000
 _BYTES_USUAL: Final = 2_000
@@ -35,43 +35,43 @@ _ROW_BYTES_MAX: Final = 400 * 1024
 
 
 class ChunkChange(Struct, frozen=True):
-    """One chunk's move. `before` is None for a chunk that is new."""
+    """The change of one chunk. `before` is None for a new chunk."""
 
     before: Chunk | None
     after: Chunk
-    # What else this adds to the counter: attempts, items, time.
+    # Further additions to the counter: attempts, items, time.
     counted: Mapping[str, int] = {}
-    # Written with it: the row of an attempt, the chunk of the slow lane.
-    beside: tuple[Write, ...] = ()
-    # Made because the lease has run out: a heartbeat since then makes it wrong.
+    # Written in the same transaction: an attempt's row, the slow-lane chunk.
+    extra_writes: tuple[Write, ...] = ()
+    # Justified by an expired lease: a later heartbeat invalidates the change.
     is_overdue: bool = False
 
     def writes(self) -> list[Write]:
-        """Return the writes that make this change, the chunk's own first."""
+        """Return the writes of this change, the chunk's own first."""
         if self.before is None:
-            return [self.after.put(None), *self.beside]
+            return [self.after.put(None), *self.extra_writes]
         if not is_legal(self.before.disposition, self.after.disposition):
             raise CorruptionError(
                 f"chunk {self.after.chunk_id} of {self.after.run_id}: "
                 f"{self.before.disposition} cannot become {self.after.disposition}"
             )
         if self._is_written_whole():
-            return [self.after.put(self._fence()), *self.beside]
-        # Only what differs: the items are large and never change.
+            return [self.after.put(self._fence()), *self.extra_writes]
+        # An update of the differing attributes only: the items are large and never change.
         before, after = msgspec.to_builtins(self.before), msgspec.to_builtins(self.after)
         changed = {name: value for name, value in after.items() if before.get(name) != value}
         gone = tuple(name for name in before if name not in after)
-        return [Update(FANOUT, self.after.key, set=changed, remove=gone, condition=self._fence()), *self.beside]
+        return [Update(FANOUT, self.after.key, set=changed, remove=gone, condition=self._fence()), *self.extra_writes]
 
     def _is_written_whole(self) -> bool:
         return _bytes(self.after.input) < INPUT_BYTES_SMALL or _row_bytes(self.after) > ROW_BYTES_SURE
 
     def bytes_written(self) -> int:
-        """Return about how much a change writes, and never much less."""
+        """Return an upper estimate of the bytes this change writes."""
         written = _row_bytes(self.after)
         if self.before is not None and not self._is_written_whole():
             written -= _bytes(self.after.input)
-        return min(written, _ROW_BYTES_MAX) + sum(_beside_bytes(write) for write in self.beside)
+        return min(written, _ROW_BYTES_MAX) + sum(_extra_bytes(write) for write in self.extra_writes)
 
     def _fence(self) -> Condition:
         assert self.before is not None
@@ -82,59 +82,58 @@ class ChunkChange(Struct, frozen=True):
         return AllOf((*fence.clauses, lease))
 
     def delta(self) -> dict[str, int]:
-        """Return what this adds to the chunk's counter."""
-        delta = moved(self.before, self.after)
+        """Return what this change adds to the chunk's counter."""
+        delta = counter_delta(self.before, self.after)
         for name, amount in self.counted.items():
             delta[name] = delta.get(name, 0) + amount
         return delta
 
 
 class RefusedChange(Struct, frozen=True):
-    """A change that was not made, and the row as it is now, if that is why."""
+    """A change that was not committed, with the current row if the chunk had changed."""
 
     change: ChunkChange
     current: Item | None
 
 
-class Guard(Struct, frozen=True):
-    """What must hold for every transaction besides: checks, and how full a bucket may get."""
+class TransitionGuard(Struct, frozen=True):
+    """Extra conditions on every transaction: checks, and an upper bound on one counter bucket."""
 
     checks: tuple[Check, ...] = ()
     bucket: str = ""
     count_max: int | None = None
 
     def of_counter(self, delta: Mapping[str, int]) -> Condition | None:
-        """Return the condition on the counter that takes this delta."""
+        """Return the condition on the counter that receives this delta."""
         if self.count_max is None:
             return None
         return any_of(lacks(self.bucket), at_most(self.bucket, self.count_max - delta.get(self.bucket, 0)))
 
 
-_FREE: Final = Guard()
+_NO_GUARD: Final = TransitionGuard()
 
 
-def apply(store: Store, changes: Sequence[ChunkChange], *, guard: Guard = _FREE) -> list[RefusedChange]:
-    """Make all changes that are still right, and return the others. One that was made before counts as made.
+def apply(store: Store, changes: Sequence[ChunkChange], *, guard: TransitionGuard = _NO_GUARD) -> list[RefusedChange]:
+    """Commit all changes whose chunk is unchanged, and return the others. One committed before counts as committed.
 
-    What the guard does not let pass is returned as well. Raises what the store raises; some changes may then have
-    been made.
+    Changes that the guard rejects are returned too. Raises store errors; some changes may then be committed.
     """
     refused: list[RefusedChange] = []
     left = list(changes)
     while left:
-        groups = grouped(left)
+        groups = transaction_groups(left)
         outcomes = _commit(store, [[*writes_of(group, guard), *guard.checks] for group in groups])
         left = []
         for group, outcome in zip(groups, outcomes, strict=True):
             if outcome is None:
                 continue
-            late = late_of(group, outcome)
-            if not late and guard is _FREE:
+            refused_here = refused_changes(group, outcome)
+            if not refused_here and guard is _NO_GUARD:
                 raise outcome
-            # Without one that is late it was the guard, and that refuses them all.
-            late = late or [RefusedChange(change, None) for change in group]
-            refused += [one for one in late if not _is_made(one)]
-            gone = {id(one.change) for one in late}
+            # No chunk had changed, so the guard rejected the whole group.
+            refused_here = refused_here or [RefusedChange(change, None) for change in group]
+            refused += [one for one in refused_here if not _is_committed(one)]
+            gone = {id(one.change) for one in refused_here}
             left += [change for change in group if id(change) not in gone]
     return refused
 
@@ -151,19 +150,19 @@ def _commit(store: Store, transactions: list[list[Write]]) -> list[HeadgateError
     return [None]
 
 
-def grouped(changes: Sequence[ChunkChange]) -> list[list[ChunkChange]]:
-    """Return the changes in groups of one counter each that fit into a transaction."""
+def transaction_groups(changes: Sequence[ChunkChange]) -> list[list[ChunkChange]]:
+    """Group the changes by counter into sets that fit a transaction."""
     groups: list[list[ChunkChange]] = []
     latest: dict[tuple[str, int], tuple[list[ChunkChange], int, int]] = {}
     for change in changes:
-        place = (change.after.run_id, change.after.shard)
-        size, weight = 1 + len(change.beside), change.bytes_written()
-        group, writes, used = latest.get(place, ([], WRITES_MAX, 0))
+        counter = (change.after.run_id, change.after.shard)
+        size, weight = 1 + len(change.extra_writes), change.bytes_written()
+        group, writes, used = latest.get(counter, ([], WRITES_MAX, 0))
         if writes + size > WRITES_MAX or (group and used + weight > BYTES_MAX):
             group, writes, used = [], 0, 0
             groups.append(group)
         group.append(change)
-        latest[place] = (group, writes + size, used + weight)
+        latest[counter] = (group, writes + size, used + weight)
     return groups
 
 
@@ -172,7 +171,7 @@ def _row_bytes(chunk: Chunk) -> int:
     return _BYTES_USUAL + sum(map(_bytes, texts))
 
 
-def _beside_bytes(write: Write) -> int:
+def _extra_bytes(write: Write) -> int:
     item: Mapping[str, Any] = write.item if isinstance(write, Put) else {}
     texts = (item.get("input"), item.get("item_errors"), item.get("deferred"))
     return min(_BYTES_USUAL + sum(map(_bytes, texts)), _ROW_BYTES_MAX)
@@ -184,37 +183,37 @@ def _bytes(text: str | None) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def writes_of(group: Sequence[ChunkChange], guard: Guard = _FREE) -> list[Write]:
-    """Return the writes that make the changes of a group, their counter's last."""
+def writes_of(group: Sequence[ChunkChange], guard: TransitionGuard = _NO_GUARD) -> list[Write]:
+    """Return the writes of a group, its counter's last."""
     delta: dict[str, int] = {}
     writes: list[Write] = []
     for change in group:
         writes += change.writes()
         for name, amount in change.delta().items():
             delta[name] = delta.get(name, 0) + amount
-    counter = added(group[0].after.run_id, group[0].after.shard, delta, guard.of_counter(delta))
+    counter = counter_add(group[0].after.run_id, group[0].after.shard, delta, guard.of_counter(delta))
     return [*writes, counter] if counter.add else writes
 
 
-def late_of(group: Sequence[ChunkChange], refusal: HeadgateError) -> list[RefusedChange]:
-    """Return which changes of a refused transaction were too late. Raises if it was not refused for a condition."""
-    if not isinstance(refusal, ConflictError) or isinstance(refusal, OutcomeUnknownError):
-        raise refusal
-    late: list[RefusedChange] = []
-    place = 0
+def refused_changes(group: Sequence[ChunkChange], error: HeadgateError) -> list[RefusedChange]:
+    """Return the changes of a rejected transaction that were refused. Raises errors other than a failed condition."""
+    if not isinstance(error, ConflictError) or isinstance(error, OutcomeUnknownError):
+        raise error
+    refused_here: list[RefusedChange] = []
+    offset = 0
     for change in group:
-        size = 1 + len(change.beside)
-        if any(number in refusal.failures for number in range(place, place + size)):
-            late.append(RefusedChange(change, refusal.failures.get(place)))
-        place += size
-    return late
+        size = 1 + len(change.extra_writes)
+        if any(number in error.failures for number in range(offset, offset + size)):
+            refused_here.append(RefusedChange(change, error.failures.get(offset)))
+        offset += size
+    return refused_here
 
 
-def _is_made(refused: RefusedChange) -> bool:
-    """Whether the chunk is where the change was to take it: it was made before, and the answer was lost."""
+def _is_committed(refused: RefusedChange) -> bool:
+    """Whether the chunk already is in the state of the change: it was committed and the response was lost."""
     current, after = refused.current, refused.change.after
     if current is None or current.get("token") != after.token:
         return False
-    # What was deferred may be done by now.
+    # A deferred chunk may be done by now.
     further = {Disposition.DEFERRED: Disposition.DONE}.get(after.disposition, after.disposition)
     return current.get("disposition") in (after.disposition.value, further.value)

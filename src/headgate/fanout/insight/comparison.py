@@ -13,7 +13,7 @@ from headgate.fanout.insight.error_groups import DISTINCT_MAX, ErrorGroup, Error
 from headgate.fanout.insight.eta import Spread, durations_of, spread_of
 from headgate.fanout.insight.samples import sampled
 from headgate.fanout.model.counts import Counts
-from headgate.fanout.model.rows import Fanout, moment_ms
+from headgate.fanout.model.rows import Fanout, timestamp_ms
 from headgate.store.port import Store
 
 # What two fan-outs were asked to do, and may have been asked differently.
@@ -116,7 +116,7 @@ def _seconds(fanout: Fanout) -> float | None:
     """Return how long it took from its making to its end, if it has ended."""
     if fanout.finished_at is None or not fanout.created_at:
         return None
-    return (moment_ms(fanout.finished_at) - moment_ms(fanout.created_at)) / 1000
+    return (timestamp_ms(fanout.finished_at) - timestamp_ms(fanout.created_at)) / 1000
 
 
 def _difference(name: str, before: float | None, after: float | None) -> Difference:

@@ -150,4 +150,4 @@ def _with_errors(queries: FanoutQueries, fanout: Fanout) -> Iterator[Chunk]:
         yield from (chunk for chunk in queries.every_chunk(fanout.run_id) if chunk.status is ChunkStatus.FAILED)
         return
     for about in _WITH_ERRORS:
-        yield from queries.every_watched(fanout.run_id, about)
+        yield from queries.every_in_disposition(fanout.run_id, about)

@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.fanout.model.counts import Counts
-from headgate.fanout.model.rows import Chunk, Fanout, moment_ms
+from headgate.fanout.model.rows import Chunk, Fanout, timestamp_ms
 from headgate.fanout.model.states import ChunkStatus, FanoutStatus
 
 # With fewer completions than this, nothing is foretold.
@@ -139,7 +139,7 @@ def history(
     So whoever looks for the first time knows a rate. Each row stands for as many as the sample leaves out; the last
     point is what the counts say.
     """
-    until_ms = now_ms if fanout.finished_at is None else moment_ms(fanout.finished_at)
+    until_ms = now_ms if fanout.finished_at is None else timestamp_ms(fanout.finished_at)
     began_ms = began_at_ms(fanout, chunks)
     last = Point(until_ms, counts.completed, counts.failed)
     if began_ms >= until_ms:
@@ -158,14 +158,14 @@ def history(
 def began_at_ms(fanout: Fanout, chunks: Iterable[Chunk]) -> int:
     """Return when work on a fan-out began, as far as its rows tell."""
     told = [fanout.started_at or "", *(chunk.started_at or "" for chunk in chunks)]
-    moments = [moment_ms(text) for text in told if text]
+    moments = [timestamp_ms(text) for text in told if text]
     if moments:
         return min(moments)
-    return moment_ms(fanout.created_at) if fanout.created_at else 0
+    return timestamp_ms(fanout.created_at) if fanout.created_at else 0
 
 
 def _ends_ms(chunks: Iterable[Chunk], status: ChunkStatus) -> list[int]:
-    return sorted(moment_ms(chunk.completed_at) for chunk in chunks if chunk.status is status and chunk.completed_at)
+    return sorted(timestamp_ms(chunk.completed_at) for chunk in chunks if chunk.status is status and chunk.completed_at)
 
 
 def _share_by(ends_ms: Sequence[int], at_ms: int, elapsed: float) -> float:

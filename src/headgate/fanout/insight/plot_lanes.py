@@ -28,7 +28,7 @@ from headgate.fanout.insight.plot_axes import (
     time_ticks,
     x_axis,
 )
-from headgate.fanout.model.rows import Attempt, Chunk, moment_ms
+from headgate.fanout.model.rows import Attempt, Chunk, timestamp_ms
 from headgate.fanout.model.states import AttemptOutcome, Disposition
 
 LANES_MAX: Final = 30
@@ -105,7 +105,7 @@ def spans_of(chunks: Iterable[Chunk], attempts: Iterable[Attempt], now_ms: int) 
     for attempt in attempts:
         chunk_id = attempt.sk.split("#")[1]
         if attempt.worker is not None:
-            end_ms = moment_ms(attempt.ended_at)
+            end_ms = timestamp_ms(attempt.ended_at)
             begin_ms = _begin_ms(attempt.started_at, attempt.duration_ms, end_ms)
             span = Span(attempt.worker, chunk_id, attempt.attempt, begin_ms, end_ms, attempt.outcome)
             found[chunk_id, attempt.attempt] = span
@@ -120,7 +120,7 @@ def _chunk_span(chunk: Chunk, now_ms: int) -> Span | None:
         return Span(chunk.worker, chunk.chunk_id, chunk.attempt, min(begin_ms, now_ms), now_ms, None)
     if chunk.disposition not in _ENDED_AS or chunk.completed_at is None:
         return None
-    end_ms = moment_ms(chunk.completed_at)
+    end_ms = timestamp_ms(chunk.completed_at)
     begin_ms = _begin_ms(chunk.started_at, chunk.duration_ms, end_ms)
     return Span(chunk.worker, chunk.chunk_id, chunk.attempt, begin_ms, end_ms, _ENDED_AS[chunk.disposition])
 
@@ -129,7 +129,7 @@ def _begin_ms(started_at: str | None, duration_ms: int | None, end_ms: int) -> i
     """Return when work began. A worker may take several chunks at once: how long it took is the better witness."""
     if duration_ms is not None:
         return end_ms - duration_ms
-    return min(end_ms, moment_ms(started_at)) if started_at is not None else end_ms
+    return min(end_ms, timestamp_ms(started_at)) if started_at is not None else end_ms
 
 
 def _lanes(spans: Sequence[Span]) -> dict[str, int]:

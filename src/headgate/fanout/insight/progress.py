@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.clock import Clock
-from headgate.fanout.core.attempts import pause_seconds
+from headgate.fanout.core.attempts import retry_delay_seconds
 from headgate.fanout.core.costs import Cost, cost_of
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.insight.eta import (
@@ -33,7 +33,7 @@ from headgate.fanout.insight.eta import (
 )
 from headgate.fanout.insight.samples import Sample, sampled
 from headgate.fanout.model.counts import Counts
-from headgate.fanout.model.rows import Chunk, Fanout, Policy, moment, moment_ms
+from headgate.fanout.model.rows import Chunk, Fanout, Policy, timestamp, timestamp_ms
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.store.port import Store
 
@@ -136,7 +136,7 @@ class Follower:
             self._ring.add(Point(now_ms, counts.completed, counts.failed))
         running: Sequence[Chunk] = ()
         if _running(counts):
-            running = self._queries.watched(self._run_id, Disposition.RUNNING, limit=self._running_max).chunks
+            running = self._queries.in_disposition(self._run_id, Disposition.RUNNING, limit=self._running_max).chunks
         return progress_of(fanout, counts, Facts(self._sample, running, self._ring.points(), now_ms))
 
 
@@ -149,7 +149,7 @@ def progress_of(fanout: Fanout, counts: Counts, facts: Facts) -> Progress:
     ended = rate_per_second(facts.points, lambda point: point.ended, memory_seconds=memory)
     if fanout.finished_at is not None:
         # Nothing ends any more: what is left to tell is how fast it was on the whole.
-        seconds = (moment_ms(fanout.finished_at) - began_at_ms(fanout, facts.sample.chunks)) / 1000
+        seconds = (timestamp_ms(fanout.finished_at) - began_at_ms(fanout, facts.sample.chunks)) / 1000
         completed = counts.completed / seconds if seconds > 0 else None
     items = counts.items_ok + counts.items_failed
     running_ms = sum(_running_ms(chunk, facts.now_ms) for chunk in facts.running)
@@ -159,7 +159,7 @@ def progress_of(fanout: Fanout, counts: Counts, facts: Facts) -> Progress:
         run_id=fanout.run_id,
         group=fanout.group,
         status=fanout.status,
-        at=moment(facts.now_ms),
+        at=timestamp(facts.now_ms),
         counts=counts,
         share=1.0 - counts.open / counts.total if counts.total else float(fanout.is_finished),
         completed_per_second=completed,
@@ -202,7 +202,7 @@ def patience_seconds(policy: Policy) -> float:
 
     Only silence for longer than this means that something is wrong; a shorter one may be a retry under way.
     """
-    pauses = sum(pause_seconds(policy, tries, 1.0) for tries in range(1, policy.max_attempts))
+    pauses = sum(retry_delay_seconds(policy, tries, 1.0) for tries in range(1, policy.max_attempts))
     return policy.max_attempts * (policy.timeout_seconds + REDELIVERY_SECONDS) + pauses
 
 
@@ -216,7 +216,7 @@ def stall(fanout: Fanout, counts: Counts, last_ms: int, now_ms: int) -> Stall | 
     silent = (now_ms - last_ms) / 1000
     if silent <= patience:
         return None
-    return Stall(moment(last_ms), silent, patience, _stall_reason(fanout, counts))
+    return Stall(timestamp(last_ms), silent, patience, _stall_reason(fanout, counts))
 
 
 def last_sign_ms(fanout: Fanout, counts: Counts, facts: Facts) -> int:
@@ -225,7 +225,7 @@ def last_sign_ms(fanout: Fanout, counts: Counts, facts: Facts) -> int:
     told = [fanout.progressed_at, fanout.updated_at if is_still else None]
     told += [chunk.completed_at for chunk in facts.sample.chunks]
     told += [chunk.started_at for chunk in facts.running]
-    known = [began_at_ms(fanout, facts.sample.chunks), *(moment_ms(text) for text in told if text)]
+    known = [began_at_ms(fanout, facts.sample.chunks), *(timestamp_ms(text) for text in told if text)]
     known += [after.at_ms for before, after in pairwise(facts.points) if after.ended != before.ended]
     return max(known)
 
@@ -243,4 +243,4 @@ def _running(counts: Counts) -> int:
 
 
 def _running_ms(chunk: Chunk, now_ms: int) -> int:
-    return 0 if chunk.started_at is None else max(0, now_ms - moment_ms(chunk.started_at))
+    return 0 if chunk.started_at is None else max(0, now_ms - timestamp_ms(chunk.started_at))

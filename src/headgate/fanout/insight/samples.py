@@ -67,8 +67,10 @@ def mapped(store: Store, queries: FanoutQueries, fanout: Fanout, counts: Counts)
     """Return the chunks for a map of a fan-out: all of them, or of many those that failed or run and a sample."""
     if counts.total <= MAPPED_MAX:
         return MapRows(queries.every_chunk(fanout.run_id), MAPPED_MAX, "")
-    watched = chain(*(islice(queries.every_watched(fanout.run_id, about), MAPPED_MAX) for about in _MAPPED))
-    shown = (chunk for chunk in watched if chunk.lane == MAIN_LANE)
+    in_disposition = chain(
+        *(islice(queries.every_in_disposition(fanout.run_id, about), MAPPED_MAX) for about in _MAPPED)
+    )
+    shown = (chunk for chunk in in_disposition if chunk.lane == MAIN_LANE)
     sample = _chunks(store, fanout, fanout.items_total, MAP_PLACES, places=MAP_PLACES)
     note = "Read: failed, retrying and running ones, and a sample."
     return MapRows(chain(shown, sample), MAP_PLACES, note)

@@ -9,9 +9,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from headgate.fanout.core.attempts import tries
+from headgate.fanout.core.attempts import attempts_since_redrive
 from headgate.fanout.core.queries import PAGE, FanoutQueries
-from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, moment, moment_ms
+from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, timestamp, timestamp_ms
 from headgate.fanout.model.states import Disposition
 
 # More of a queue's head than this tells nothing new: one that stands, stands as a whole.
@@ -83,8 +83,8 @@ def _candidates(queries: FanoutQueries, fanout: Fanout, before_ms: int) -> Itera
         yield from queries.every_chunk(fanout.run_id)
         return
     # In the order in which their leases run out: those that have are the first.
-    yield from queries.every_watched(fanout.run_id, Disposition.RUNNING)
-    yield from queries.every_watched(fanout.run_id, Disposition.RETRYING, before=moment(before_ms))
+    yield from queries.every_in_disposition(fanout.run_id, Disposition.RUNNING)
+    yield from queries.every_in_disposition(fanout.run_id, Disposition.RETRYING, before=timestamp(before_ms))
     for lane in (MAIN_LANE, SLOW_LANE):
         head = queries.queued(fanout.run_id, lane, due_ms=before_ms, limit=QUEUE_HEAD_MAX)
         yield from (chunk for chunk in head if chunk.disposition is Disposition.QUEUED)
@@ -93,7 +93,7 @@ def _candidates(queries: FanoutQueries, fanout: Fanout, before_ms: int) -> Itera
 def _running(fanout: Fanout, chunk: Chunk, now_ms: int, threshold_ms: int) -> Stuck | None:
     started_ms = _moment_ms(chunk.started_at, chunk.created_at)
     if chunk.lease_expires_at is not None:
-        expires_ms = moment_ms(chunk.lease_expires_at)
+        expires_ms = timestamp_ms(chunk.lease_expires_at)
     else:
         # A worker of another program holds no lease: it has the time-out, as its queue has it.
         expires_ms = started_ms + round(1000 * fanout.rules().timeout_seconds)
@@ -108,7 +108,7 @@ def _running(fanout: Fanout, chunk: Chunk, now_ms: int, threshold_ms: int) -> St
 
 def _expired(fanout: Fanout, chunk: Chunk) -> tuple[StuckKind, str]:
     gone = f"{_worker(chunk)} was not heard of again"
-    tried, allowed = tries(chunk), fanout.rules().max_attempts
+    tried, allowed = attempts_since_redrive(chunk), fanout.rules().max_attempts
     if fanout.cancelled_at is not None:
         return StuckKind.LOST, f"{gone}, and the fan-out is cancelled"
     if tried >= allowed:
@@ -140,7 +140,7 @@ def _worker(chunk: Chunk) -> str:
 
 def _due(chunk: Chunk) -> str:
     due = (chunk.queue_sk or "").partition("#")[0]
-    return moment(int(due)) if due.isdigit() else "its next delivery"
+    return timestamp(int(due)) if due.isdigit() else "its next delivery"
 
 
 def _threshold_seconds(fanout: Fanout, older_than_seconds: float | None) -> float:
@@ -149,8 +149,8 @@ def _threshold_seconds(fanout: Fanout, older_than_seconds: float | None) -> floa
 
 def _moment_ms(text: str | None, otherwise: str | None) -> int:
     known = text or otherwise
-    return moment_ms(known) if known else 0
+    return timestamp_ms(known) if known else 0
 
 
 def _stuck(kind: StuckKind, chunk: Chunk, since_ms: int, now_ms: int, reason: str) -> Stuck:
-    return Stuck(kind, chunk, moment(since_ms), max(0, now_ms - since_ms) / 1000, reason)
+    return Stuck(kind, chunk, timestamp(since_ms), max(0, now_ms - since_ms) / 1000, reason)

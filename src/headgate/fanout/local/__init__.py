@@ -1,1 +1,1 @@
-"""Local: say here what this part is for."""
+"""Local: the chunk worker of this machine and its child processes."""

@@ -1,4 +1,4 @@
-"""A child process of a chunk worker: loads the handler and works off jobs until its parent is gone."""
+"""Child process of a local worker: loads the handler and runs jobs until the worker exits."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from headgate.fanout.model.child_protocol import JOBS, Job, Progress, Ready, Unu
 
 
 def main(arguments: list[str]) -> None:
-    """Serve the worker at the other end of the descriptor that is the first argument."""
+    """Serve the worker at the other end of the socket whose descriptor is the first argument."""
     descriptor, memory_mb, handler = int(arguments[0]), int(arguments[1]), arguments[2]
     trusted = None if arguments[3] == ANY else [name for name in arguments[3].split(",") if name]
     _guard(int(arguments[4]), descriptor)
-    # Ctrl-C in a terminal reaches the whole group: the parent decides when a child has to go.
+    # Ctrl-C in a terminal reaches the whole process group: the worker decides when a child ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = ProcessChannel(socket.socket(fileno=descriptor), JOBS)
     channel.close_on_fork()
     jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    # Before the handler is loaded: that may take long, and the parent may be gone by then.
+    # Started before the handler is loaded: that may take long, and the worker may exit meanwhile.
     threading.Thread(target=_listen, args=(channel, jobs), daemon=True).start()
     try:
         loaded = load(handler, trusted)
@@ -42,15 +42,15 @@ def main(arguments: list[str]) -> None:
 
 
 def _guard(worker: int, descriptor: int) -> None:
-    """Have everything of this session end with the worker, also while C code lets no thread of Python run.
+    """Kill this session when the worker exits, even while C code blocks every Python thread.
 
-    By a process of its own, which only waits. It is in this process's group, and ends with it.
+    A forked process waits for the worker's end. It belongs to this process group and ends with it.
     """
     if os.getppid() != worker:
         os._exit(0)
     if sys.platform != "linux" or os.fork() != 0:
         return
-    # Or the worker would never see the end of this process.
+    # Otherwise the worker would never see the end of this process.
     os.close(descriptor)
     try:
         ended = select.poll()
@@ -67,13 +67,13 @@ def _serve(channel: ProcessChannel[Job], jobs: queue.SimpleQueue[Job], handler: 
 
 
 def _listen(channel: ProcessChannel[Job], jobs: queue.SimpleQueue[Job]) -> None:
-    """Take in jobs also while one is being worked on; when the parent is gone, go, whatever the handler does."""
+    """Receive jobs while another one runs; kill the session when the worker is gone, whatever the handler does."""
     while True:
         try:
             for job in channel.receive():
                 jobs.put(job)
         except (EOFError, OSError):
-            # With everything that the handler has started: the session is this process's own.
+            # Includes processes that the handler started: the session is this process's own.
             os.killpg(0, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""Children: the processes in which a worker runs its handler, one dying without harm to another."""
+"""Child process handle: starts, feeds and kills one child of a local worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _mark(file: str) -> tuple[int, int] | None:
 
 
 class Death(Struct, frozen=True):
-    """How a child ended, and the jobs that it had: the first of them was being worked on."""
+    """How a child ended, and its unfinished jobs, the running one first."""
 
     error_class: ErrorClass
     message: str
@@ -41,7 +41,7 @@ class Death(Struct, frozen=True):
 
 
 class Child:
-    """One child process. Jobs are worked off in the order in which they are given."""
+    """One child process. It runs jobs in the order they are sent."""
 
     def __init__(self, handler: str, *, memory_mb: int | None, trusted: Sequence[str] | None, now: float) -> None:
         ours, theirs = socket.socketpair()
@@ -49,13 +49,13 @@ class Child:
             packages = ANY if trusted is None else ",".join(trusted)
             arguments = [str(theirs.fileno()), str(memory_mb or 0), handler, packages, str(os.getpid())]
             command = [sys.executable, "-m", "headgate.fanout.local.child_main", *arguments]
-            # A session of its own, so that whatever the handler starts ends with it.
+            # A new session, so that processes started by the handler can be killed with it.
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
         self.handler = handler
         self.memory_mb = memory_mb
         self.is_ready = False
         self.jobs: deque[Job] = deque()
-        # When the first of the jobs was begun, as far as can be told from here.
+        # When the current job started, as far as the worker knows.
         self.busy_since = now
         self.channel = ProcessChannel(ours, ANSWERS)
         self._killed_as: ErrorClass | None = None
@@ -63,17 +63,17 @@ class Child:
         self._mark: tuple[int, int] | None = None
 
     def ready(self, file: str, now: float) -> None:
-        """Note that the handler is loaded, from this file."""
+        """Record that the handler was loaded, and from which file."""
         self.is_ready = True
         self.busy_since = now
         self._file, self._mark = file, _mark(file)
 
     def is_outdated(self) -> bool:
-        """Whether the file of the handler is another one than was loaded."""
+        """Whether the handler's file has changed since it was loaded."""
         return self.is_ready and _mark(self._file) != self._mark
 
     def give(self, jobs: Sequence[Job], now: float) -> bool:
-        """Hand over jobs. False if the child is gone: its death will be told by `answers`, and has these jobs too."""
+        """Send jobs. False if the child is gone: `answers` will report that, and its death includes these jobs."""
         if not self.jobs:
             self.busy_since = now
         self.jobs.extend(jobs)
@@ -84,8 +84,8 @@ class Child:
         return True
 
     def answers(self) -> list[Answer]:
-        """Return what the child has said since. Raises `EOFError` if it is gone, or can no longer be understood."""
-        # What cannot be sent any more says nothing about what there is still to be read.
+        """Return new messages of the child. Raises `EOFError` if it is gone or its channel is corrupt."""
+        # A failed write does not mean that there is nothing left to read.
         with suppress(OSError):
             self.channel.flush()
         try:
@@ -94,16 +94,16 @@ class Child:
             raise EOFError from exc
         finally:
             if self.channel.is_corrupt:
-                # What it said before is returned first: by its end it is seen that there is no more.
+                # Messages before the corruption are returned first; the next read reports the end.
                 self.kill(ErrorClass.CRASH)
 
     def disown(self) -> None:
-        """End a child in whose name something else has spoken: nothing it says is heard any more."""
+        """Kill a child whose channel carried a message that is not its own, and ignore further messages."""
         self.channel.is_corrupt = True
         self.kill(ErrorClass.CRASH)
 
     def ended(self, key: int, now: float) -> bool:
-        """Note that a job has ended. False if this child was not given it, or has answered it already."""
+        """Record the end of a job. False if the child does not have this job."""
         for job in self.jobs:
             if job.key == key:
                 self.jobs.remove(job)
@@ -112,7 +112,7 @@ class Child:
         return False
 
     def kill(self, why: ErrorClass) -> None:
-        """End the child and everything it has started. What it was doing counts as having ended for this reason."""
+        """Kill the child and everything it started, and record the reason for its running job."""
         self._killed_as = self._killed_as or why
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -120,11 +120,11 @@ class Child:
             return
 
     def death(self) -> Death:
-        """Return how the child ended; its channel has reached its end."""
+        """Wait for the child's end, and return how it ended."""
         try:
             code = self._process.wait(ENDING_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            # It has closed its end and lives on.
+            # It has closed its channel and is still running.
             self.kill(ErrorClass.CRASH)
             code = self._process.wait()
         self.channel.close()
@@ -134,19 +134,19 @@ class Child:
         if self._killed_as is ErrorClass.TIMEOUT:
             return Death(ErrorClass.TIMEOUT, "it took longer than its time-out", jobs, self.is_ready)
         if self._killed_as is None and code == -signal.SIGKILL:
-            said = "the process was killed from outside, which is what the system does when memory runs out"
-            return Death(ErrorClass.OOM, said, jobs, self.is_ready)
+            message = "the process was killed from outside, which is what the system does when memory runs out"
+            return Death(ErrorClass.OOM, message, jobs, self.is_ready)
         if self.channel.is_corrupt:
-            said = (
+            message = (
                 "the handler, or something it uses, wrote to the descriptor by which its process answers the worker, "
                 "so the process was ended; have it write to files that it opened itself"
             )
-            return Death(ErrorClass.CRASH, said, jobs, self.is_ready)
+            return Death(ErrorClass.CRASH, message, jobs, self.is_ready)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return Death(self._killed_as or ErrorClass.CRASH, f"the process ended by {how}", jobs, self.is_ready)
 
     def _sweep(self) -> None:
-        """End what the child may have started and left behind."""
+        """Kill processes that the child started and left behind."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):

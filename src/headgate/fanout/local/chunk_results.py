@@ -1,9 +1,9 @@
-"""Endings: what a handler's answer makes of the chunk that it was called with."""
+"""Chunk results: converts claims to jobs, and the answers of a handler to chunk changes."""
 
 from __future__ import annotations
 
 from headgate.errors import InvalidPayloadError
-from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, completed, failed, moved_to
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, completion_change, failure_change, move_change
 from headgate.fanout.core.tracking import Claim
 from headgate.fanout.core.transitions import ChunkChange
 from headgate.fanout.model.child_protocol import Done, Failed, Job
@@ -12,7 +12,7 @@ from headgate.fanout.model.states import Disposition
 
 
 def job_of(key: int, claim: Claim, lane: str) -> Job:
-    """Return the job that a claim is for a handler of a worker of this lane."""
+    """Return the job of a claim for a worker of this lane."""
     fanout, chunk, policy = claim.fanout, claim.chunk, claim.fanout.rules()
     return Job(
         key=key,
@@ -33,8 +33,8 @@ def job_of(key: int, claim: Claim, lane: str) -> Job:
     )
 
 
-def ended(claim: Claim, answer: Done | Failed, *, now_ms: int, draw: float) -> ChunkChange:
-    """Return the change by which the end of a job is recorded."""
+def result_change(claim: Claim, answer: Done | Failed, *, now_ms: int, draw: float) -> ChunkChange:
+    """Return the change that records the outcome of a job."""
     if isinstance(answer, Done):
         result = AttemptResult(
             output_key=answer.output_key,
@@ -46,11 +46,13 @@ def ended(claim: Claim, answer: Done | Failed, *, now_ms: int, draw: float) -> C
         )
         is_waiting = claim.fanout.queue_url is not None
         try:
-            return completed(claim.chunk, result, now_ms=now_ms, width=claim.fanout.width, is_waiting=is_waiting)
+            return completion_change(
+                claim.chunk, result, now_ms=now_ms, width=claim.fanout.width, is_waiting=is_waiting
+            )
         except InvalidPayloadError as exc:
-            # Said of the wrong items: what it did cannot be told, so that it counts as not done.
+            # The result names items of another chunk, so that it cannot be recorded: the attempt counts as failed.
             answer = Failed(answer.key, answer.duration_ms, "InvalidPayloadError", str(exc))
     if claim.fanout.cancelled_at is not None:
-        return moved_to(claim.chunk, Disposition.CANCELLED, now_ms=now_ms)
+        return move_change(claim.chunk, Disposition.CANCELLED, now_ms=now_ms)
     failure = AttemptFailure(answer.error_class, answer.message, answer.is_final, answer.item_errors)
-    return failed(claim.chunk, failure, claim.fanout.rules(), now_ms=now_ms, draw=draw)
+    return failure_change(claim.chunk, failure, claim.fanout.rules(), now_ms=now_ms, draw=draw)

@@ -1,6 +1,6 @@
-"""Claims: how a worker of this machine takes chunks from the rows themselves, many in a transaction.
+"""Claims: a local worker claims chunks directly from the store, many in a transaction.
 
-Shares: how a worker divides the room it has between fan-outs that want it.
+`shares` divides the worker's capacity between fan-outs by priority.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from headgate.clock import Clock
 from headgate.errors import CorruptionError
-from headgate.fanout.core.attempts import begun
+from headgate.fanout.core.attempts import start_change
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.tracking import Claim, lease_of
-from headgate.fanout.core.transitions import Guard, apply
-from headgate.fanout.model.rows import MAIN_LANE, Chunk, Fanout, moment_ms, queue_place, run_key
+from headgate.fanout.core.transitions import TransitionGuard, apply
+from headgate.fanout.model.rows import MAIN_LANE, Chunk, Fanout, queue_position, run_key, timestamp_ms
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import all_of, exists, lacks
@@ -27,7 +27,7 @@ from headgate.store.port import Store
 
 
 class Want(Struct, frozen=True):
-    """A fan-out with chunks to run: how many it can use now, and how many of it are running here."""
+    """A fan-out with queued chunks: how many the worker could use, and how many of it are running here."""
 
     run_id: str
     wanted: int
@@ -36,9 +36,9 @@ class Want(Struct, frozen=True):
 
 
 def shares(room: int, wants: Sequence[Want]) -> dict[str, int]:
-    """Return how many chunks of each fan-out to take, so that what runs is in proportion to the priorities.
+    """Return how many chunks to claim of each fan-out, so that running chunks are in proportion to the priorities.
 
-    Each place goes to the one that has least for its priority; among equals, to the one named first.
+    Each slot goes to the fan-out with the lowest ratio of running chunks to priority; the first one wins ties.
     """
     given = dict.fromkeys((want.run_id for want in wants), 0)
     heap = [(want.running / want.priority, place, want) for place, want in enumerate(wants) if want.wanted > 0]
@@ -52,14 +52,14 @@ def shares(room: int, wants: Sequence[Want]) -> dict[str, int]:
     return {run_id: count for run_id, count in given.items() if count}
 
 
-# How long a list of fan-outs is good for, unless someone says that there is a new one.
+# How long the list of fan-outs is cached, unless `refresh` is called.
 LIST_SECONDS: Final = 0.5
-# How far ahead a worker looks when others have taken what it wanted.
+# Factor of chunks to read ahead after losing claims to other workers.
 SPREAD: Final = 8
 
 
 class Claims:
-    """Takes chunks for one worker. Not for several threads at once."""
+    """Claims chunks for one worker. Not thread-safe."""
 
     def __init__(
         self,
@@ -87,15 +87,15 @@ class Claims:
         self._room_for = room_for
         self._listed: list[Fanout] = []
         self._listed_until = 0.0
-        # Where in the queue of a fan-out this worker takes from, if not at its head.
-        self._places: dict[str, str] = {}
+        # Queue position by fan-out at which this worker claims, if not at the head.
+        self._positions: dict[str, str] = {}
 
-    def look_again(self) -> None:
-        """Something was committed: there may be a new fan-out."""
+    def refresh(self) -> None:
+        """Read the list of fan-outs again at the next call."""
         self._listed_until = 0.0
 
     def take(self, room: int, running: Mapping[str, int]) -> list[Claim]:
-        """Claim up to `room` chunks; `running` says how many of each fan-out this worker has already."""
+        """Claim up to `room` chunks; `running` is the number of chunks of each fan-out that this worker runs."""
         if room <= 0:
             return []
         fanouts = {fanout.run_id: fanout for fanout in self._fanouts()}
@@ -112,7 +112,7 @@ class Claims:
         return claims
 
     def next_due_ms(self) -> int | None:
-        """Return when the next chunk may be taken that has to wait until then, if there is one."""
+        """Return when the next queued chunk becomes due, or None."""
         soonest: int | None = None
         for fanout in self._fanouts():
             for chunk in self.queries.queued(fanout.run_id, self._lane, limit=1):
@@ -124,10 +124,10 @@ class Claims:
         now = self._clock.monotonic()
         if now >= self._listed_until:
             found = self.queries.every_active()
-            self._listed = [fanout for fanout in found if fanout.queue_url is None and _runs(fanout)]
+            self._listed = [fanout for fanout in found if fanout.queue_url is None and _is_runnable(fanout)]
             self._listed = [fanout for fanout in self._listed if self._wanted(fanout)]
             listed = {fanout.run_id for fanout in self._listed}
-            self._places = {run_id: place for run_id, place in self._places.items() if run_id in listed}
+            self._positions = {run_id: place for run_id, place in self._positions.items() if run_id in listed}
             self._listed_until = now + LIST_SECONDS
         return self._listed
 
@@ -141,12 +141,12 @@ class Claims:
 
     def _waiting(self, fanout: Fanout, count: int) -> Sequence[Chunk]:
         now_ms = self.queries.now_ms()
-        place = self._places.get(fanout.run_id)
-        found = self.queries.queued(fanout.run_id, self._lane, due_ms=now_ms, after=place, limit=count)
-        if found or place is None:
+        position = self._positions.get(fanout.run_id)
+        found = self.queries.queued(fanout.run_id, self._lane, due_ms=now_ms, after=position, limit=count)
+        if found or position is None:
             return found
-        # Nothing from there on: back to the head, where others are too.
-        del self._places[fanout.run_id]
+        # The end was reached: back to the head, where other workers claim too.
+        del self._positions[fanout.run_id]
         ahead = self.queries.queued(fanout.run_id, self._lane, due_ms=now_ms, limit=min(1000, SPREAD * count))
         return sorted(ahead, key=lambda _: self.draw())[:count]
 
@@ -154,33 +154,35 @@ class Claims:
         now_ms = self.queries.now_ms()
         lease_seconds = self._lease_seconds if self._lease_seconds is not None else lease_of(fanout)
         changes = [
-            begun(chunk, worker=self._worker, token=self._ids.ulid(), now_ms=now_ms, lease_seconds=lease_seconds)
+            start_change(chunk, worker=self._worker, token=self._ids.ulid(), now_ms=now_ms, lease_seconds=lease_seconds)
             for chunk in chunks
         ]
         refused = apply(self._store, changes, guard=self._guard(fanout))
-        self._move_on(fanout, chunks, is_crowded=bool(refused))
+        self._advance(fanout, chunks, is_contended=bool(refused))
         gone = {one.change.after.sk for one in refused}
         return [Claim(fanout, change.after) for change in changes if change.after.sk not in gone]
 
-    def _move_on(self, fanout: Fanout, chunks: Sequence[Chunk], *, is_crowded: bool) -> None:
-        """Others take from the head too: whoever was refused begins where chance puts it, and goes on from there."""
-        if is_crowded:
+    def _advance(self, fanout: Fanout, chunks: Sequence[Chunk], *, is_contended: bool) -> None:
+        """After losing claims to other workers, continue at a random queue position; otherwise after the last claim."""
+        if is_contended:
             drawn = round(self.draw() * max(1, fanout.items_total))
-            self._places[fanout.run_id] = queue_place(moment_ms(fanout.created_at), f"-{drawn:0{fanout.width}d}")
-        elif fanout.run_id in self._places and chunks[-1].queue_sk is not None:
-            self._places[fanout.run_id] = chunks[-1].queue_sk
+            self._positions[fanout.run_id] = queue_position(
+                timestamp_ms(fanout.created_at), f"-{drawn:0{fanout.width}d}"
+            )
+        elif fanout.run_id in self._positions and chunks[-1].queue_sk is not None:
+            self._positions[fanout.run_id] = chunks[-1].queue_sk
 
-    def _guard(self, fanout: Fanout) -> Guard:
-        """Others may have paused or cancelled it since it was listed, or filled it up since it was counted."""
+    def _guard(self, fanout: Fanout) -> TransitionGuard:
+        """Return the guard against a pause, a cancellation or a full concurrency limit since the fan-out was read."""
         runs = Check(FANOUT, run_key(fanout.run_id), all_of(exists(), lacks("paused_at"), lacks("cancelled_at")))
         concurrency = fanout.rules().concurrency if fanout.shards == 1 else None
-        return Guard((runs,), "running" if self._lane == MAIN_LANE else "slow_running", concurrency)
+        return TransitionGuard((runs,), "running" if self._lane == MAIN_LANE else "slow_running", concurrency)
 
 
-def _runs(fanout: Fanout) -> bool:
+def _is_runnable(fanout: Fanout) -> bool:
     try:
         fanout.rules()
     except CorruptionError:
-        # Whoever tends it says so; the others go on.
+        # Maintenance logs it; other fan-outs go on.
         return False
     return fanout.paused_at is None and fanout.cancelled_at is None

@@ -1,6 +1,6 @@
-"""The local worker: takes chunks from the store, has child processes run them, and records how they ended.
+"""Local worker: claims chunks from the store, runs them in child processes, and records the results.
 
-One thread does everything the store sees, many chunks to a commit. The children only compute, so that a crash, an
+One thread does all store access, with many chunks per commit. Handlers run in children only, so that a crash, an
 endless loop or too much memory costs one attempt at one chunk.
 """
 
@@ -18,15 +18,15 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import DefinitionError, OutcomeUnknownError, TransientError
-from headgate.fanout.core.attempts import placed, released
+from headgate.fanout.core.attempts import release_change, with_disposition
 from headgate.fanout.core.maintenance import MAINTENANCE_SECONDS, FanoutMaintenance, worker_name
 from headgate.fanout.core.tracking import Claim
 from headgate.fanout.core.transitions import ChunkChange, apply
 from headgate.fanout.local.child_pool import Assignment, ChildPool, Unstarted
-from headgate.fanout.local.chunk_results import ended, job_of
+from headgate.fanout.local.chunk_results import job_of, result_change
 from headgate.fanout.local.claims import Claims
 from headgate.fanout.model.child_protocol import Done, Failed, Progress
-from headgate.fanout.model.rows import MAIN_LANE, Fanout, Policy, moment, slow_timeout
+from headgate.fanout.model.rows import MAIN_LANE, Fanout, Policy, slow_timeout, timestamp
 from headgate.fanout.model.states import ChunkStatus, Disposition
 from headgate.ids import IdMaker
 from headgate.store.port import Store
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Options(Struct, frozen=True):
-    """How a worker works, and on what."""
+    """What a worker runs, and with which limits."""
 
     processes: int
     handler: str | None = None
@@ -49,19 +49,19 @@ class Options(Struct, frozen=True):
     lane: str = MAIN_LANE
     memory_mb: int | None = None
     timeout_seconds: float | None = None
-    # Packages outside of the current folder from which a handler that came with a fan-out may be taken.
+    # Packages outside of the current folder from which a fan-out's handler may be loaded.
     trusted: tuple[str, ...] = ()
 
 
-class _InHand(Struct):
-    """A claim that this worker has, and when to show a sign of life."""
+class _HeldClaim(Struct):
+    """A claim that this worker runs, and when to renew its lease."""
 
     claim: Claim
     renew_at: float
 
 
 class LocalWorker:
-    """Works until it is told to stop. `run` is for one thread, `stop` for any."""
+    """Runs chunks until it is stopped. `run` is for one thread, `stop` and `wake` for any."""
 
     def __init__(
         self, store: Store, clock: Clock, ids: IdMaker, options: Options, *, maintenance: FanoutMaintenance
@@ -84,37 +84,37 @@ class LocalWorker:
             lease_seconds=LEASE_SECONDS,
         )
         self._queries = self._claims.queries
-        # What is named on the command line is the operator's own choice.
+        # A handler named on the command line is trusted.
         trusted = options.trusted if options.handler is None else None
         self._pool = ChildPool(clock, options.processes, trusted=trusted)
-        self._in_hand: dict[int, _InHand] = {}
+        self._held: dict[int, _HeldClaim] = {}
         self._keys = count(1)
         self._ends: list[ChunkChange] = []
-        self._left: set[str] = set()
+        self._refused_handlers: set[str] = set()
         self._due_at = 0.0
         self._stopping = threading.Event()
-        self._tend_at = 0.0
+        self._maintain_at = 0.0
         self._grace_seconds = GRACE_SECONDS
 
     @property
     def unusable(self) -> dict[str, str]:
-        """Handlers that cannot be loaded here, and why: fan-outs that need them are left to others."""
+        """Handlers that cannot be loaded here, with the error. Other workers run their fan-outs."""
         return dict(self._pool.unusable)
 
     def wake(self) -> None:
-        """Something was put into the store in this process: there may be work."""
-        self._pool.ring()
+        """Look for work now: this process has written to the store."""
+        self._pool.wake()
 
     def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """Take no further chunk, and let `run` return once those that run have ended, or after so long."""
+        """Claim no further chunk, and make `run` return once running chunks have ended, or after the grace period."""
         self._grace_seconds = grace_seconds
         self._stopping.set()
-        self._pool.ring()
+        self._pool.wake()
 
     def run(self, *, until_idle: bool = False) -> None:
-        """Work until `stop`, or until there is nothing left to do.
+        """Run chunks until `stop`, or until nothing is left to do.
 
-        Raises `DefinitionError` if the handler cannot be loaded; chunks that were claimed are given back.
+        Raises `DefinitionError` if the handler cannot be loaded; its claimed chunks are released.
         """
         self._pool.open()
         listener = threading.Thread(target=self._listen, name="headgate-chunks", daemon=True)
@@ -124,35 +124,35 @@ class LocalWorker:
                 self._cycle()
                 if self._options.handler in self._pool.unusable:
                     raise DefinitionError(self._pool.unusable[self._options.handler])
-                if until_idle and not self._in_hand and not self._ends and self._nothing_left():
+                if until_idle and not self._held and not self._ends and self._is_idle():
                     break
             self._drain()
         finally:
             self._stopping.set()
-            # Ended before their chunks are given back, so that no two run the same.
+            # Children end before their chunks are released, so that no chunk runs twice at once.
             self._pool.close()
             self._store.wake()
             listener.join()
-            self._give_back(self._pool.take_back(begun=True))
+            self._release(self._pool.take_back(started=True))
 
-    # One round.
+    # One cycle.
 
     def _cycle(self) -> None:
         try:
-            self._tend()
+            self._maintain()
             self._take()
             self._renew()
         except (TransientError, OutcomeUnknownError) as exc:
-            _log.warning("the store is busy", error=str(exc))
+            _log.warning("store unavailable", error=str(exc))
             self._clock.sleep(PAUSE_SECONDS)
-        until = min(self._clock.monotonic() + IDLE_SECONDS, self._tend_at, self._due_at)
-        self._hear(0.0 if self._ends else self._pool.patience(until))
+        until = min(self._clock.monotonic() + IDLE_SECONDS, self._maintain_at, self._due_at)
+        self._receive(0.0 if self._ends else self._pool.wait_seconds(until))
         self._record()
 
-    def _tend(self) -> None:
+    def _maintain(self) -> None:
         now = self._clock.monotonic()
-        if now >= self._tend_at:
-            self._tend_at = now + MAINTENANCE_SECONDS
+        if now >= self._maintain_at:
+            self._maintain_at = now + MAINTENANCE_SECONDS
             self._maintenance.run_once()
 
     def _take(self) -> None:
@@ -161,33 +161,33 @@ class LocalWorker:
         if room <= 0:
             return
         running: dict[str, int] = {}
-        for held in self._in_hand.values():
+        for held in self._held.values():
             run_id = held.claim.fanout.run_id
             running[run_id] = running.get(run_id, 0) + 1
         renew_at = self._clock.monotonic() + LEASE_SECONDS / 3
         assignments = []
         for claim in self._claims.take(room, running):
             key = next(self._keys)
-            self._in_hand[key] = _InHand(claim, renew_at)
+            self._held[key] = _HeldClaim(claim, renew_at)
             assignments.append(self._assignment(key, claim))
         self._pool.add(assignments)
         if not assignments:
-            self._await_due()
+            self._wait_until_due()
 
-    def _await_due(self) -> None:
-        """Wake when the first chunk that has to wait may be taken."""
+    def _wait_until_due(self) -> None:
+        """Set the wake-up time to when the next queued chunk becomes due."""
         due_ms = self._claims.next_due_ms()
         if due_ms is not None:
-            # One that is due and could not be taken has its reasons, and no look is worth it before others move.
+            # A due chunk that could not be claimed is limited by concurrency: poll it at the idle interval.
             left_ms = due_ms - self._queries.now_ms()
             self._due_at = self._clock.monotonic() + (left_ms / 1000 if left_ms > 0 else IDLE_SECONDS)
 
-    def _hear(self, patience_seconds: float) -> None:
-        heard, rung = self._pool.hear(patience_seconds)
-        if rung:
-            self._claims.look_again()
+    def _receive(self, wait_seconds: float) -> None:
+        messages, woken = self._pool.receive(wait_seconds)
+        if woken:
+            self._claims.refresh()
         unstarted: list[int] = []
-        for answer in heard:
+        for answer in messages:
             match answer:
                 case Progress():
                     self._progressed(answer)
@@ -199,27 +199,27 @@ class LocalWorker:
             self._refuse(unstarted)
 
     def _refuse(self, keys: Sequence[int]) -> None:
-        """Give back what needs a handler that is not here, and leave its fan-out to others."""
+        """Release chunks whose handler cannot be loaded here, and leave their fan-outs to other workers."""
         for handler, why in self._pool.unusable.items():
-            if handler not in self._left:
+            if handler not in self._refused_handlers:
                 _log.error("handler cannot be loaded", handler=handler, error=why)
-                self._left.add(handler)
-        self._give_back(keys)
-        self._claims.look_again()
+                self._refused_handlers.add(handler)
+        self._release(keys)
+        self._claims.refresh()
 
     def _progressed(self, progress: Progress) -> None:
-        held = self._in_hand.get(progress.key)
+        held = self._held.get(progress.key)
         if held is None:
-            # A thread that the handler has left behind speaks of what is over.
+            # A leftover thread of the handler reports on a job that has ended.
             return
         held.claim = Claim(held.claim.fanout, replace(held.claim.chunk, items_done=progress.items_done))
         held.renew_at = min(held.renew_at, self._clock.monotonic() + 1.0)
 
     def _ended(self, answer: Done | Failed) -> None:
-        claim = self._in_hand.pop(answer.key).claim
-        self._ends.append(ended(claim, answer, now_ms=self._queries.now_ms(), draw=self._claims.draw()))
+        claim = self._held.pop(answer.key).claim
+        self._ends.append(result_change(claim, answer, now_ms=self._queries.now_ms(), draw=self._claims.draw()))
 
-    # What the store is told.
+    # Recording.
 
     def _record(self) -> None:
         if not self._ends:
@@ -227,8 +227,8 @@ class LocalWorker:
         try:
             refused = apply(self._store, self._ends)
         except (TransientError, OutcomeUnknownError) as exc:
-            # Kept, and recorded with the next round: what was recorded already counts as made.
-            _log.warning("the store is busy", error=str(exc))
+            # Buffered for the next cycle; changes that were committed count as committed.
+            _log.warning("store unavailable", error=str(exc))
             self._clock.sleep(PAUSE_SECONDS)
             return
         ends, self._ends = self._ends, []
@@ -243,69 +243,71 @@ class LocalWorker:
             for run_id in dict.fromkeys(change.after.run_id for change in ends):
                 self._maintenance.chunk_ended(run_id)
         except (TransientError, OutcomeUnknownError) as exc:
-            # Whoever tends next folds what this one did not.
-            _log.warning("the store is busy", error=str(exc))
+            # The next maintenance pass folds the counts.
+            _log.warning("store unavailable", error=str(exc))
 
     def _renew(self) -> None:
-        """Show a sign of life for what takes longer, and stop what is cancelled or no longer ours."""
+        """Renew leases that are due, and stop chunks that were cancelled or whose claim was lost."""
         now = self._clock.monotonic()
-        due = {key: held for key, held in self._in_hand.items() if now >= held.renew_at}
+        due = {key: held for key, held in self._held.items() if now >= held.renew_at}
         if not due:
             return
         now_ms = self._queries.now_ms()
-        until = moment(now_ms + round(1000 * LEASE_SECONDS))
+        until = timestamp(now_ms + round(1000 * LEASE_SECONDS))
         changes: dict[int, ChunkChange] = {}
         for key, held in due.items():
-            beaten = replace(held.claim.chunk, lease_expires_at=until, heartbeat_at=moment(now_ms))
-            changes[key] = ChunkChange(held.claim.chunk, placed(beaten, Disposition.RUNNING, moment(now_ms)))
+            renewed = replace(held.claim.chunk, lease_expires_at=until, heartbeat_at=timestamp(now_ms))
+            changes[key] = ChunkChange(
+                held.claim.chunk, with_disposition(renewed, Disposition.RUNNING, timestamp(now_ms))
+            )
         lost = {id(one.change) for one in apply(self._store, list(changes.values()))}
         run_ids = {held.claim.fanout.run_id for held in due.values()}
         fanouts = {run_id: self._queries.find(run_id) for run_id in run_ids}
         for key, held in due.items():
             fanout = fanouts[held.claim.fanout.run_id]
             if fanout is None:
-                # Deleted while this process was stopped.
+                # Deleted while this process was suspended.
                 self._pool.stop(key)
                 continue
-            held.renew_at = now + self._silence(fanout)
+            held.renew_at = now + self._heartbeat_interval(fanout)
             held.claim = Claim(fanout, changes[key].after)
             if id(changes[key]) in lost or fanout.cancelled_at is not None:
                 self._pool.stop(key)
 
-    def _silence(self, fanout: Fanout) -> float:
+    def _heartbeat_interval(self, fanout: Fanout) -> float:
         wanted = fanout.rules().heartbeat_seconds
         return LEASE_SECONDS / 3 if wanted is None else min(wanted, LEASE_SECONDS / 3)
 
-    # Ending.
+    # Stopping.
 
     def _drain(self) -> None:
         deadline = self._clock.monotonic() + self._grace_seconds
         self._record()
         while True:
-            self._give_back(self._pool.take_back(begun=False))
+            self._release(self._pool.take_back(started=False))
             left = deadline - self._clock.monotonic()
-            if not self._in_hand or left <= 0:
+            if not self._held or left <= 0:
                 break
-            self._hear(min(0.2, left))
+            self._receive(min(0.2, left))
             self._record()
 
-    def _give_back(self, keys: Sequence[int]) -> None:
+    def _release(self, keys: Sequence[int]) -> None:
         now_ms = self._queries.now_ms()
-        held = [self._in_hand.pop(key) for key in keys]
+        held = [self._held.pop(key) for key in keys]
         if not held:
             return
         try:
-            apply(self._store, [released(each.claim.chunk, now_ms=now_ms) for each in held])
+            apply(self._store, [release_change(each.claim.chunk, now_ms=now_ms) for each in held])
         except (TransientError, OutcomeUnknownError) as exc:
-            # They are taken over when their lease runs out, or as soon as this process is gone.
-            _log.warning("the store is busy", chunks_kept=len(held), error=str(exc))
+            # They are reclaimed when their lease expires, or as soon as this process is gone.
+            _log.warning("store unavailable", chunks=len(held), error=str(exc))
 
-    def _nothing_left(self) -> bool:
-        self._claims.look_again()
+    def _is_idle(self) -> bool:
+        self._claims.refresh()
         return self._claims.next_due_ms() is None
 
     def _listen(self) -> None:
-        """Ring when something was committed elsewhere: there may be work."""
+        """Wake the pool when another process has committed chunks."""
         seen = self._store.generation(Topic.CHUNKS, others=True)
         while not self._stopping.is_set():
             try:
@@ -315,9 +317,9 @@ class LocalWorker:
                 continue
             if now != seen:
                 seen = now
-                self._pool.ring()
+                self._pool.wake()
 
-    # What to work on.
+    # Selection.
 
     def _wanted(self, fanout: Fanout) -> bool:
         options = self._options
@@ -327,7 +329,7 @@ class LocalWorker:
             return False
         if options.handler is not None:
             return fanout.handler in (None, options.handler)
-        return fanout.handler is not None and fanout.handler not in self._left
+        return fanout.handler is not None and fanout.handler not in self._refused_handlers
 
     def _assignment(self, key: int, claim: Claim) -> Assignment:
         policy = claim.fanout.rules()

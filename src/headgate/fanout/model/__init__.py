@@ -1,1 +1,1 @@
-"""Model: say here what this part is for."""
+"""Model: stored rows, states, counters, sources and messages of fan-outs."""

@@ -1,7 +1,6 @@
-"""Jobs: what a worker and its child processes say to each other.
+"""Child protocol: the messages between a local worker and its child processes.
 
-A child is told of jobs and works them off in order. It answers each with how it ended, and says in between how far it
-is.
+The worker sends jobs; the child runs them in order, reports progress, and answers each job with its outcome.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from msgspec import Struct
 
 
 class Job(Struct, frozen=True, tag="job", omit_defaults=True):
-    """A chunk to work on."""
+    """A chunk to run."""
 
     key: int
     run_id: str
@@ -33,7 +32,7 @@ class Job(Struct, frozen=True, tag="job", omit_defaults=True):
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """The handler is loaded, from this file."""
+    """The handler was loaded from this file."""
 
     file: str = ""
 
@@ -45,14 +44,14 @@ class Unusable(Struct, frozen=True, tag="unusable"):
 
 
 class Progress(Struct, frozen=True, tag="progress"):
-    """How many items of a job are done."""
+    """The number of processed items of a job."""
 
     key: int
     items_done: int
 
 
 class Done(Struct, frozen=True, tag="done", omit_defaults=True):
-    """A job that went well."""
+    """A job that succeeded."""
 
     key: int
     duration_ms: int
@@ -64,7 +63,7 @@ class Done(Struct, frozen=True, tag="done", omit_defaults=True):
 
 
 class Failed(Struct, frozen=True, tag="failed", omit_defaults=True):
-    """A job that did not."""
+    """A job that failed."""
 
     key: int
     duration_ms: int

@@ -1,7 +1,7 @@
-"""Counts: how many chunks are in which bucket, as the counter rows say, and what that makes of the fan-out.
+"""Counters: the number of chunks in each disposition, and the fan-out status that follows from them.
 
-A chunk is in one bucket, and a change of a chunk moves it to another in the same transaction; so the buckets always
-add up to the total. Counter rows are several so that many workers do not wait for one row.
+Each chunk is in one bucket. A chunk's change and its counter update are one transaction, so the buckets always add up
+to the total. A fan-out may have several counter rows, so that workers do not contend for one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Counts(Struct, frozen=True, omit_defaults=True):
     lost: int = 0
     duplicates: int = 0
     redriven: int = 0
-    # Time that workers have spent, and how much of it was for nothing.
+    # Time spent by workers, and the part spent on attempts that failed.
     busy_ms: int = 0
     wasted_ms: int = 0
     slow_total: int = 0
@@ -59,17 +59,17 @@ class Counts(Struct, frozen=True, omit_defaults=True):
 
     @property
     def pending(self) -> int:
-        """Chunks that wait for a worker."""
+        """Chunks that are queued or waiting to be sent."""
         return self.waiting + self.queued + self.retrying
 
     @property
     def completed(self) -> int:
-        """Chunks that are done, those with deferred items included."""
+        """Chunks that are done, including those with deferred items."""
         return self.done + self.deferred
 
     @property
     def failed(self) -> int:
-        """Chunks that have been given up."""
+        """Chunks that are dead or quarantined."""
         return self.dead + self.quarantined
 
     @property
@@ -79,18 +79,18 @@ class Counts(Struct, frozen=True, omit_defaults=True):
 
     @property
     def slow_open(self) -> int:
-        """Pieces of the slow lane that have not ended."""
+        """Slow-lane chunks that have not ended."""
         return self.slow_waiting + self.slow_queued + self.slow_retrying + self.slow_running
 
     def by_status(self) -> dict[str, int]:
-        """Return how many chunks are in each status."""
+        """Return the number of chunks in each status."""
         sums = dict.fromkeys((status.value for status in ChunkStatus), 0)
         for disposition in Disposition:
             sums[disposition.status.value] += getattr(self, disposition.bucket)
         return sums
 
     def drift(self) -> int:
-        """Return by how much the buckets differ from the total: 0 unless someone has tampered with a row."""
+        """Return the difference between the buckets and the total: 0 unless a row was tampered with."""
         return sum(self.by_status().values()) - self.total
 
 
@@ -100,7 +100,7 @@ _OPEN_BUCKETS: Final = tuple(prefix + disposition.bucket for prefix in ("", "slo
 
 
 def counts_of(items: Iterable[Mapping[str, Any] | None]) -> Counts:
-    """Return the sums of counter rows."""
+    """Return the sum of counter rows."""
     sums: dict[str, int] = {}
     for item in items:
         for name, value in (item or {}).items():
@@ -109,13 +109,13 @@ def counts_of(items: Iterable[Mapping[str, Any] | None]) -> Counts:
     return Counts(**sums)
 
 
-def folded(counts: Counts) -> dict[str, int]:
-    """Return the counts as a fan-out's row holds them."""
-    found: dict[str, int] = msgspec.to_builtins(counts)
-    return found
+def counts_dict(counts: Counts) -> dict[str, int]:
+    """Return the counts in the form stored on a fan-out's row."""
+    fields: dict[str, int] = msgspec.to_builtins(counts)
+    return fields
 
 
-def moved(before: Chunk | None, after: Chunk) -> dict[str, int]:
+def counter_delta(before: Chunk | None, after: Chunk) -> dict[str, int]:
     """Return what a change of a chunk adds to its counter."""
     prefix = "slow_" if after.lane == SLOW_LANE else ""
     delta: dict[str, int] = {}
@@ -130,30 +130,30 @@ def moved(before: Chunk | None, after: Chunk) -> dict[str, int]:
     return delta
 
 
-def added(run_id: str, shard: int, delta: Mapping[str, int], condition: Condition | None = None) -> Update:
+def counter_add(run_id: str, shard: int, delta: Mapping[str, int], condition: Condition | None = None) -> Update:
     """Return the write that adds to a counter."""
     amounts = {name: amount for name, amount in delta.items() if amount}
     return Update(FANOUT, counter_key(run_id, shard), add=amounts, condition=condition)
 
 
-def nothing_open(run_id: str, shard: int) -> Check:
+def no_open_chunks_check(run_id: str, shard: int) -> Check:
     """Return the check that no chunk of a counter is open, in either lane."""
     zero = [any_of(lacks(name), equals(name, 0)) for name in _OPEN_BUCKETS]
     return Check(FANOUT, counter_key(run_id, shard), all_of(exists(), *zero))
 
 
-def first_counters(run_id: str, shards: int) -> list[Put]:
+def counter_puts(run_id: str, shards: int) -> list[Put]:
     """Return the writes that create the counters of a new fan-out."""
     keys = (counter_key(run_id, shard) for shard in range(shards))
     return [Put(FANOUT, FANOUT.key_attributes(key)) for key in keys]
 
 
-def verdict(fanout: Fanout, counts: Counts) -> FanoutStatus | None:
-    """Return what a fan-out has come to with these counts, or None while chunks are open.
+def final_status(fanout: Fanout, counts: Counts) -> FanoutStatus | None:
+    """Return the status of a fan-out with these counts, or None while chunks of the main lane are open.
 
-    PARTIAL is what it is as long as the slow lane goes on, and what it stays if something was lost for good.
+    It is PARTIAL while only the slow lane is running, and stays PARTIAL if chunks or items failed.
     """
-    # One that was cancelled is split no further.
+    # A cancelled fan-out is not split any further.
     is_split = fanout.status is not FanoutStatus.SPLITTING or fanout.cancelled_at is not None
     if not is_split or counts.open:
         return None
@@ -166,6 +166,6 @@ def verdict(fanout: Fanout, counts: Counts) -> FanoutStatus | None:
     return FanoutStatus.SUCCEEDED if whole else FanoutStatus.PARTIAL
 
 
-def is_over(counts: Counts) -> bool:
-    """Whether nothing more happens by itself, in either lane."""
+def all_ended(counts: Counts) -> bool:
+    """Whether all chunks of both lanes have ended."""
     return not counts.open and not counts.slow_open

@@ -1,4 +1,4 @@
-"""Events: what was done to a fan-out as a whole, by whom and why, kept with it."""
+"""Fan-out events: the audit trail of operations on a fan-out, stored in its partition."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from headgate.store.model.requests import Put
 from headgate.store.model.values import Item
 
 EVENT_PREFIX = "EVT#"
-# What the bus is told when one has ended.
+# Type of the bus event that reports the end of a fan-out.
 ENDED_EVENT = "headgate.fanout.ended"
 
 
 class FanoutEvent(Struct, frozen=True, omit_defaults=True):
-    """One thing that happened to a fan-out."""
+    """An operation on a fan-out."""
 
     run_id: str = field(name="PK")
     sk: str = field(name="SK")
@@ -39,12 +39,12 @@ def event(
     reason: str | None = None,
     count: int | None = None,
 ) -> FanoutEvent:
-    """Return an event; `unique` is an id of its own that sorts by time."""
+    """Return an event; `unique` is a time-ordered id."""
     return FanoutEvent(run_id, f"{EVENT_PREFIX}{unique}", kind, at, by, reason, count)
 
 
 def event_of(item: Item) -> FanoutEvent:
-    """Return the event that an item holds."""
+    """Decode an event from a stored item."""
     return FanoutEvent(
         item["PK"], item["SK"], item["kind"], item["at"], item.get("by"), item.get("reason"), item.get("count")
     )

@@ -1,4 +1,4 @@
-"""Fingerprints: one short name for all errors that are the same but for their numbers, ids and quotes."""
+"""Error fingerprints: a short hash that is equal for errors differing only in numbers, ids, paths and quotes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Final
 
-# The order matters: what looks like an id holds digits, and a quote may hold either.
+# In this order: ids contain digits, and quotes may contain both.
 _SPECIFICS: Final = (
     (re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`"), "<text>"),
     (re.compile(r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b"), "<id>"),
@@ -18,7 +18,7 @@ _MESSAGE_MAX: Final = 512
 
 
 def generalised(message: str) -> str:
-    """Return the message with what differs from case to case taken out."""
+    """Return the message with quotes, ids, paths and numbers replaced by placeholders."""
     text = message[:_MESSAGE_MAX]
     for pattern, name in _SPECIFICS:
         text = pattern.sub(name, text)

@@ -1,4 +1,4 @@
-"""Messages: what a queue carries about a chunk. Enough to find its row, and what workers of others know to read."""
+"""Queue messages: the JSON body that names a chunk, in the layout that external workers read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headgate import typed_decode
 from headgate.errors import InvalidPayloadError
 from headgate.fanout.model.rows import Chunk, Fanout, sort_key
 
-# A message as it comes: a mapping, its JSON, or just the ids of the fan-out and of the chunk.
+# A message as received: a mapping, its JSON, or the ids of fan-out and chunk.
 Message = Mapping[str, Any] | str | bytes | tuple[str, str]
 
 
 class ChunkMessage(Struct, frozen=True, omit_defaults=True):
-    """Which chunk of which fan-out a message is about."""
+    """The body of a chunk's queue message."""
 
     run_id: str
     chunk_id: str = ""
@@ -28,7 +28,7 @@ class ChunkMessage(Struct, frozen=True, omit_defaults=True):
 
 
 def message_about(fanout: Fanout, chunk: Chunk) -> str:
-    """Return the message that tells a worker of a chunk, as JSON."""
+    """Return the queue message of a chunk as JSON."""
     message = ChunkMessage(
         run_id=chunk.run_id,
         chunk_id=chunk.chunk_id,
@@ -40,9 +40,9 @@ def message_about(fanout: Fanout, chunk: Chunk) -> str:
 
 
 def message_of(message: Message) -> ChunkMessage:
-    """Return which chunk a message is about. Without `chunk_id`, the input is named after the chunk.
+    """Parse a message. Without `chunk_id`, the id is the stem of the input's name.
 
-    Raises `InvalidPayloadError` for what is no message about a chunk, and `InvalidIdError` for an id that is none.
+    Raises `InvalidPayloadError` for a malformed message, and `InvalidIdError` for a malformed chunk id.
     """
     found = _read(message)
     chunk_id = found.chunk_id or PurePosixPath(found.input_key).stem
@@ -60,7 +60,7 @@ def _read(message: Message) -> ChunkMessage:
             return typed_decode.from_json(message, ChunkMessage)
         return typed_decode.convert(message, ChunkMessage)
     except msgspec.MsgspecError as exc:
-        raise InvalidPayloadError(f"message {_shown(message)}: it is not about a chunk ({exc})") from exc
+        raise InvalidPayloadError(f"message {_shown(message)}: it is not a chunk message ({exc})") from exc
 
 
 def _shown(message: Message) -> str:

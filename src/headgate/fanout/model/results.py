@@ -1,4 +1,4 @@
-"""Results: what a fan-out has come to, in a few lines for whoever waited for it."""
+"""Fan-out summary: final status and counts, sent to the waiting execution and to the bus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.fanout.model.rows import Fanout
 
 
 class Summary(Struct, frozen=True):
-    """How a fan-out ended."""
+    """The status of a fan-out with its counts."""
 
     run_id: str
     status: str
@@ -23,7 +23,7 @@ class Summary(Struct, frozen=True):
     items_failed: int
 
 
-def summarised(fanout: Fanout, counts: Counts) -> Summary:
+def summary_of(fanout: Fanout, counts: Counts) -> Summary:
     """Return the summary of a fan-out."""
     return Summary(
         run_id=fanout.run_id,
@@ -38,6 +38,6 @@ def summarised(fanout: Fanout, counts: Counts) -> Summary:
     )
 
 
-def summary(fanout: Fanout, counts: Counts) -> Raw:
+def summary_json(fanout: Fanout, counts: Counts) -> Raw:
     """Return the summary as JSON."""
-    return Raw(msgspec.json.encode(summarised(fanout, counts)))
+    return Raw(msgspec.json.encode(summary_of(fanout, counts)))

@@ -1,7 +1,7 @@
-"""Rows: fan-outs, chunks and attempts as they are stored.
+"""Fan-out rows: fan-outs, chunks and attempts as they are stored.
 
-The attributes keep the names that queries outside of Headgate go by (`survey`, `n_spectra`, `jobs_total`, `chunk_key`);
-the fields have our own.
+Attribute names in the table follow an external layout (`survey`, `n_spectra`, `jobs_total`, `chunk_key`); the fields
+have their own names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WIDTH_MIN: Final = 7
 WIDTH_UNKNOWN: Final = 12
 ERROR_CHARS_MAX: Final = 1024
 HEAL_ACTIONS: Final = ("retry", "slow-lane", "split", "quarantine")
-# The partition of the attention index that lists fan-outs which have not ended.
+# The partition of the attention index that lists open fan-outs.
 ACTIVE: Final = "ACTIVE"
 MAIN_LANE: Final = "main"
 SLOW_LANE: Final = "slow"
@@ -40,42 +40,42 @@ _SLOW_PREFIX: Final = "SLOW#"
 
 
 class Policy(Struct, frozen=True, omit_defaults=True):
-    """How the chunks of a fan-out are run. Stored with it, so that every worker goes by the same."""
+    """How the chunks of a fan-out are run. Stored on its row, so that every worker applies the same policy."""
 
     max_attempts: int = 3
     timeout_seconds: float = 900.0
-    # In the slow lane; four times as long unless it is said.
+    # Time-out in the slow lane; four times `timeout_seconds` by default.
     slow_timeout_seconds: float | None = None
-    # Longest silence of a worker; without it a chunk is its worker's for the whole time-out.
+    # Longest time between heartbeats; without it the lease is the whole time-out.
     heartbeat_seconds: float | None = None
     backoff_seconds: float = 1.0
     backoff_factor: float = 2.0
     backoff_seconds_max: float = 300.0
     concurrency: int | None = None
-    # 1 to 9; the share that a fan-out has of the workers goes by it.
+    # From 1 to 9; workers share their capacity in proportion to it.
     priority: int = 5
     memory_mb: int | None = None
-    # Whether the handler is called for each item, and how long it may take for one before that is deferred.
+    # Call the handler per item; an item that exceeds the time-out is deferred to the slow lane.
     each: bool = False
     item_timeout_seconds: float | None = None
-    # What to do about dead chunks without being asked (see `healing`).
+    # Automatic healing of dead chunks, see `fanout.repair.auto_heal`.
     heal_redrives_max: int = 0
     heal_on: tuple[str, ...] = ()
     heal_action: str = "retry"
     retention_days: float = 90.0
-    # Of a worker: what a gigabyte for a second costs, and how many gigabytes it has.
+    # Cost of a worker: the price of one gigabyte-second, and its memory in gigabytes.
     price_per_gb_second: float = 0.0000133334
     worker_gb: float = 1.0
     budget: float | None = None
 
 
 def slow_timeout(policy: Policy) -> float:
-    """Return how long a chunk may take in the slow lane."""
+    """Return the time-out of a chunk in the slow lane."""
     return policy.slow_timeout_seconds if policy.slow_timeout_seconds is not None else 4 * policy.timeout_seconds
 
 
 class Fanout(Struct, frozen=True, omit_defaults=True):
-    """One fan-out. Counts are folded onto it about once a second, and exactly when it ends."""
+    """A fan-out. Counts are folded onto the row about once a second, and exactly at the end."""
 
     run_id: str = field(name="PK")
     sk: str = field(name="SK")
@@ -85,7 +85,7 @@ class Fanout(Struct, frozen=True, omit_defaults=True):
     created_at: str
     status: FanoutStatus
     version: int
-    # As many digits as every chunk of it has in its id.
+    # Digits in the ids of its chunks.
     width: int
     shards: int
     chunk_size: int
@@ -103,10 +103,10 @@ class Fanout(Struct, frozen=True, omit_defaults=True):
     campaign: str | None = None
     submitted_by: str | None = None
     counts: dict[str, int] = {}
-    # How many items have their chunk.
+    # Number of items that have a chunk row.
     split_through: int = 0
     split_error: str | None = None
-    # It was cancelled before all its items had their chunk, and ended so.
+    # Cancelled and ended before every item had a chunk row.
     is_cut_short: bool = False
     started_at: str | None = None
     updated_at: str | None = None
@@ -115,7 +115,7 @@ class Fanout(Struct, frozen=True, omit_defaults=True):
     paused_at: str | None = None
     cancelled_at: str | None = None
     reason: str | None = None
-    # The execution that waits for the end, and under which name.
+    # The execution to signal at the end, and the signal's name.
     waiter: str | None = None
     waiter_signal: str | None = None
     attention_pk: str | None = None
@@ -124,25 +124,25 @@ class Fanout(Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more happens to it by itself."""
+        """Whether the fan-out has ended. A redrive opens it again."""
         return self.finished_at is not None
 
     def rules(self) -> Policy:
-        """Return the policy it was made with. Raises `CorruptionError` if its row does not hold one."""
+        """Return the decoded policy. Raises `CorruptionError` if it cannot be decoded."""
         try:
             return load_policy(self.policy)
         except msgspec.DecodeError as exc:
             raise CorruptionError(f"fan-out {self.run_id}: its policy cannot be read ({exc})") from exc
 
     def replacing(self, version: int) -> Put:
-        """Return the write that stores this row over the one of that version."""
+        """Return the put of this row, conditional on the stored version."""
         return Put(FANOUT, msgspec.to_builtins(self), version_is(version))
 
 
 class Chunk(Struct, frozen=True, omit_defaults=True):
-    """One chunk of a fan-out, or the items of one that the slow lane has.
+    """A chunk of a fan-out, or the slow-lane chunk of its deferred items.
 
-    `token` is the fence: each claim gives the chunk a new one, and whoever holds an old one has lost it.
+    `token` is the fencing token: each claim sets a new one, and writes with an old one are refused.
     """
 
     run_id: str = field(name="PK")
@@ -150,16 +150,16 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
     status: ChunkStatus
     disposition: Disposition
     created_at: str
-    # The index of the first item, and how many there are.
+    # Index of the first item, and number of items.
     start: int
     items: int = field(name="n_spectra")
     token: str
     input_key: str = field(name="chunk_key", default="")
-    # The items themselves as JSON text, where they are kept in the row.
+    # The items as JSON text, if they are stored in the row.
     input: str | None = None
     shard: int = 0
     attempt: int = 0
-    # How many attempts there were when it was last redriven: the policy counts from there.
+    # The attempt number at the last redrive; `max_attempts` counts from there.
     tried: int = 0
     redrives: int = 0
     heals: int = 0
@@ -169,7 +169,7 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
     items_done: int = 0
     receive_count: int = 0
     message_id: str | None = None
-    # The message as it was found among the dead letters.
+    # Body of its dead letter.
     message: str | None = None
     started_at: str | None = None
     completed_at: str | None = None
@@ -182,7 +182,7 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
     items_ok: int = 0
     items_failed: int = 0
     items_deferred: int = 0
-    # JSON: {"3": "ValueError: …"} by index within the fan-out, and [7, 9] for what was deferred.
+    # JSON: {"3": "ValueError: …"} by index within the fan-out; deferred indexes as [7, 9].
     item_errors: str | None = None
     deferred: str | None = None
     log_ref: str | None = None
@@ -195,7 +195,7 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
 
     @property
     def chunk_id(self) -> str:
-        """The id that people see: `chunk-0000500`, or `slow-0000500`."""
+        """The public id: `chunk-0000500`, or `slow-0000500`."""
         return self.sk.partition("#")[2]
 
     @property
@@ -209,8 +209,8 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
         return Key(self.run_id, self.sk)
 
     def fence(self) -> AllOf:
-        """Return the condition that the row is where this one was read."""
-        # Made without the checks of `all_of` and `equals`: it is done for every move of every chunk.
+        """Return the condition that the row has not changed hands since it was read."""
+        # Built without the validation of `all_of` and `equals`, since every transition needs one.
         token = Compare("token", Comparison.EQUALS, self.token)
         return AllOf((token, Compare("disposition", Comparison.EQUALS, self.disposition.value)))
 
@@ -220,7 +220,7 @@ class Chunk(Struct, frozen=True, omit_defaults=True):
 
 
 class Attempt(Struct, frozen=True, omit_defaults=True):
-    """One try at a chunk that ended otherwise than with a first success, which the chunk's own row tells."""
+    """An attempt at a chunk. A successful first attempt has no row; the chunk's own row records it."""
 
     run_id: str = field(name="PK")
     sk: str = field(name="SK")
@@ -242,7 +242,7 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
 
 
 def fanout_of(item: Item) -> Fanout:
-    """Return the fan-out that an item holds. Rows made by other programs may lack what only we write."""
+    """Decode a fan-out. Rows written by other programs may lack attributes; defaults are filled in."""
     known = {"SK": _RUN, "version": 0, "width": WIDTH_MIN, "shards": 0, "chunk_size": 0, "source": "", "digest": ""}
     group = item.get("survey", item.get("GSI1_PK", ""))
     known |= {"survey": group, "GSI1_PK": group, "GSI1_SK": item.get("created_at", ""), "created_at": ""}
@@ -251,7 +251,7 @@ def fanout_of(item: Item) -> Fanout:
 
 
 def chunk_of(item: Item) -> Chunk:
-    """Return the chunk that an item holds. Rows made by other programs may lack what only we write."""
+    """Decode a chunk. Rows written by other programs may lack attributes; defaults are filled in."""
     if "disposition" in item:
         return _converted(item, Chunk)
     status = item.get("status", ChunkStatus.PENDING.value)
@@ -261,7 +261,7 @@ def chunk_of(item: Item) -> Chunk:
 
 
 def attempt_of(item: Item) -> Attempt:
-    """Return the attempt that an item holds."""
+    """Decode an attempt."""
     return _converted(item, Attempt)
 
 
@@ -290,12 +290,12 @@ def run_key(run_id: str) -> Key:
 
 
 def chunk_key(run_id: str, chunk_id: str) -> Key:
-    """Return the key of a chunk's row. Raises `InvalidIdError` for what is no id of a chunk."""
+    """Return the key of a chunk's row. Raises `InvalidIdError` for a malformed id."""
     return Key(run_id, sort_key(chunk_id))
 
 
 def sort_key(chunk_id: str) -> str:
-    """Return the sort key of a chunk. Raises `InvalidIdError` for what is no id of a chunk."""
+    """Return the sort key of a chunk. Raises `InvalidIdError` for a malformed id."""
     lane, _, digits = chunk_id.partition("-")
     if lane not in ("chunk", "slow") or len(digits) < WIDTH_MIN or not (digits.isascii() and digits.isdigit()):
         raise InvalidIdError(f"chunk {chunk_id!r}: an id looks like chunk-0000500, or slow-0000500 in the slow lane")
@@ -318,51 +318,51 @@ def attempt_key(run_id: str, chunk_id: str, attempt: int) -> Key:
 
 
 def counter_key(run_id: str, shard: int) -> Key:
-    """Return the key of one of the counters of a fan-out."""
+    """Return the key of a counter row."""
     return Key(run_id, f"CTR#{shard:02d}")
 
 
 def shard_of(start: int, shards: int) -> int:
-    """Return which counter counts the chunk that starts here."""
+    """Return the counter shard of the chunk that starts at this item."""
     return 0 if shards <= 1 else zlib.crc32(str(start).encode()) % shards
 
 
-def attention(run_id: str, about: Disposition) -> str:
-    """Return the partition of the attention index for the chunks of a fan-out that are in this disposition."""
+def attention_partition(run_id: str, about: Disposition) -> str:
+    """Return the attention-index partition of a fan-out's chunks in this disposition."""
     return f"{run_id}#{about.value}"
 
 
-def queue(run_id: str, lane: str) -> str:
-    """Return the partition of the queue index for a lane of a fan-out."""
+def queue_partition(run_id: str, lane: str) -> str:
+    """Return the queue-index partition of a lane of a fan-out."""
     return f"{run_id}#{lane}"
 
 
 _QUEUED_MS_MAX: Final = 9_999_999_999_999
 
 
-def queue_place(available_at_ms: int, sk: str) -> str:
-    """Return where in its queue a chunk is. Thirteen digits last until 2286; what is for later is last in line."""
+def queue_position(available_at_ms: int, sk: str) -> str:
+    """Return a chunk's position in its queue: the due time in 13 digits (until 2286), then its number."""
     return f"{min(available_at_ms, _QUEUED_MS_MAX):013d}#{sk.rpartition('-')[2]}"
 
 
 @lru_cache(maxsize=512)
 def load_policy(text: str) -> Policy:
-    """Return the policy that a fan-out's row holds."""
+    """Decode a stored policy."""
     return typed_decode.from_json(text, Policy)
 
 
 def dump_policy(policy: Policy) -> str:
-    """Return the text that `load_policy` reads."""
+    """Encode a policy for `load_policy`."""
     return msgspec.json.encode(policy).decode()
 
 
 @lru_cache(maxsize=256)
-def moment(ms: int) -> str:
-    """Return a moment as people and indexes read it. Kept for a while: the chunks of one commit share it."""
+def timestamp(ms: int) -> str:
+    """Return a time as rows and indexes store it. Cached, since all chunks of a commit share it."""
     return instant(ms)
 
 
-def moment_ms(text: str) -> int:
-    """Return the milliseconds since 1970 of a stored moment, with or without a fraction or an offset."""
+def timestamp_ms(text: str) -> int:
+    """Parse a stored time, with or without fraction or offset, to milliseconds since 1970."""
     read = datetime.fromisoformat(text)
     return round((read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -1,8 +1,8 @@
-"""Sources: where the items of a fan-out come from, and how a chunk finds its own again.
+"""Item sources: where the items of a fan-out come from, and how a chunk reads its items.
 
-A source gives pieces in order, and can begin anywhere, so that a split that was interrupted goes on where it was. What
-a piece's row holds is enough to read its items later, on another machine if the input is there; a piece of a file
-remembers what the file was like, so that a file which has changed is refused rather than misread.
+A source yields pieces in order from any start, so that an interrupted split can resume. A chunk's row holds enough to
+read its items later, on any machine that has the input. A piece of a file records the file's size and modification
+time; a file that has changed since is refused.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from headgate.errors import (
     PayloadTooLargeError,
 )
 
-# What a message of a queue can hold; more belongs into a file or a blob, and its name into the item.
+# The limit of a queue message; larger items belong in a file or a blob, with the item as its name.
 ITEM_BYTES_MAX: Final = 256 * 1024
 _READ_BYTES: Final = 1 << 20
 _encode = msgspec.json.Encoder().encode
 
 
 class Piece(Struct, frozen=True):
-    """What one chunk is about: its items from `start` on, themselves or where they are."""
+    """The items of one chunk from `start` on: inline in `input`, or a reference to them."""
 
     start: int
     items: int
@@ -43,20 +43,20 @@ class Piece(Struct, frozen=True):
 
 
 class Source(Protocol):
-    """Where items come from."""
+    """A source of items."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what tells this source from others, for the fan-out's row and its digest."""
+        """Return the identity of this source, for the fan-out's row and digest."""
 
     def total(self) -> int | None:
-        """Return how many items there are, if that is known without reading them."""
+        """Return the number of items if it is known without reading them."""
 
     def pieces(self, size: int, start: int) -> Iterator[Piece]:
-        """Give the pieces from item `start` on. Raises what is wrong with the input, naming it."""
+        """Yield the pieces from item `start` on. Raises errors of the input, naming it."""
 
 
 class ListSource:
-    """Items that are at hand."""
+    """Items in memory."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self._items = items
@@ -76,11 +76,11 @@ class ListSource:
 
 
 class RangeSource:
-    """The whole numbers from `low` to before `high`."""
+    """The integers from `low` up to but not including `high`."""
 
     def __init__(self, low: int, high: int) -> None:
         if high < low:
-            raise DefinitionError(f"range {low} to {high}: the end must not be before the beginning")
+            raise DefinitionError(f"range {low} to {high}: the end must not be before the start")
         self._low = low
         self._high = high
 
@@ -97,9 +97,9 @@ class RangeSource:
 
 
 class IterableSource:
-    """Items that are made one after the other, and of which only one chunk is in memory at a time.
+    """Items of an iterator, with only one chunk in memory at a time.
 
-    `make` is called again to resume, and must give the same items in the same order; `name` and `version` stand for
+    `make` is called again to resume, and must yield the same items in the same order; `name` and `version` identify
     them in the digest.
     """
 
@@ -123,7 +123,7 @@ class IterableSource:
         if skipped < start:
             raise DefinitionError(
                 f"items of {self._name}: {start} were split before, and now there are only {skipped}; "
-                "they must be the same when a split is resumed"
+                "a resumed split needs the same items"
             )
         first = start
         while batch := list(islice(items, size)):
@@ -140,7 +140,7 @@ class IterableSource:
 
 
 class LinesSource:
-    """The lines of a UTF-8 text file, without their ends. Empty lines count, but for one at the end."""
+    """The lines of a UTF-8 text file, without line ends. Empty lines count, except one at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
@@ -167,7 +167,7 @@ class LinesSource:
 
 
 class BytesSource:
-    """A file in stretches of bytes: each byte is an item, and a chunk is `size` of them."""
+    """A file in ranges of bytes: each byte is an item, and a chunk has `size` of them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
@@ -188,7 +188,7 @@ class BytesSource:
 
 
 class _FileInput(Struct, frozen=True):
-    """What the row of a chunk says of its stretch of a file."""
+    """A chunk's reference to a range of a file."""
 
     kind: str
     path: str
@@ -197,65 +197,67 @@ class _FileInput(Struct, frozen=True):
     mark: str
 
 
-def read_items(source: dict[str, Any], piece: Piece, places: Sequence[int]) -> list[Any]:
-    """Return the items of a chunk, or of those at `places` among them.
+def read_items(source: dict[str, Any], piece: Piece, indexes: Sequence[int]) -> list[Any]:
+    """Return the items of a chunk at these indexes.
 
-    Raises `NotFoundError` if the input is gone or is not what it was when it was split.
+    Raises `NotFoundError` if the input is missing or has changed since the split.
     """
     if piece.input is None:
         if source.get("kind") != "range":
-            raise NotFoundError(f"input {piece.input_key}: the row does not say where it is; its worker has to know")
+            raise NotFoundError(f"input {piece.input_key}: the row has no location; only its own worker can read it")
         low = int(source["low"])
-        return [low + place for place in places]
+        return [low + place for place in indexes]
     if piece.input.startswith("["):
         items = msgspec.json.decode(piece.input)
     else:
         items = _read_file(typed_decode.from_json(piece.input, _FileInput))
     if isinstance(items, bytes):
         return [items]
-    return [items[place - piece.start] for place in places]
+    return [items[place - piece.start] for place in indexes]
 
 
 def check_input(input: str | None) -> None:
-    """Raise `NotFoundError` if what a chunk is to read is gone or has changed since it was split."""
+    """Raise `NotFoundError` if the input of a chunk is missing or has changed since the split."""
     if input is None or input.startswith("["):
         return
-    stretch = typed_decode.from_json(input, _FileInput)
-    mark = file_mark(Path(stretch.path))
-    if mark != stretch.mark:
-        raise NotFoundError(f"input {stretch.path}: it has changed since it was split; split it again as a new fan-out")
+    file_range = typed_decode.from_json(input, _FileInput)
+    mark = file_mark(Path(file_range.path))
+    if mark != file_range.mark:
+        raise NotFoundError(
+            f"input {file_range.path}: it has changed since it was split; split it again as a new fan-out"
+        )
 
 
 def file_mark(path: Path) -> str:
-    """Return what a file is known by: its size and when it was written. Raises `NotFoundError` if it is gone."""
+    """Return a file's identity: size and modification time. Raises `NotFoundError` if it is missing."""
     try:
         found = path.stat()
-        # Asked before it is opened: opening a pipe waits for someone to write.
+        # Checked before opening, since opening a pipe blocks.
         if not path.is_file():
             raise NotFoundError(f"input {path}: it is not a file")
         with path.open("rb"):
             pass
     except OSError as exc:
-        raise NotFoundError(f"input {path}: {os.strerror(exc.errno or 0)}; it must be a file that can be read") from exc
+        raise NotFoundError(f"input {path}: {os.strerror(exc.errno or 0)}; it must be a readable file") from exc
     return f"{found.st_size}-{found.st_mtime_ns}"
 
 
-def _read_file(stretch: _FileInput) -> list[Any] | bytes:
-    check_input(_encode(stretch).decode())
-    with Path(stretch.path).open("rb") as file:
-        file.seek(stretch.offset)
-        content = file.read(stretch.bytes)
-    if stretch.kind == "bytes":
+def _read_file(file_range: _FileInput) -> list[Any] | bytes:
+    check_input(_encode(file_range).decode())
+    with Path(file_range.path).open("rb") as file:
+        file.seek(file_range.offset)
+        content = file.read(file_range.bytes)
+    if file_range.kind == "bytes":
         return content
     try:
-        # At line feeds alone, as they were counted: text has many more characters that could pass for an end.
+        # Split at line feeds only, as they were counted: `splitlines` has further separators.
         lines = content.decode().split("\n")
         if lines[-1] == "":
             lines.pop()
         return [line.removesuffix("\r") for line in lines]
     except UnicodeDecodeError as exc:
         raise InvalidPayloadError(
-            f"input {stretch.path}: not UTF-8 text from byte {stretch.offset} on ({exc})"
+            f"input {file_range.path}: not UTF-8 text from byte {file_range.offset} on ({exc})"
         ) from exc
 
 
@@ -271,11 +273,11 @@ def _in_file(kind: str, where: dict[str, Any], mark: str, start: int, items: int
 
 
 def _item_json(item: Any, place: int) -> bytes:  # noqa: ANN401 - whatever JSON can say
-    # As values of workflows are: what JSON cannot hold faithfully is refused rather than changed.
+    # Encoded as workflow payloads are: values that JSON would change are refused.
     text = bytes(payload.encode(item, what=f"item {place}"))
     if len(text) > ITEM_BYTES_MAX:
         raise PayloadTooLargeError(
             f"item {place}: {len(text)} bytes as JSON, at most {ITEM_BYTES_MAX}; "
-            "keep it in a file or a bucket, and make its name the item"
+            "store it in a file or a bucket, and use its name as the item"
         )
     return text

@@ -1,7 +1,7 @@
-"""States: what a chunk and a fan-out can be in, and which moves between them are legal.
+"""States: the states of chunks and fan-outs, and the legal transitions of a chunk.
 
-A chunk's `status` is what every reader of the table knows; its `disposition` says the same more precisely, and is also
-the bucket in which the chunk is counted. Each disposition belongs to one status, so that counts by status are sums.
+A chunk's `status` is the coarse state that external readers of the table use. Its `disposition` is the precise state,
+and also names the counter bucket. Each disposition belongs to one status, so that counts by status are sums.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class ChunkStatus(enum.StrEnum):
-    """Where a chunk stands."""
+    """The coarse state of a chunk."""
 
     PENDING = "PENDING"
     IN_PROGRESS = "IN_PROGRESS"
@@ -22,21 +22,21 @@ class ChunkStatus(enum.StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing more happens to the chunk by itself."""
+        """Whether the chunk has ended."""
         return self not in (ChunkStatus.PENDING, ChunkStatus.IN_PROGRESS)
 
 
 class Disposition(enum.StrEnum):
-    """Where a chunk stands, precisely."""
+    """The precise state of a chunk."""
 
-    WAITING = "WAITING"  # Its message has not been sent yet.
+    WAITING = "WAITING"  # Its queue message has not been sent.
     QUEUED = "QUEUED"
-    RETRYING = "RETRYING"  # An attempt has failed, and another one will be made.
+    RETRYING = "RETRYING"  # An attempt failed; queued with a backoff.
     RUNNING = "RUNNING"
     DONE = "DONE"
-    DEFERRED = "DEFERRED"  # Done but for items that the slow lane has.
-    DEAD = "DEAD"  # No attempts are left.
-    QUARANTINED = "QUARANTINED"  # Put aside: trying again is known not to help.
+    DEFERRED = "DEFERRED"  # Done except for items in the slow lane.
+    DEAD = "DEAD"  # Out of attempts.
+    QUARANTINED = "QUARANTINED"  # Failed with an error that a retry cannot fix, or set aside by an operator.
     CANCELLED = "CANCELLED"
     SKIPPED = "SKIPPED"
 
@@ -47,12 +47,12 @@ class Disposition(enum.StrEnum):
 
     @property
     def bucket(self) -> str:
-        """The name of the counter of chunks like this."""
+        """The name of its counter bucket."""
         return _BUCKET_OF[self]
 
 
 class FanoutStatus(enum.StrEnum):
-    """Where a fan-out stands. PARTIAL without `finished_at` means that only the slow lane goes on."""
+    """The state of a fan-out. PARTIAL without `finished_at` means that only the slow lane is running."""
 
     SPLITTING = "SPLITTING"
     RUNNING = "RUNNING"
@@ -67,17 +67,17 @@ class AttemptOutcome(enum.StrEnum):
 
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
-    LOST = "LOST"  # Its lease ran out.
+    LOST = "LOST"  # Its lease expired.
     CANCELLED = "CANCELLED"
-    RELEASED = "RELEASED"  # Given back unfinished; does not count as a try.
+    RELEASED = "RELEASED"  # Returned to the queue unfinished; does not count.
 
 
 class Admission(enum.StrEnum):
-    """What a worker that was handed a chunk is told."""
+    """The response to a worker that wants to start a chunk."""
 
     RUN = "RUN"
-    DUPLICATE = "DUPLICATE"  # It has ended already: drop the message.
-    BUSY = "BUSY"  # Someone else is at it, and alive.
+    DUPLICATE = "DUPLICATE"  # The chunk has ended: drop the message.
+    BUSY = "BUSY"  # Another worker holds a valid lease.
     PAUSED = "PAUSED"
     CANCELLED = "CANCELLED"
 
@@ -114,7 +114,7 @@ LEGAL: Final[dict[Disposition, frozenset[Disposition]]] = {
             Disposition.QUARANTINED,
         }
     ),
-    # To itself: another worker takes over when the lease has run out.
+    # To itself: another worker claims it after the lease expired.
     Disposition.RUNNING: frozenset(
         {
             Disposition.RUNNING,

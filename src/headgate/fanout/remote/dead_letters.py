@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidIdError, InvalidPayloadError, OutcomeUnknownError
-from headgate.fanout.core.attempts import ErrorClass, has_expired, lost, moved_to
+from headgate.fanout.core.attempts import ErrorClass, has_expired, lease_expiry_change, move_change
 from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.queries import PAGE, ChunkRows, FanoutQueries
 from headgate.fanout.core.splitter import ID_CHARS_MAX, check_run_id
 from headgate.fanout.core.transitions import ChunkChange, apply
 from headgate.fanout.model.fingerprints import fingerprint
 from headgate.fanout.model.messages import message_of
-from headgate.fanout.model.rows import Chunk, Fanout, attempt_key, attempt_of, chunk_key, chunk_of, moment_ms
+from headgate.fanout.model.rows import Chunk, Fanout, attempt_key, attempt_of, chunk_key, chunk_of, timestamp_ms
 from headgate.fanout.model.states import Disposition
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Update
@@ -72,7 +72,7 @@ class DeadLetters:
 
         The chunk is the one that is named, or that the message names. Never raises because of what a message says.
         """
-        address = addressed(body, run_id, chunk_id)
+        address = address_of(body, run_id, chunk_id)
         if isinstance(address, str):
             return Recorded(Ruling.UNKNOWN, address)
         fanout = self.queries.find(address.run_id)
@@ -92,7 +92,7 @@ class DeadLetters:
 
         A page may have fewer than `limit`, for chunks that died without a message are left out of it.
         """
-        page = self.queries.watched(run_id, Disposition.DEAD, limit=limit, cursor=cursor)
+        page = self.queries.in_disposition(run_id, Disposition.DEAD, limit=limit, cursor=cursor)
         return ChunkRows([chunk for chunk in page.chunks if chunk.message is not None], page.cursor)
 
     def _ruled(self, fanout: Fanout, chunk: Chunk, first_received_at: str | None) -> tuple[Ruling, str]:
@@ -123,13 +123,13 @@ class DeadLetters:
         item = self._store.get(FANOUT, attempt_key(chunk.run_id, chunk.chunk_id, chunk.tried), consistent=True)
         if item is None or first_received_at is None:
             return False
-        return moment_ms(first_received_at) <= moment_ms(attempt_of(item).ended_at)
+        return timestamp_ms(first_received_at) <= timestamp_ms(attempt_of(item).ended_at)
 
     def _give_up(self, fanout: Fanout, chunk: Chunk, body: str, receive_count: int) -> bool:
         if chunk.disposition in _GIVEN_UP:
             return self._keep(chunk, body, receive_count)
         now_ms = self.queries.now_ms()
-        if apply(self._store, [given_up(chunk, fanout, body, receive_count, now_ms=now_ms)]):
+        if apply(self._store, [dead_letter_change(chunk, fanout, body, receive_count, now_ms=now_ms)]):
             return False
         if self._maintenance is not None:
             self._maintenance.chunk_ended(chunk.run_id)
@@ -147,13 +147,13 @@ class DeadLetters:
         return True
 
 
-def given_up(chunk: Chunk, fanout: Fanout, body: str, receive_count: int, *, now_ms: int) -> ChunkChange:
+def dead_letter_change(chunk: Chunk, fanout: Fanout, body: str, receive_count: int, *, now_ms: int) -> ChunkChange:
     """Return the change of a chunk whose message the queue has given up: nobody will be handed it any more."""
     if chunk.disposition is Disposition.RUNNING:
         # Its worker is gone, which says more than that the message is dead.
-        change = lost(chunk, replace(fanout.rules(), max_attempts=1), now_ms=now_ms, draw=0.0)
+        change = lease_expiry_change(chunk, replace(fanout.rules(), max_attempts=1), now_ms=now_ms, draw=0.0)
     else:
-        change = moved_to(chunk, Disposition.DEAD, now_ms=now_ms)
+        change = move_change(chunk, Disposition.DEAD, now_ms=now_ms)
     after = change.after
     if after.error_class is None:
         said = f"its message was received {receive_count} times and never seen through"
@@ -167,7 +167,7 @@ def given_up(chunk: Chunk, fanout: Fanout, body: str, receive_count: int, *, now
     return replace(change, after=after)
 
 
-def addressed(body: str, run_id: str | None, chunk_id: str | None) -> Address | str:
+def address_of(body: str, run_id: str | None, chunk_id: str | None) -> Address | str:
     """Return which chunk a message is about, as its receiver knows or it says itself, or why that cannot be told."""
     if not is_text(body):
         return "the message is not Unicode text"

@@ -34,7 +34,7 @@ from headgate.errors import (
     StaleClaimError,
     UserError,
 )
-from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, ErrorClass, item_places
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, ErrorClass, item_indexes
 from headgate.fanout.core.maintenance import worker_name
 from headgate.fanout.core.tracking import Claim, Tracker, is_cancelled
 from headgate.fanout.handlers import OUTPUT_BYTES_MAX
@@ -203,7 +203,7 @@ class ActiveChunk:
     @property
     def places(self) -> Sequence[int]:
         """The index of each item within the fan-out."""
-        return item_places(self._claim().chunk)
+        return item_indexes(self._claim().chunk)
 
     @functools.cached_property
     def items(self) -> list[Any]:

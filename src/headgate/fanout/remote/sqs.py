@@ -26,11 +26,11 @@ from headgate.errors import (
     StoreIOError,
     ThrottledError,
 )
-from headgate.fanout.core.attempts import placed
+from headgate.fanout.core.attempts import with_disposition
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.transitions import ChunkChange, apply
 from headgate.fanout.model.messages import message_about
-from headgate.fanout.model.rows import Chunk, Fanout, moment
+from headgate.fanout.model.rows import Chunk, Fanout, timestamp
 from headgate.fanout.model.states import Disposition
 from headgate.fanout.remote.dead_letters import DeadLetters, Ruling
 from headgate.store.dynamodb.client import Backoff, Fault, classify
@@ -224,7 +224,10 @@ class SqsQueue:
         now_ms = self._queries.now_ms()
         apply(
             self._store,
-            [ChunkChange(chunk, placed(chunk, Disposition.QUEUED, moment(now_ms), now_ms)) for chunk in chunks],
+            [
+                ChunkChange(chunk, with_disposition(chunk, Disposition.QUEUED, timestamp(now_ms), now_ms))
+                for chunk in chunks
+            ],
         )
 
     def postpone(self, queue_url: str, receipt: str, seconds: float) -> None:
@@ -353,7 +356,7 @@ def _letter(message: MessageTypeDef) -> DeadLetter:
         body=message["Body"],
         message_id=message["MessageId"],
         receive_count=int(attributes.get("ApproximateReceiveCount", 0)),
-        first_received_at=None if first_ms is None else moment(int(first_ms)),
+        first_received_at=None if first_ms is None else timestamp(int(first_ms)),
     )
 
 

@@ -1,1 +1,1 @@
-"""Repair: say here what this part is for."""
+"""Repair: operator control, redrive, healing, bisection, reconciliation and retention of fan-outs."""

@@ -1,4 +1,4 @@
-"""Bisecting: a chunk that always fails is cut in two, again and again, until the item is found that is to blame."""
+"""Bisection: splits a failing chunk in two, again and again, until the failing item is isolated."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from headgate import typed_decode
 from headgate.clock import Clock
 from headgate.errors import ConflictError, CorruptionError, NotFoundError, OutcomeUnknownError, UserError
-from headgate.fanout.core.attempts import moved_to, placed
+from headgate.fanout.core.attempts import move_change, with_disposition
 from headgate.fanout.core.observer import MessageSender
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.transitions import ChunkChange
-from headgate.fanout.model.counts import added
-from headgate.fanout.model.rows import SLOW_LANE, Chunk, Fanout, chunk_id_at, moment, sort_key
+from headgate.fanout.model.counts import counter_add
+from headgate.fanout.model.rows import SLOW_LANE, Chunk, Fanout, chunk_id_at, sort_key, timestamp
 from headgate.fanout.model.sources import Piece, check_input
 from headgate.fanout.model.states import Disposition
-from headgate.fanout.repair.reopen import Note, Reopener, again, check_reopenable, reopened
+from headgate.fanout.repair.reopen import AuditNote, Reopener, check_reopenable, reopen_change, reopen_write
 from headgate.ids import IdMaker
 from headgate.store.model.conditions import absent
 from headgate.store.port import Store
@@ -28,16 +28,16 @@ from headgate.store.port import Store
 _CUTTABLE = (Disposition.DEAD, Disposition.QUARANTINED)
 
 
-class Cut(Struct, frozen=True):
-    """What became of a chunk: the half that its row has kept, and the other half, if there was more than one item."""
+class BisectResult(Struct, frozen=True):
+    """The chunk with its remaining half, and the new chunk with the other half, if there was more than one item."""
 
     chunk: Chunk
     other: Chunk | None
-    said: str
+    description: str
 
 
 class Bisector:
-    """Cuts chunks in two."""
+    """Splits failed chunks in two."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker, *, send: MessageSender | None = None) -> None:
         self.queries = FanoutQueries(store, clock)
@@ -46,85 +46,87 @@ class Bisector:
         self._ids = ids
         self._reopener = Reopener(store, self.queries, ids)
 
-    def isolate(self, run_id: str, chunk_id: str) -> Cut:
-        """Cut a chunk that was given up in two, and queue both; put a single item aside, with its error.
+    def isolate(self, run_id: str, chunk_id: str) -> BisectResult:
+        """Split a failed chunk in two and queue both halves, or quarantine a chunk of a single item.
 
-        One transaction. Raises `NotFoundError` if there is no such chunk or its input is gone, `ConflictError` if it
-        is not given up, and `UserError` if what it is about cannot be cut.
+        One transaction. Raises `NotFoundError` if the chunk or its input does not exist, `ConflictError` if it has not
+        failed, and `UserError` if its input cannot be split.
         """
         fanout = self.queries.fanout(run_id, consistent=True)
         return self.cut(fanout, self.queries.chunk(run_id, chunk_id))
 
-    def cut(self, fanout: Fanout, chunk: Chunk, *, heals: int = 0) -> Cut:
-        """Do what `isolate` does with a chunk as it was read; `heals` is 1 if nobody has asked for it."""
+    def cut(self, fanout: Fanout, chunk: Chunk, *, heals: int = 0) -> BisectResult:
+        """Isolate a chunk that was read already; `heals` is 1 if the heal policy does it."""
         check_reopenable(fanout)
         if chunk.disposition not in _CUTTABLE:
             raise ConflictError(
-                f"chunk {chunk.chunk_id} of {chunk.run_id}: it is {chunk.disposition}; only one that failed can be cut"
+                f"chunk {chunk.chunk_id} of {chunk.run_id}: it is {chunk.disposition}; only a failed one can be split"
             )
         if chunk.lane == SLOW_LANE:
-            raise UserError(f"chunk {chunk.chunk_id} of {chunk.run_id}: a piece of the slow lane cannot be cut")
+            raise UserError(f"chunk {chunk.chunk_id} of {chunk.run_id}: a slow-lane chunk cannot be split")
         if chunk.items > 1:
             return self._halve(fanout, chunk, heals)
-        return self._condemn(fanout, chunk)
+        return self._quarantine_item(fanout, chunk)
 
-    def _halve(self, fanout: Fanout, chunk: Chunk, heals: int) -> Cut:
+    def _halve(self, fanout: Fanout, chunk: Chunk, heals: int) -> BisectResult:
         source = msgspec.json.decode(fanout.source) if fanout.source else {}
         pieces = halves(chunk, source)
         is_waiting = fanout.queue_url is not None
         if is_waiting and self._send is None:
             raise UserError(f"fan-out {fanout.run_id}: it has a queue, and nothing here can send to {fanout.queue_url}")
         now_ms = self.queries.now_ms()
-        retried = again(chunk, token=self._ids.ulid(), at_ms=now_ms, is_waiting=is_waiting, heals=heals)
-        change, other = halved(retried, *pieces, now_ms=now_ms, token=self._ids.ulid())
-        said = (
-            f"the {chunk.items} items of {chunk.chunk_id} were cut, and {other.items} of them are in {other.chunk_id}"
+        retried = reopen_change(chunk, token=self._ids.ulid(), at_ms=now_ms, is_waiting=is_waiting, heals=heals)
+        change, other = split_change(retried, *pieces, now_ms=now_ms, token=self._ids.ulid())
+        description = (
+            f"the {chunk.items} items of {chunk.chunk_id} were split; {other.items} of them are in {other.chunk_id}"
         )
-        refused = self._reopener.put_back(fanout, [change], Note("cut", reason=said), more_chunks=1)
+        refused = self._reopener.put_back(fanout, [change], AuditNote("cut", reason=description), more_chunks=1)
         if refused:
-            raise self._overtaken(chunk, other)
+            raise self._moved_error(chunk, other)
         if self._send is not None and is_waiting:
             self._send(fanout)
-        return Cut(change.after, other, said)
+        return BisectResult(change.after, other, description)
 
-    def _condemn(self, fanout: Fanout, chunk: Chunk) -> Cut:
-        """Put the single item of a chunk aside as the one that is to blame."""
+    def _quarantine_item(self, fanout: Fanout, chunk: Chunk) -> BisectResult:
+        """Quarantine a chunk of a single item, and record the item as failed."""
         if chunk.disposition is Disposition.QUARANTINED and chunk.items_failed:
-            return Cut(chunk, None, f"item {chunk.start} is put aside already")
-        said = f"item {chunk.start} is the one that fails: {chunk.error or chunk.error_class or 'nobody knows why'}"
+            return BisectResult(chunk, None, f"item {chunk.start} is put aside already")
+        description = f"item {chunk.start} is the one that fails: {chunk.error or chunk.error_class or 'unknown error'}"
         now_ms = self.queries.now_ms()
-        after = condemned(chunk, token=self._ids.ulid(), now_ms=now_ms)
+        after = quarantined_item(chunk, token=self._ids.ulid(), now_ms=now_ms)
         counted = {"items_failed": after.items_failed}
-        note = Note("set aside", reason=said)
+        note = AuditNote("set aside", reason=description)
         if chunk.disposition is Disposition.DEAD:
             if self._reopener.put_back(fanout, [ChunkChange(chunk, after, counted)], note):
-                raise self._overtaken(chunk, None)
-            return Cut(after, None, said)
-        # It is put aside already and only lacks the count of its item: no move, so no change.
-        counter = added(chunk.run_id, chunk.shard, counted)
-        opening = reopened(fanout, moment(now_ms), is_rerun=False)
+                raise self._moved_error(chunk, None)
+            return BisectResult(after, None, description)
+        # It is quarantined already and only its failed item is not counted yet: no transition.
+        counter = counter_add(chunk.run_id, chunk.shard, counted)
+        opening = reopen_write(fanout, timestamp(now_ms), is_rerun=False)
         try:
             noted = self._reopener.noted(chunk.run_id, note, 1)
             self._store.transact([after.put(chunk.fence()), counter, opening, noted])
         except OutcomeUnknownError:
             raise
         except ConflictError as exc:
-            raise self._overtaken(chunk, None) from exc
-        return Cut(after, None, said)
+            raise self._moved_error(chunk, None) from exc
+        return BisectResult(after, None, description)
 
-    def _overtaken(self, chunk: Chunk, other: Chunk | None) -> ConflictError:
+    def _moved_error(self, chunk: Chunk, other: Chunk | None) -> ConflictError:
         current = self.queries.chunk(chunk.run_id, chunk.chunk_id)
         name = f"chunk {chunk.chunk_id} of {chunk.run_id}"
         if other is not None and (current.token, current.disposition) == (chunk.token, chunk.disposition):
             return ConflictError(
-                f"{name}: {other.chunk_id} is there already, with items that should be this one's; "
-                "'headgate fanout reconcile' says which rows overlap"
+                f"{name}: {other.chunk_id} exists already, with items of this one; "
+                "'headgate fanout reconcile' lists overlapping rows"
             )
-        return ConflictError(f"{name}: someone has moved it meanwhile, it is {current.disposition}; look again")
+        return ConflictError(f"{name}: it was changed meanwhile, it is {current.disposition}; read it again")
 
 
-def halved(retried: ChunkChange, first: Piece, second: Piece, *, now_ms: int, token: str) -> tuple[ChunkChange, Chunk]:
-    """Return the change that leaves the first half in the row of a chunk, and the chunk that it makes of the second."""
+def split_change(
+    retried: ChunkChange, first: Piece, second: Piece, *, now_ms: int, token: str
+) -> tuple[ChunkChange, Chunk]:
+    """Return the change that keeps the first half in the chunk's row, and the new chunk of the second half."""
     chunk = retried.after
     kept = replace(chunk, items=first.items, input_key=first.input_key, input=first.input)
     width = len(chunk.chunk_id.partition("-")[2])
@@ -133,13 +135,13 @@ def halved(retried: ChunkChange, first: Piece, second: Piece, *, now_ms: int, to
         sk=sort_key(chunk_id_at(second.start, width)),
         status=chunk.status,
         disposition=chunk.disposition,
-        created_at=moment(now_ms),
+        created_at=timestamp(now_ms),
         start=second.start,
         items=second.items,
         token=token,
         input_key=second.input_key,
         input=second.input,
-        # Counted where the whole was, so that both stay in one transaction.
+        # In the same counter as the whole, so that one transaction covers both.
         shard=chunk.shard,
         redrives=chunk.redrives,
         heals=chunk.heals,
@@ -148,30 +150,30 @@ def halved(retried: ChunkChange, first: Piece, second: Piece, *, now_ms: int, to
         error_fingerprint=chunk.error_fingerprint,
         ttl=chunk.ttl,
     )
-    other = placed(other, other.disposition, moment(now_ms), now_ms)
+    other = with_disposition(other, other.disposition, timestamp(now_ms), now_ms)
     counted = {**retried.counted, "total": 1, other.disposition.bucket: 1}
     return ChunkChange(retried.before, kept, counted, (other.put(absent()),)), other
 
 
-def condemned(chunk: Chunk, *, token: str, now_ms: int) -> Chunk:
-    """Return the chunk of a single item that is put aside, its error being the item's."""
-    after = moved_to(chunk, Disposition.QUARANTINED, now_ms=now_ms).after
-    error = f"{chunk.error_class or 'error'}: {chunk.error or 'nobody knows why'}"
+def quarantined_item(chunk: Chunk, *, token: str, now_ms: int) -> Chunk:
+    """Return the quarantined chunk of a single failed item."""
+    after = move_change(chunk, Disposition.QUARANTINED, now_ms=now_ms).after
+    error = f"{chunk.error_class or 'error'}: {chunk.error or 'unknown error'}"
     errors = msgspec.json.encode({str(chunk.start): error}).decode()
     return replace(after, token=token, items_failed=1, item_errors=chunk.item_errors or errors)
 
 
 def halves(chunk: Chunk, source: dict[str, Any]) -> tuple[Piece, Piece]:
-    """Return the two halves of what a chunk is about, the first being the larger if they differ.
+    """Return the two halves of a chunk's input; the first is the larger if they differ.
 
-    Raises `NotFoundError` if its file is gone or has changed, and `UserError` if the row does not say what it is about.
+    Raises `NotFoundError` if its file is missing or has changed, and `UserError` if the row has no location.
     """
     middle = chunk.start + (chunk.items + 1) // 2
     if chunk.input is None:
         if source.get("kind") != "range":
             raise UserError(
                 f"chunk {chunk.chunk_id} of {chunk.run_id}: only its worker knows the items of {chunk.input_key!r}, "
-                "so that it cannot be cut here"
+                "so that it cannot be split here"
             )
         return _range_piece(source, chunk.start, middle), _range_piece(source, middle, chunk.start + chunk.items)
     if chunk.input.startswith("["):
@@ -185,7 +187,7 @@ def _range_piece(source: dict[str, Any], start: int, end: int) -> Piece:
 
 
 def _list_halves(chunk: Chunk, middle: int) -> tuple[Piece, Piece]:
-    # Raw: each item stays as it was written, to the last digit.
+    # Raw: each item keeps its exact JSON text.
     items = typed_decode.from_json(chunk.input or "[]", list[Raw])
     if len(items) != chunk.items:
         raise CorruptionError(
@@ -202,25 +204,27 @@ def _list_piece(items: list[Raw], start: int) -> Piece:
 
 def _file_halves(chunk: Chunk, middle: int) -> tuple[Piece, Piece]:
     check_input(chunk.input)
-    stretch: dict[str, Any] = msgspec.json.decode(chunk.input or "")
+    file_range: dict[str, Any] = msgspec.json.decode(chunk.input or "")
     count = middle - chunk.start
-    size = count if stretch["kind"] == "bytes" else _lines_bytes(stretch, count)
-    first = {**stretch, "bytes": size}
-    second = {**stretch, "offset": stretch["offset"] + size, "bytes": stretch["bytes"] - size}
+    size = count if file_range["kind"] == "bytes" else _lines_bytes(file_range, count)
+    first = {**file_range, "bytes": size}
+    second = {**file_range, "offset": file_range["offset"] + size, "bytes": file_range["bytes"] - size}
     return _file_piece(first, chunk.start, count), _file_piece(second, middle, chunk.items - count)
 
 
-def _file_piece(stretch: dict[str, Any], start: int, items: int) -> Piece:
-    key = f"{stretch['path']}#{stretch['offset']}+{stretch['bytes']}"
-    return Piece(start, items, key, msgspec.json.encode(stretch).decode())
+def _file_piece(file_range: dict[str, Any], start: int, items: int) -> Piece:
+    key = f"{file_range['path']}#{file_range['offset']}+{file_range['bytes']}"
+    return Piece(start, items, key, msgspec.json.encode(file_range).decode())
 
 
-def _lines_bytes(stretch: dict[str, Any], count: int) -> int:
-    """Return how many bytes the first lines of a stretch have."""
-    path = Path(stretch["path"])
+def _lines_bytes(file_range: dict[str, Any], count: int) -> int:
+    """Return the size in bytes of the first lines of a file range."""
+    path = Path(file_range["path"])
     try:
         with path.open("rb") as file:
-            file.seek(stretch["offset"])
+            file.seek(file_range["offset"])
             return sum(len(file.readline()) for _ in range(count))
     except OSError as exc:
-        raise NotFoundError(f"input {path}: it cannot be read ({exc.strerror}); it must be where it was") from exc
+        raise NotFoundError(
+            f"input {path}: it cannot be read ({exc.strerror}); it must stay where it was split"
+        ) from exc

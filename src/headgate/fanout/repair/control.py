@@ -1,4 +1,4 @@
-"""Steering: what people do to a fan-out as a whole: pause it, let it go on, cancel it, skip what failed."""
+"""Fan-out control: pause, resume, cancel and tune a fan-out, and skip chunks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, DefinitionError, OutcomeUnknownError
-from headgate.fanout.core.attempts import moved_to
+from headgate.fanout.core.attempts import move_change
 from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, check_order
 from headgate.fanout.model.events import event
-from headgate.fanout.model.rows import Fanout, Policy, dump_policy, moment
+from headgate.fanout.model.rows import Fanout, Policy, dump_policy, timestamp
 from headgate.fanout.model.states import Disposition
-from headgate.fanout.repair.reopen import Note, Reopener
+from headgate.fanout.repair.reopen import AuditNote, Reopener
 from headgate.ids import IdMaker
 from headgate.store.port import Store
 
@@ -34,7 +34,7 @@ _SKIPPABLE: Final = frozenset(
 
 
 class FanoutControl:
-    """Changes the course of fan-outs. Saying the same twice changes nothing."""
+    """Applies operator commands to fan-outs. Every command is idempotent."""
 
     def __init__(
         self,
@@ -53,20 +53,20 @@ class FanoutControl:
         self._reopener = Reopener(store, self.queries, ids)
 
     def pause(self, run_id: str, *, by: str | None = None, reason: str | None = None) -> Fanout:
-        """Have no further chunk started; those that run may end.
+        """Start no further chunk; running ones finish.
 
-        Raises `NotFoundError`, and `ConflictError` if it has ended.
+        Raises `NotFoundError`, and `ConflictError` if the fan-out has ended.
         """
         return self._change(run_id, "paused", by, reason, lambda f, now: {"paused_at": f.paused_at or now})
 
     def resume(self, run_id: str, *, by: str | None = None, reason: str | None = None) -> Fanout:
-        """Let a paused fan-out go on."""
+        """Resume a paused fan-out."""
         return self._change(run_id, "resumed", by, reason, lambda _, __: {"paused_at": None})
 
     def cancel(self, run_id: str, *, by: str | None = None, reason: str | None = None) -> Fanout:
-        """Start no further chunk, cancel those that wait, and ask those that run to stop.
+        """Start no further chunk, cancel the queued ones, and ask running ones to stop.
 
-        Returns at once; whoever tends the store brings it to its end.
+        Returns at once; maintenance cancels the chunks and closes the fan-out.
         """
 
         def change(fanout: Fanout, now: str) -> dict[str, Any]:
@@ -75,13 +75,15 @@ class FanoutControl:
         return self._change(run_id, "cancelled", by, reason, change)
 
     def tune(self, run_id: str, *, by: str | None = None, **changes: int | float | None) -> Fanout:
-        """Change the priority, the concurrency or another number of the policy. Raises `DefinitionError`."""
+        """Change numbers of the policy, such as priority or concurrency. Raises `DefinitionError`."""
 
         def change(fanout: Fanout, now: str) -> dict[str, Any]:
             del now
             unknown = sorted(set(changes) - set(Policy.__struct_fields__))
             if unknown:
-                raise DefinitionError(f"{unknown[0]}: no part of a policy; it has {sorted(Policy.__struct_fields__)}")
+                raise DefinitionError(
+                    f"{unknown[0]}: not a field of a policy; it has {sorted(Policy.__struct_fields__)}"
+                )
             policy: Policy = replace(fanout.rules(), **changes)
             check_order(Order(group=fanout.group or "-", chunk_size=max(1, fanout.chunk_size), policy=policy))
             return {"policy": dump_policy(policy)}
@@ -91,21 +93,23 @@ class FanoutControl:
     def skip(
         self, run_id: str, chunk_ids: Sequence[str], *, by: str | None = None, reason: str | None = None
     ) -> list[str]:
-        """Do without these chunks, and return which were skipped: those that neither run nor are done.
+        """Skip chunks that are neither running nor done, and return the ids of those skipped.
 
-        Raises `NotFoundError` if one of them is not there, and then skips none, and `ConflictError` while the
-        fan-out is being cancelled.
+        Raises `NotFoundError` if one of them does not exist, and then skips none, and `ConflictError` while the fan-out
+        is being cancelled.
         """
         now_ms = self.queries.now_ms()
         chunks = [self.queries.chunk(run_id, chunk_id) for chunk_id in dict.fromkeys(chunk_ids)]
         changes = [
-            moved_to(chunk, Disposition.SKIPPED, now_ms=now_ms) for chunk in chunks if chunk.disposition in _SKIPPABLE
+            move_change(chunk, Disposition.SKIPPED, now_ms=now_ms)
+            for chunk in chunks
+            if chunk.disposition in _SKIPPABLE
         ]
         if not changes:
             return []
-        # With the fan-out's own row in each transaction, so that whoever is closing it at this moment counts anew.
+        # The fan-out's row is part of each transaction, so that a concurrent close reads the counts again.
         fanout = self.queries.fanout(run_id, consistent=True)
-        refused = self._reopener.put_back(fanout, changes, Note("skipped", by, reason))
+        refused = self._reopener.put_back(fanout, changes, AuditNote("skipped", by, reason))
         late = {one.change.after.sk for one in refused}
         self._maintenance.chunk_ended(run_id)
         return [change.after.chunk_id for change in changes if change.after.sk not in late]
@@ -123,9 +127,9 @@ class FanoutControl:
             if fanout.is_finished:
                 raise ConflictError(
                     f"fan-out {run_id}: it has ended as {fanout.status}, so that it cannot be {kind}; "
-                    "'headgate fanout redrive' runs what failed again"
+                    "'headgate fanout redrive' runs failed chunks again"
                 )
-            now = moment(self.queries.now_ms())
+            now = timestamp(self.queries.now_ms())
             after = replace(fanout, **change(fanout, now))
             if after == fanout:
                 return fanout

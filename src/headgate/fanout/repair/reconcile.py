@@ -1,9 +1,9 @@
-"""Reconciling: are the counts of a fan-out what its rows add up to, and does every item have its chunk?
+"""Reconciliation: compares the counters of a fan-out with its rows, and repairs differences.
 
-By how much a counter is wrong does not change when a chunk moves, for row and counter move in one transaction. So a
-difference that was established at one moment (see `recounts`) may be taken off later, whatever has moved since, by
-adding its opposite: no concurrent move is lost. Only another repair could take it off twice; each repair therefore
-numbers itself on the counter row, and comes to nothing if there was another since the count.
+A chunk's row and its counter change in one transaction, so that a counter's error stays constant while chunks move. An
+error measured at one time (see `recounts`) can therefore be subtracted later without losing concurrent updates. Only a
+second repair could subtract it twice: each repair increments a number on the counter row, and fails if another repair
+was made since the measurement.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from headgate.clock import Clock
 from headgate.errors import ConflictError, CorruptionError, OutcomeUnknownError
 from headgate.fanout.core.queries import FanoutQueries
-from headgate.fanout.model.counts import Counts, counts_of, verdict
+from headgate.fanout.model.counts import Counts, counts_of, final_status
 from headgate.fanout.model.events import event
 from headgate.fanout.model.rows import ACTIVE, Chunk, Fanout, counter_key
 from headgate.fanout.model.states import FanoutStatus
-from headgate.fanout.repair.recounts import NAMES, STRUCTURE, Fault, Recount, mended
+from headgate.fanout.repair.recounts import NAMES, STRUCTURE, Recount, RowFault, repaired
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.conditions import absent, all_of, equals, lacks
@@ -30,15 +30,15 @@ from headgate.store.model.validation import key_of
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
-# How often the rows are counted before what still moves is left as it is.
+# Recounts before numbers that still change are reported as unsettled.
 COUNTS_MAX: Final = 5
-# How many of each kind of finding are told; they are counted all.
+# Findings listed per kind; the report counts all.
 NAMED_MAX: Final = 1000
 _REPAIRS: Final = "repairs"
 
 
-class Kind(enum.StrEnum):
-    """What a finding is about."""
+class FindingKind(enum.StrEnum):
+    """The subject of a finding."""
 
     COUNTER = "COUNTER"
     ITEMS = "ITEMS"
@@ -46,35 +46,35 @@ class Kind(enum.StrEnum):
     FANOUT = "FANOUT"
 
 
-class Finding(Struct, frozen=True):
-    """One thing that is not as it should be, in a sentence."""
+class ReconcileFinding(Struct, frozen=True):
+    """One inconsistency."""
 
-    kind: Kind
-    said: str
+    kind: FindingKind
+    description: str = field(name="said")
     is_repaired: bool = False
 
 
-class Report(Struct, frozen=True):
-    """What a fan-out's rows came to. `counts` is what they add up to, of what can be told from them."""
+class ReconcileReport(Struct, frozen=True):
+    """The result of a reconciliation. `counts` are the sums over the rows."""
 
     run_id: str
     chunks: int
     pieces: int
     counts: Counts
-    findings: tuple[Finding, ...] = ()
-    # Of all, those that are not told included.
+    findings: tuple[ReconcileFinding, ...] = ()
+    # Including findings that are not listed.
     findings_count: int = 0
-    # Numbers of which nothing can be said, because chunks moved whenever they were counted.
+    # Counters that changed during every recount, so that nothing is known about them.
     unsettled: tuple[str, ...] = ()
 
     @property
     def is_clean(self) -> bool:
-        """Whether everything was counted and nothing was found."""
+        """Whether everything was measured and nothing is wrong."""
         return not self.findings_count and not self.unsettled
 
 
-class _Measure:
-    """By how much each counter differs from its rows, as far as that is known."""
+class _DriftMeasure:
+    """The difference between each counter and its rows, as far as it is known."""
 
     def __init__(self, fanout: Fanout) -> None:
         self.drifts: dict[tuple[int, str], int] = {}
@@ -83,10 +83,10 @@ class _Measure:
         self._shards = range(fanout.shards)
 
     def compare(self, before: Recount, counters: list[Item | None], after: Recount) -> None:
-        """Learn from two counts and the counters as they were in between."""
+        """Compare two recounts with the counters read in between."""
         for shard in self._shards:
             if self.counters and _repairs(self.counters[shard]) != _repairs(counters[shard]):
-                # Repaired by someone else: what was known is no longer so.
+                # Repaired by another process: earlier differences no longer hold.
                 for name in NAMES:
                     self.drifts.pop((shard, name), None)
             for name in NAMES:
@@ -97,53 +97,53 @@ class _Measure:
         self.is_whole = all(before.mark(s, name) == after.mark(s, name) for s in self._shards for name in STRUCTURE)
 
     def unsettled(self) -> tuple[str, ...]:
-        """Return the numbers of which some shard's is not known."""
+        """Return the counters whose difference is unknown in some shard."""
         return tuple(name for name in NAMES if any((shard, name) not in self.drifts for shard in self._shards))
 
     def wrong(self, shard: int) -> dict[str, int]:
-        """Return by how much which numbers of a shard's counter are too large."""
+        """Return the non-zero differences of a shard's counter."""
         found = {name: self.drifts.get((shard, name), 0) for name in NAMES}
         return {name: drift for name, drift in found.items() if drift}
 
 
 class Reconciler:
-    """Compares what is counted with what is there."""
+    """Compares counters and rows of a fan-out."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
         self.queries = FanoutQueries(store, clock)
         self._store = store
         self._ids = ids
 
-    def reconcile(self, run_id: str, *, repair: bool = False) -> Report:
-        """Count all rows and return what is not as it should be; with `repair`, set right what can be.
+    def reconcile(self, run_id: str, *, repair: bool = False) -> ReconcileReport:
+        """Recount all rows and return inconsistencies; with `repair`, fix those that can be.
 
-        Workers may go on meanwhile. What they move all the time stays unsettled and is not touched: pause the fan-out,
-        or ask again. Raises `NotFoundError`, and `CorruptionError` for rows that cannot be read.
+        Workers may continue. Counters that change during every recount are unsettled and left alone: pause the fan-out,
+        or repeat. Raises `NotFoundError`, and `CorruptionError` for rows that cannot be decoded.
         """
         fanout = self.queries.fanout(run_id, consistent=True)
         recount, measure = self._measure(fanout)
         counts = Counts(**{name: recount.total(name) for name in NAMES})
         findings = self._counters(fanout, recount, measure, repair=repair)
         if measure.is_whole:
-            findings += [Finding(Kind.ITEMS, said) for said in recount.breaks]
+            findings += [ReconcileFinding(FindingKind.ITEMS, description) for description in recount.breaks]
         findings += [self._row(fault, repair=repair) for fault in recount.faults]
         if not measure.unsettled():
             findings += self._fanout(fanout, counts, repair=repair)
-        untold = recount.faults_count - len(recount.faults)
+        unnamed = recount.faults_count - len(recount.faults)
         if measure.is_whole:
-            untold += recount.breaks_count - len(recount.breaks)
-        return Report(
+            unnamed += recount.breaks_count - len(recount.breaks)
+        return ReconcileReport(
             run_id=run_id,
             chunks=recount.chunks,
             pieces=recount.pieces,
             counts=counts,
             findings=tuple(findings),
-            findings_count=len(findings) + untold,
+            findings_count=len(findings) + unnamed,
             unsettled=measure.unsettled(),
         )
 
-    def _measure(self, fanout: Fanout) -> tuple[Recount, _Measure]:
-        measure = _Measure(fanout)
+    def _measure(self, fanout: Fanout) -> tuple[Recount, _DriftMeasure]:
+        measure = _DriftMeasure(fanout)
         keys = [counter_key(fanout.run_id, shard) for shard in range(fanout.shards)]
         before = self._recount(fanout)
         for _ in range(COUNTS_MAX - 1):
@@ -166,8 +166,10 @@ class Reconciler:
 
     # Counters.
 
-    def _counters(self, fanout: Fanout, recount: Recount, measure: _Measure, *, repair: bool) -> list[Finding]:
-        findings: list[Finding] = []
+    def _counters(
+        self, fanout: Fanout, recount: Recount, measure: _DriftMeasure, *, repair: bool
+    ) -> list[ReconcileFinding]:
+        findings: list[ReconcileFinding] = []
         for shard in range(fanout.shards):
             counter, wrong = measure.counters[shard], measure.wrong(shard)
             is_repaired = False
@@ -175,37 +177,41 @@ class Reconciler:
                 is_repaired = self._repair_counter(fanout, shard, recount, measure)
             name = counter_key(fanout.run_id, shard).sort
             if counter is None:
-                findings.append(Finding(Kind.COUNTER, f"counter {name} is not there", is_repaired))
+                findings.append(ReconcileFinding(FindingKind.COUNTER, f"counter {name} does not exist", is_repaired))
             for what, drift in wrong.items() if counter is not None else ():
                 number = _number(counter, what)
-                said = f"counter {name} says {what} {number}, and its rows make {number - drift}"
-                findings.append(Finding(Kind.COUNTER, said, is_repaired))
+                description = f"counter {name} says {what} {number}, and its rows make {number - drift}"
+                findings.append(ReconcileFinding(FindingKind.COUNTER, description, is_repaired))
         sums = counts_of(measure.counters)
         if sums.drift() and not findings:
-            said = f"the buckets of all counters make {sums.total + sums.drift()}, and their total is {sums.total}"
-            findings.append(Finding(Kind.COUNTER, said))
+            description = (
+                f"the buckets of all counters make {sums.total + sums.drift()}, and their total is {sums.total}"
+            )
+            findings.append(ReconcileFinding(FindingKind.COUNTER, description))
         return findings
 
-    def _repair_counter(self, fanout: Fanout, shard: int, recount: Recount, measure: _Measure) -> bool:
+    def _repair_counter(self, fanout: Fanout, shard: int, recount: Recount, measure: _DriftMeasure) -> bool:
         key, counter = counter_key(fanout.run_id, shard), measure.counters[shard]
         if counter is None:
             if any((shard, name) not in measure.drifts for name in NAMES):
                 return False
             sums = {name: recount.sum(shard, name) for name in NAMES if recount.sum(shard, name)}
             made = Put(FANOUT, {**FANOUT.key_attributes(key), **sums, _REPAIRS: 1}, absent())
-            return self._try(made, f"counter {key.sort} was not there")
+            return self._try(made, f"counter {key.sort} did not exist")
         number = _repairs(counter)
         amounts = {name: -drift for name, drift in measure.wrong(shard).items()}
         unrepaired = lacks(_REPAIRS) if _REPAIRS not in counter else equals(_REPAIRS, number)
-        said = ", ".join(f"{name} {amount:+d}" for name, amount in amounts.items())
-        return self._try(Update(FANOUT, key, {_REPAIRS: number + 1}, amounts, (), unrepaired), f"{key.sort}: {said}")
+        description = ", ".join(f"{name} {amount:+d}" for name, amount in amounts.items())
+        return self._try(
+            Update(FANOUT, key, {_REPAIRS: number + 1}, amounts, (), unrepaired), f"{key.sort}: {description}"
+        )
 
-    def _try(self, write: Write, said: str) -> bool:
-        """Make a repair and note it, unless something has changed since it was decided."""
+    def _try(self, write: Write, description: str) -> bool:
+        """Commit a repair with its audit event, unless the row has changed since the decision."""
         run_id = str(key_of(write).partition)
-        note = event(run_id, self._ids.ulid(), "repaired", self.queries.now(), reason=said)
+        note = event(run_id, self._ids.ulid(), "repaired", self.queries.now(), reason=description)
         try:
-            # The token makes it safe to add: asked twice, it is done once.
+            # The idempotency token makes the addition safe to repeat.
             self._store.transact([write, note.put()], token=self._ids.ulid())
         except OutcomeUnknownError:
             raise
@@ -215,72 +221,72 @@ class Reconciler:
 
     # Rows.
 
-    def _row(self, fault: Fault, *, repair: bool) -> Finding:
-        is_repaired = repair and fault.can_mend and self._mend(fault.chunk, fault.said)
-        return Finding(Kind.ROW, fault.said, is_repaired)
+    def _row(self, fault: RowFault, *, repair: bool) -> ReconcileFinding:
+        is_repaired = repair and fault.can_repair and self._repair_row(fault.chunk, fault.description)
+        return ReconcileFinding(FindingKind.ROW, fault.description, is_repaired)
 
-    def _mend(self, chunk: Chunk, said: str) -> bool:
-        home = mended(chunk, self.queries.now_ms())
+    def _repair_row(self, chunk: Chunk, description: str) -> bool:
+        fixed = repaired(chunk, self.queries.now_ms())
         names = ("attention_pk", "attention_sk", "queue_pk", "queue_sk")
-        values = {name: getattr(home, name) for name in names}
+        values = {name: getattr(fixed, name) for name in names}
         missing = tuple(name for name, value in values.items() if value is None)
-        found = {name: value for name, value in values.items() if value is not None} | {"status": home.status.value}
+        found = {name: value for name, value in values.items() if value is not None} | {"status": fixed.status.value}
         lease = chunk.lease_expires_at
-        # The lease too: a sign of life of its worker would otherwise be undone in the index.
+        # Fenced on the lease too: otherwise a heartbeat's index entry could be overwritten.
         unmoved = all_of(
             chunk.fence(), lacks("lease_expires_at") if lease is None else equals("lease_expires_at", lease)
         )
-        return self._try(Update(FANOUT, chunk.key, found, {}, missing, unmoved), said)
+        return self._try(Update(FANOUT, chunk.key, found, {}, missing, unmoved), description)
 
-    # The fan-out itself.
+    # The fan-out's row.
 
-    def _fanout(self, before: Fanout, counts: Counts, *, repair: bool) -> list[Finding]:
+    def _fanout(self, before: Fanout, counts: Counts, *, repair: bool) -> list[ReconcileFinding]:
         fanout = self.queries.fanout(before.run_id, consistent=True)
         if fanout.is_finished and fanout.version != before.version:
-            # It has ended since, or was opened and ended anew: what was counted is no longer what it ended with.
+            # It has ended since, so that these counts are not its final ones.
             return []
-        findings: list[Finding] = []
-        said, after = judged(fanout, counts)
-        if said:
-            is_repaired = repair and after is not None and self._try(_put(fanout, after), said[0])
-            findings += [Finding(Kind.FANOUT, each, is_repaired) for each in said]
+        findings: list[ReconcileFinding] = []
+        description, after = fanout_faults(fanout, counts)
+        if description:
+            is_repaired = repair and after is not None and self._try(_put(fanout, after), description[0])
+            findings += [ReconcileFinding(FindingKind.FANOUT, each, is_repaired) for each in description]
         lost = counts.deferred - (counts.slow_total - counts.slow_done)
         if lost > 0:
             findings.append(
-                Finding(Kind.ITEMS, f"{lost} chunks left items to the slow lane, and it does not have them")
+                ReconcileFinding(FindingKind.ITEMS, f"{lost} chunks deferred items that have no slow-lane chunk")
             )
         return findings
 
 
-def judged(fanout: Fanout, counts: Counts) -> tuple[list[str], Fanout | None]:
-    """Return what is wrong with a fan-out's row, its rows making these counts, and the row as it should be."""
+def fanout_faults(fanout: Fanout, counts: Counts) -> tuple[list[str], Fanout | None]:
+    """Return the faults of a fan-out's row given the counts of its rows, and the corrected row."""
     if not fanout.shards:
         return _numbers(fanout, counts), None
     if not fanout.is_finished:
         if fanout.attention_pk == ACTIVE:
             return [], None
-        return ["it has not ended, and is not listed among those that have not"], _listed(fanout)
+        return ["it is open, and not in the index of open fan-outs"], _as_active(fanout)
     still_open = counts.open + counts.slow_open
     if still_open:
-        return [f"it has ended as {fanout.status}, and {still_open} chunks are open"], _opened(fanout)
-    status = verdict(fanout, counts)
+        return [f"it has ended as {fanout.status}, and {still_open} chunks are open"], _reopened(fanout)
+    status = final_status(fanout, counts)
     if status is not fanout.status:
-        return [f"it has ended as {fanout.status}, and by its rows it should be {status}"], _opened(fanout)
-    said = _numbers(fanout, counts)
-    told = {name: getattr(counts, name) for name in NAMES}
-    if any(fanout.counts.get(name, 0) != number for name, number in told.items()):
-        wrong = [name for name, number in told.items() if fanout.counts.get(name, 0) != number]
-        said.append(f"its row has other numbers than its chunks of {', '.join(wrong)}")
-    kept = {name: number for name, number in fanout.counts.items() if name not in told}
+        return [f"it has ended as {fanout.status}, and by its rows it should be {status}"], _reopened(fanout)
+    description = _numbers(fanout, counts)
+    expected = {name: getattr(counts, name) for name in NAMES}
+    if any(fanout.counts.get(name, 0) != number for name, number in expected.items()):
+        wrong = [name for name, number in expected.items() if fanout.counts.get(name, 0) != number]
+        description.append(f"its row and its chunks differ in {', '.join(wrong)}")
+    kept = {name: number for name, number in fanout.counts.items() if name not in expected}
     after = replace(
         fanout,
-        counts=kept | {name: number for name, number in told.items() if number},
+        counts=kept | {name: number for name, number in expected.items() if number},
         chunks_total=counts.total,
         chunks=counts.total,
         chunks_completed=counts.completed,
         chunks_failed=counts.failed,
     )
-    return said, after
+    return description, after
 
 
 def _numbers(fanout: Fanout, counts: Counts) -> list[str]:
@@ -294,13 +300,13 @@ def _numbers(fanout: Fanout, counts: Counts) -> list[str]:
     ]
 
 
-def _listed(fanout: Fanout) -> Fanout:
+def _as_active(fanout: Fanout) -> Fanout:
     return replace(fanout, attention_pk=ACTIVE, attention_sk=f"{fanout.created_at}#{fanout.run_id}")
 
 
-def _opened(fanout: Fanout) -> Fanout:
-    """Return the fan-out as one that has not ended, so that whoever tends it ends it rightly."""
-    return replace(_listed(fanout), status=FanoutStatus.RUNNING, finished_at=None)
+def _reopened(fanout: Fanout) -> Fanout:
+    """Return the fan-out as an open one, so that maintenance closes it with the right status."""
+    return replace(_as_active(fanout), status=FanoutStatus.RUNNING, finished_at=None)
 
 
 def _put(fanout: Fanout, after: Fanout) -> Put:
@@ -311,7 +317,7 @@ def _number(counter: Item | None, name: str) -> int:
     value = (counter or {}).get(name, 0)
     if not isinstance(value, int):
         where = f"fan-out {(counter or {}).get('PK')}, counter {(counter or {}).get('SK')}"
-        raise CorruptionError(f"{where}: {name} is {value!r}, which is no number; take it out of the row by hand")
+        raise CorruptionError(f"{where}: {name} is {value!r}, not a number; remove it from the row")
     return value
 
 

@@ -1,9 +1,8 @@
-"""Recounts: what the rows of a fan-out add up to and what is wrong with them, in bounded memory.
+"""Recounts: sums over the rows of a fan-out, and faults of single rows, in bounded memory.
 
-A count goes through rows that others move meanwhile. So each number comes with a mark. If that is the same in two
-counts, one after the other, no row was moved in or out of the number in between, nor in and out again: the number is
-what it was at the moment when the one count had ended and the other had not begun. For this a mark is made of
-everything by which such a move would show in a row afterwards.
+Rows change while they are counted. Each sum therefore has a mark: a hash over everything that a change into or out of
+that sum leaves in a row. If two consecutive recounts have equal marks, no row entered or left the sum in between, and
+the sum is exact for the time between the two.
 """
 
 from __future__ import annotations
@@ -15,12 +14,20 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.fanout.core.attempts import placed
-from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, attention, queue, start_of
+from headgate.fanout.core.attempts import with_disposition
+from headgate.fanout.model.rows import (
+    MAIN_LANE,
+    SLOW_LANE,
+    Chunk,
+    Fanout,
+    attention_partition,
+    queue_partition,
+    start_of,
+)
 from headgate.fanout.model.states import Disposition
 
 _BUCKETS: Final = tuple(disposition.bucket for disposition in Disposition)
-# What is counted and can be told from the rows.
+# The counters that can be derived from rows.
 NAMES: Final = (
     "total",
     *_BUCKETS,
@@ -31,12 +38,12 @@ NAMES: Final = (
     "slow_total",
     *(f"slow_{bucket}" for bucket in _BUCKETS),
 )
-# Changed by a split or a cut alone, however chunks move.
+# Changed only by splits and bisections, not by transitions.
 STRUCTURE: Final = ("total", "items_total", "slow_total")
-# From these a chunk goes nowhere by itself, and by a redrive only to where it began. What else it can be, it stays.
+# A chunk leaves the second group only by a redrive or a skip. Other dispositions are final.
 _OPEN: Final = (Disposition.WAITING, Disposition.QUEUED, Disposition.RETRYING, Disposition.RUNNING)
-_GIVEN_UP: Final = (Disposition.DEAD, Disposition.QUARANTINED, Disposition.CANCELLED)
-_WATCHED: Final = (
+_FAILED_OR_CANCELLED: Final = (Disposition.DEAD, Disposition.QUARANTINED, Disposition.CANCELLED)
+_IN_ATTENTION_INDEX: Final = (
     Disposition.RUNNING,
     Disposition.RETRYING,
     Disposition.DEFERRED,
@@ -44,27 +51,27 @@ _WATCHED: Final = (
     Disposition.QUARANTINED,
 )
 _QUEUED: Final = (Disposition.QUEUED, Disposition.RETRYING)
-_QUEUE_PLACE: Final = re.compile(r"\d{13}#\d+")
+_QUEUE_POSITION: Final = re.compile(r"\d{13}#\d+")
 _MARK_BITS: Final = (1 << 64) - 1
 
 
-class Fault(Struct, frozen=True):
-    """A row that is wrong by itself. `can_mend` says whether it is known how it should be."""
+class RowFault(Struct, frozen=True):
+    """A row that is inconsistent in itself. `can_repair` says whether the right values are known."""
 
     chunk: Chunk
-    said: str
-    can_mend: bool = True
+    description: str
+    can_repair: bool = True
 
 
 class Recount:
-    """One count of the rows of a fan-out: those of the main lane in their order, then those of the slow lane."""
+    """One pass over the rows of a fan-out: the main lane in item order, then the slow lane."""
 
     def __init__(self, fanout: Fanout, *, named_max: int) -> None:
         self.chunks = 0
         self.pieces = 0
-        self.faults: list[Fault] = []
+        self.faults: list[RowFault] = []
         self.faults_count = 0
-        # Where the items of one chunk do not follow those of the one before.
+        # Gaps and overlaps between the items of neighbouring chunks.
         self.breaks: list[str] = []
         self.breaks_count = 0
         self._fanout = fanout
@@ -75,69 +82,69 @@ class Recount:
         self._end = 0
 
     def add(self, chunk: Chunk) -> None:
-        """Count a row in."""
+        """Add a row."""
         if chunk.lane == SLOW_LANE:
             self.pieces += 1
         else:
             self.chunks += 1
             self._follow(chunk)
         for name, amount in amounts(chunk).items():
-            place = (chunk.shard, name)
-            self._sums[place] = self._sums.get(place, 0) + amount
-            self._mark(place, hash((chunk.sk, name, amount)))
-        for way, trace in traces(chunk).items():
-            self._mark((chunk.shard, way), hash((chunk.sk, trace)))
+            slot = (chunk.shard, name)
+            self._sums[slot] = self._sums.get(slot, 0) + amount
+            self._mark(slot, hash((chunk.sk, name, amount)))
+        for move, trace in move_traces(chunk).items():
+            self._mark((chunk.shard, move), hash((chunk.sk, trace)))
         for fault in faults(chunk, self._fanout):
             self.faults_count += 1
             if len(self.faults) < self._named_max:
                 self.faults.append(fault)
 
     def end(self, items_total: int) -> None:
-        """Note that there are no more rows, and how many items they should have had."""
+        """Finish the pass, and check the number of items."""
         if self._end < items_total:
             self._break(f"items {self._end} to {items_total - 1} are in no chunk, after {self._last_name()}")
         elif self._end > items_total:
             self._break(f"{self._last_name()} has items up to {self._end - 1}, and the fan-out has only {items_total}")
 
     def sum(self, shard: int, name: str) -> int:
-        """Return what the rows that are counted in a shard add up to."""
+        """Return the sum over the rows of a shard."""
         return self._sums.get((shard, name), 0)
 
     def total(self, name: str) -> int:
-        """Return what all rows add up to."""
+        """Return the sum over all rows."""
         return sum(amount for (_, of), amount in self._sums.items() if of == name)
 
     def mark(self, shard: int, name: str) -> tuple[int, ...]:
-        """Return the mark of a number."""
+        """Return the mark of a sum."""
         rows = "slow_total" if name.startswith("slow_") else "total"
-        return tuple(self._marks.get((shard, part), 0) for part in (name, rows, *_WAYS.get(name, ())))
+        return tuple(self._marks.get((shard, part), 0) for part in (name, rows, *_MOVES.get(name, ())))
 
-    def _mark(self, place: tuple[int, str], mark: int) -> None:
-        self._marks[place] = (self._marks.get(place, 0) + mark) & _MARK_BITS
+    def _mark(self, slot: tuple[int, str], mark: int) -> None:
+        self._marks[slot] = (self._marks.get(slot, 0) + mark) & _MARK_BITS
 
     def _follow(self, chunk: Chunk) -> None:
-        """See that a chunk begins where the last one has ended."""
+        """Check that a chunk starts where the previous one ended."""
         end = chunk.start + chunk.items
         if chunk.start > self._end:
-            said = f"items {self._end} to {chunk.start - 1} are in no chunk"
-            self._break(f"{said}, between {self._last_name()} and {chunk.chunk_id}")
+            description = f"items {self._end} to {chunk.start - 1} are in no chunk"
+            self._break(f"{description}, between {self._last_name()} and {chunk.chunk_id}")
         elif chunk.start < self._end:
-            said = f"items {chunk.start} to {min(self._end, end) - 1} are in two chunks"
-            self._break(f"{said}, {self._last_name()} and {chunk.chunk_id}")
+            description = f"items {chunk.start} to {min(self._end, end) - 1} are in two chunks"
+            self._break(f"{description}, {self._last_name()} and {chunk.chunk_id}")
         if end >= self._end:
             self._last, self._end = chunk, end
 
     def _last_name(self) -> str:
         return self._last.chunk_id if self._last is not None else "the beginning"
 
-    def _break(self, said: str) -> None:
+    def _break(self, description: str) -> None:
         self.breaks_count += 1
         if len(self.breaks) < self._named_max:
-            self.breaks.append(said)
+            self.breaks.append(description)
 
 
 def amounts(chunk: Chunk) -> dict[str, int]:
-    """Return what a chunk adds to each number, where that is not 0."""
+    """Return the non-zero contributions of a chunk to each sum."""
     if chunk.lane == SLOW_LANE:
         return {"slow_total": 1, f"slow_{chunk.disposition.bucket}": 1}
     found = {
@@ -151,93 +158,95 @@ def amounts(chunk: Chunk) -> dict[str, int]:
     return {name: amount for name, amount in found.items() if amount}
 
 
-def traces(chunk: Chunk) -> dict[str, tuple[object, ...]]:
-    """Return by what it would show in a row if it was moved in and out of a number, for each way in which that goes.
+def move_traces(chunk: Chunk) -> dict[str, tuple[object, ...]]:
+    """Return what a transition into and out of a sum would leave in the row, for each kind of transition.
 
-    Waiting and running chunks come and go, but each time with another token, attempt or end. Given up, a chunk goes
-    on only by being redriven, which is counted, or skipped, which is final. Deferred, it keeps which items were.
+    Queued and running chunks come and go, but each time with another token, attempt or end. A failed or cancelled chunk
+    leaves only by a redrive, which is counted, or a skip, which is final. A deferred chunk keeps its deferred items.
     """
     prefix = "slow_" if chunk.lane == SLOW_LANE else ""
     what, lives = chunk.disposition, (chunk.redrives, chunk.heals)
     life = (what, chunk.token, chunk.attempt, chunk.completed_at, *lives)
     found: dict[str, tuple[object, ...]] = {}
-    if what in _OPEN or what in _GIVEN_UP:
+    if what in _OPEN or what in _FAILED_OR_CANCELLED:
         found[f"{prefix}open"] = life
-    found[f"{prefix}given up"] = life if what in _GIVEN_UP else (what is Disposition.SKIPPED, *lives)
+    found[f"{prefix}given up"] = life if what in _FAILED_OR_CANCELLED else (what is Disposition.SKIPPED, *lives)
     if chunk.deferred is not None and not prefix:
         found["deferral"] = (what,)
     return found
 
 
-def _ways() -> dict[str, tuple[str, ...]]:
-    ways: dict[str, tuple[str, ...]] = {
+def _moves() -> dict[str, tuple[str, ...]]:
+    moves: dict[str, tuple[str, ...]] = {
         "deferred": ("deferral",),
         "items_deferred": ("deferral",),
         "items_ok": ("given up",),
         "items_failed": ("given up",),
     }
     for prefix in ("", "slow_"):
-        ways |= {f"{prefix}{disposition.bucket}": (f"{prefix}open",) for disposition in _OPEN}
-        ways |= {f"{prefix}{disposition.bucket}": (f"{prefix}given up",) for disposition in _GIVEN_UP}
-    return ways
+        moves |= {f"{prefix}{disposition.bucket}": (f"{prefix}open",) for disposition in _OPEN}
+        moves |= {f"{prefix}{disposition.bucket}": (f"{prefix}given up",) for disposition in _FAILED_OR_CANCELLED}
+    return moves
 
 
-# By which ways a chunk can have been moved in and out of which number.
-_WAYS: Final = _ways()
+# The transitions by which a chunk can enter and leave each sum.
+_MOVES: Final = _moves()
 
 
-def faults(chunk: Chunk, fanout: Fanout) -> Iterator[Fault]:
-    """Give what is wrong with a row by itself."""
+def faults(chunk: Chunk, fanout: Fanout) -> Iterator[RowFault]:
+    """Yield the faults of a single row."""
     name, what = chunk.chunk_id, chunk.disposition
     if chunk.status is not what.status:
-        yield Fault(chunk, f"{name} is {what}, and its status says {chunk.status} instead of {what.status}")
+        yield RowFault(chunk, f"{name} is {what}, and its status says {chunk.status} instead of {what.status}")
     if chunk.start != start_of(chunk.sk):
-        yield Fault(chunk, f"{name} says that its first item is {chunk.start}", can_mend=False)
+        yield RowFault(chunk, f"{name} has {chunk.start} as its first item", can_repair=False)
     if not fanout.shards:
-        # Made by another program, which knows neither counters nor indexes of ours.
+        # Written by another program, without our counters and indexes.
         return
     if not 0 <= chunk.shard < fanout.shards:
-        yield Fault(
+        yield RowFault(
             chunk,
-            f"{name} says that it is counted in shard {chunk.shard}, and there are {fanout.shards}",
-            can_mend=False,
+            f"{name} is counted in shard {chunk.shard}, of {fanout.shards}",
+            can_repair=False,
         )
     if what is Disposition.WAITING and fanout.queue_url is None:
-        yield Fault(chunk, f"{name} waits for its message to be sent, and the fan-out has no queue", can_mend=False)
-    if not _is_watched_rightly(chunk):
-        found = (
-            "whoever looks for such chunks does not find it" if what in _WATCHED else "it is listed as something else"
+        yield RowFault(
+            chunk, f"{name} waits for its message to be sent, and the fan-out has no queue", can_repair=False
         )
-        yield Fault(chunk, f"{name} is {what}, and {found}")
-    if not _is_queued_rightly(chunk):
-        found = "no worker finds it" if what in _QUEUED else "it is in the queue"
-        yield Fault(chunk, f"{name} is {what}, and {found}")
+    if not _has_right_attention(chunk):
+        found = (
+            "the attention index does not list it" if what in _IN_ATTENTION_INDEX else "the attention index lists it"
+        )
+        yield RowFault(chunk, f"{name} is {what}, and {found}")
+    if not _has_right_queue_position(chunk):
+        found = "it is not in the queue" if what in _QUEUED else "it is in the queue"
+        yield RowFault(chunk, f"{name} is {what}, and {found}")
 
 
-def mended(chunk: Chunk, now_ms: int) -> Chunk:
-    """Return the chunk with the status that it should have and in the indexes where it belongs."""
+def repaired(chunk: Chunk, now_ms: int) -> Chunk:
+    """Return the chunk with the status and index attributes that match its disposition."""
     since = chunk.completed_at or chunk.started_at or chunk.created_at
-    home = placed(chunk, chunk.disposition, since, now_ms)
-    if _is_queued_rightly(chunk):
-        home = replace(home, queue_pk=chunk.queue_pk, queue_sk=chunk.queue_sk)
-    if _is_watched_rightly(chunk):
-        home = replace(home, attention_pk=chunk.attention_pk, attention_sk=chunk.attention_sk)
-    return home
+    fixed = with_disposition(chunk, chunk.disposition, since, now_ms)
+    if _has_right_queue_position(chunk):
+        fixed = replace(fixed, queue_pk=chunk.queue_pk, queue_sk=chunk.queue_sk)
+    if _has_right_attention(chunk):
+        fixed = replace(fixed, attention_pk=chunk.attention_pk, attention_sk=chunk.attention_sk)
+    return fixed
 
 
-def _is_watched_rightly(chunk: Chunk) -> bool:
-    if chunk.disposition not in _WATCHED:
+def _has_right_attention(chunk: Chunk) -> bool:
+    if chunk.disposition not in _IN_ATTENTION_INDEX:
         return chunk.attention_pk is None
-    if chunk.attention_pk != attention(chunk.run_id, chunk.disposition) or chunk.attention_sk is None:
+    if chunk.attention_pk != attention_partition(chunk.run_id, chunk.disposition) or chunk.attention_sk is None:
         return False
     is_running = chunk.disposition is Disposition.RUNNING
     return not is_running or chunk.attention_sk.startswith(f"{chunk.lease_expires_at}#")
 
 
-def _is_queued_rightly(chunk: Chunk) -> bool:
+def _has_right_queue_position(chunk: Chunk) -> bool:
     if chunk.disposition not in _QUEUED:
         return chunk.queue_pk is None
-    # A chunk of the main lane may stand in the queue of the slow lane (see `healing`).
+    # A chunk of the main lane may be in the slow lane's queue, see `auto_heal`.
     lanes = (SLOW_LANE,) if chunk.lane == SLOW_LANE else (MAIN_LANE, SLOW_LANE)
-    is_listed = chunk.queue_pk in [queue(chunk.run_id, lane) for lane in lanes]
-    return is_listed and _QUEUE_PLACE.fullmatch(chunk.queue_sk or "") is not None
+    is_listed = chunk.queue_pk in [queue_partition(chunk.run_id, lane) for lane in lanes]
+    return is_listed and _QUEUE_POSITION.fullmatch(chunk.queue_sk or "") is not None

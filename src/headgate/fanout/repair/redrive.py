@@ -1,4 +1,4 @@
-"""Redriving: chunks that were given up or cancelled are run again, those that someone asks for."""
+"""Redrive: queues failed or cancelled chunks again, on request."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from headgate.clock import Clock
 from headgate.errors import ConflictError, DefinitionError, NotFoundError
 from headgate.fanout.core.observer import NO_OBSERVER, FanoutObserver, MessageSender
 from headgate.fanout.core.queries import FanoutQueries
-from headgate.fanout.model.rows import Chunk, Fanout, chunk_key, chunk_of, moment, moment_ms
+from headgate.fanout.model.rows import Chunk, Fanout, chunk_key, chunk_of, timestamp, timestamp_ms
 from headgate.fanout.model.sources import check_input
 from headgate.fanout.model.states import Disposition, FanoutStatus
-from headgate.fanout.repair.reopen import Note, Reopener, again, check_reopenable, send_waiting
+from headgate.fanout.repair.reopen import AuditNote, Reopener, check_reopenable, reopen_change, send_waiting
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.port import Store
 
 REDRIVABLE: Final = (Disposition.DEAD, Disposition.QUARANTINED, Disposition.CANCELLED)
-# Those that an index lists; to find the others, all rows are read.
+# Listed by the attention index; other dispositions need a scan of all rows.
 _INDEXED: Final = (Disposition.DEAD, Disposition.QUARANTINED)
 _OPEN: Final = (Disposition.WAITING, Disposition.QUEUED, Disposition.RETRYING, Disposition.RUNNING)
 BATCH: Final = 500
 READ_AT_ONCE: Final = 100
-# How many chunks an answer names; it counts them all.
+# Chunk ids listed in a report; its counts cover all.
 NAMED_MAX: Final = 1000
 
 
-class Selection(Struct, frozen=True, kw_only=True):
-    """Which chunks: those that match all that is given. Raises `DefinitionError` for what makes no sense.
+class ChunkSelection(Struct, frozen=True, kw_only=True):
+    """The chunks to redrive: those that match every given criterion. Raises `DefinitionError` if it is invalid.
 
-    Without `dispositions`, those that failed; `all` takes in those that were cancelled. Ages are in seconds since a
-    chunk was given up.
+    Without `dispositions`, the failed ones; `all` includes cancelled ones. Ages are in seconds since the chunk ended.
     """
 
     chunk_ids: tuple[str, ...] = ()
@@ -47,9 +46,9 @@ class Selection(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         others = (self.dispositions, self.fingerprint, self.error_class, self.older_than_seconds is not None, self.all)
         if not self.chunk_ids and not any(others):
-            raise DefinitionError("selection of chunks: it is empty; name chunks or what they have in common, or all")
+            raise DefinitionError("selection of chunks: it is empty; give chunk ids, a filter, or all")
         if self.chunk_ids and self.all:
-            raise DefinitionError("selection of chunks: it names some and says all; choose one")
+            raise DefinitionError("selection of chunks: it has both chunk ids and all; choose one")
         for disposition in self.dispositions:
             if disposition not in REDRIVABLE:
                 allowed = ", ".join(REDRIVABLE)
@@ -59,27 +58,27 @@ class Selection(Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> tuple[Disposition, ...]:
-        """The dispositions it is about."""
+        """The dispositions it selects."""
         if self.dispositions:
             return self.dispositions
         return REDRIVABLE if self.all or self.chunk_ids else _INDEXED
 
     def admits(self, chunk: Chunk, now_ms: int) -> bool:
-        """Whether a chunk, named or found, is meant."""
+        """Whether a chunk matches the selection."""
         if chunk.disposition not in self.wanted:
             return False
         if self.fingerprint is not None and chunk.error_fingerprint != self.fingerprint:
             return False
         if self.error_class is not None and chunk.error_class != self.error_class:
             return False
-        age_ms = now_ms - moment_ms(chunk.completed_at or chunk.created_at)
+        age_ms = now_ms - timestamp_ms(chunk.completed_at or chunk.created_at)
         return self.older_than_seconds is None or age_ms > 1000 * self.older_than_seconds
 
 
-class Redriven(Struct, frozen=True):
-    """What became of a redrive, or in a dry run what would.
+class RedriveReport(Struct, frozen=True):
+    """The result of a redrive, or of its dry run.
 
-    `ids` and `refused` name the first ones; the counts are of all. `until` is when the last chunk may start.
+    `ids` and `refused` list the first chunks; the counts cover all. `until` is when the last chunk may start.
     """
 
     run_id: str
@@ -88,16 +87,16 @@ class Redriven(Struct, frozen=True):
     ids: tuple[str, ...] = ()
     refused_count: int = 0
     refused: dict[str, str] = {}
-    # Named, but on their way already; and moved by someone else just then.
+    # Selected by id but queued or running already; and changed concurrently.
     already: int = 0
     overtaken: int = 0
-    # Whether the limit left some out.
+    # Whether the limit excluded some.
     is_cut_off: bool = False
     until: str | None = None
 
 
-class _Tally:
-    """Counts what a redrive comes to while it goes on."""
+class _RedriveTally:
+    """Accumulates the result of a redrive."""
 
     def __init__(self, now_ms: int, rate_per_second: float | None, limit: int | None) -> None:
         self.now_ms = now_ms
@@ -116,7 +115,7 @@ class _Tally:
         return self._room is None or self._placed < self._room
 
     def next_at_ms(self) -> int:
-        """Return from when on the next chunk may start: all at once, or evenly by the rate."""
+        """Return when the next chunk may start: now, or paced by the rate."""
         number, self._placed = self._placed, self._placed + 1
         return self.at_ms(number)
 
@@ -132,8 +131,8 @@ class _Tally:
         self.redriven += len(chunks)
         self.ids += [chunk.chunk_id for chunk in chunks[: NAMED_MAX - len(self.ids)]]
 
-    def result(self, run_id: str, *, is_dry_run: bool) -> Redriven:
-        return Redriven(
+    def result(self, run_id: str, *, is_dry_run: bool) -> RedriveReport:
+        return RedriveReport(
             run_id=run_id,
             is_dry_run=is_dry_run,
             redriven=self.redriven,
@@ -143,12 +142,12 @@ class _Tally:
             already=self.already,
             overtaken=self.overtaken,
             is_cut_off=self.is_cut_off,
-            until=moment(self.at_ms(self._placed - 1)) if self._placed else None,
+            until=timestamp(self.at_ms(self._placed - 1)) if self._placed else None,
         )
 
 
 class Redriver:
-    """Runs chunks again. Asking twice for the same changes nothing the second time."""
+    """Queues ended chunks again. Idempotent: chunks that are queued already are left alone."""
 
     def __init__(
         self,
@@ -169,25 +168,25 @@ class Redriver:
     def redrive(
         self,
         run_id: str,
-        selection: Selection,
+        selection: ChunkSelection,
         *,
         dry_run: bool = False,
         rate_per_second: float | None = None,
         limit: int | None = None,
         by: str | None = None,
         reason: str | None = None,
-    ) -> Redriven:
-        """Give the selected chunks all their tries again, and open the fan-out for them if it has ended.
+    ) -> RedriveReport:
+        """Queue the selected chunks again with all their attempts, and reopen the fan-out if it has ended.
 
-        A chunk whose input is gone is refused, and the others go on; those given up after the call began are left for
-        the next. With a rate the chunks may start one after the other from now on, `limit` of them at most. Raises
-        `NotFoundError` for a fan-out or a chunk that is not there, `ConflictError` for a chunk that has ended well, a
-        fan-out that has SUCCEEDED or is being cancelled, and `DefinitionError` for a rate or limit that makes no sense.
+        A chunk whose input is missing is refused; the others proceed. Chunks that fail after the call began are not
+        included. `rate_per_second` paces the starts, and `limit` bounds their number. Raises `NotFoundError` for an
+        unknown fan-out or chunk, `ConflictError` for a completed chunk or a fan-out that has SUCCEEDED or is being
+        cancelled, and `DefinitionError` for an invalid rate or limit.
         """
         _check_numbers(rate_per_second, limit)
         fanout = self._redrivable(run_id, rate_per_second, dry_run=dry_run)
-        tally = _Tally(self.queries.now_ms(), rate_per_second, limit)
-        note = None if dry_run else Note("redriven", by, reason)
+        tally = _RedriveTally(self.queries.now_ms(), rate_per_second, limit)
+        note = None if dry_run else AuditNote("redriven", by, reason)
         batch: list[tuple[Chunk, int]] = []
         for chunk in self._found(run_id, selection, tally):
             refusal = _refusal(chunk)
@@ -218,19 +217,19 @@ class Redriver:
             raise DefinitionError(f"fan-out {run_id}: it has a queue, and nothing here can send to {fanout.queue_url}")
         if fanout.queue_url is not None and rate_per_second is not None:
             raise DefinitionError(
-                f"fan-out {run_id}: its queue hands out messages as it likes; give a limit, not a rate"
+                f"fan-out {run_id}: its queue decides when messages are delivered; give a limit, not a rate"
             )
         return fanout
 
-    def _found(self, run_id: str, selection: Selection, tally: _Tally) -> Iterator[Chunk]:
+    def _found(self, run_id: str, selection: ChunkSelection, tally: _RedriveTally) -> Iterator[Chunk]:
         if selection.chunk_ids:
             candidates = self._named(run_id, selection.chunk_ids, tally)
         else:
             candidates = self._listed(run_id, selection, tally.now_ms)
         return (chunk for chunk in candidates if selection.admits(chunk, tally.now_ms))
 
-    def _named(self, run_id: str, chunk_ids: Sequence[str], tally: _Tally) -> Iterator[Chunk]:
-        """Return the chunks of these ids. All are read before the first is acted on, so that an error changes none."""
+    def _named(self, run_id: str, chunk_ids: Sequence[str], tally: _RedriveTally) -> Iterator[Chunk]:
+        """Return the chunks with these ids. All are read before the first is changed, so that an error changes none."""
         ids = list(dict.fromkeys(chunk_ids))
         found: list[Chunk] = []
         for start in range(0, len(ids), READ_AT_ONCE):
@@ -240,37 +239,41 @@ class Redriver:
         missing = set(ids) - {chunk.chunk_id for chunk in found}
         if missing:
             raise NotFoundError(f"fan-out {run_id}: it has no {_some(sorted(missing))}; none was redriven")
-        well = [chunk.chunk_id for chunk in found if chunk.disposition not in (*REDRIVABLE, *_OPEN)]
-        if well:
-            raise ConflictError(f"fan-out {run_id}: {_some(well)} has ended well or was skipped; none was redriven")
+        ended = [chunk.chunk_id for chunk in found if chunk.disposition not in (*REDRIVABLE, *_OPEN)]
+        if ended:
+            raise ConflictError(f"fan-out {run_id}: {_some(ended)} has completed or was skipped; none was redriven")
         tally.already += sum(1 for chunk in found if chunk.disposition in _OPEN)
         return iter(found)
 
-    def _listed(self, run_id: str, selection: Selection, now_ms: int) -> Iterator[Chunk]:
-        """Give the chunks in the dispositions that are wanted, each once even if it is given up again meanwhile."""
-        before = moment(now_ms + 1 - round(1000 * (selection.older_than_seconds or 0)))
+    def _listed(self, run_id: str, selection: ChunkSelection, now_ms: int) -> Iterator[Chunk]:
+        """Yield the chunks in the selected dispositions, each once even if it fails again meanwhile."""
+        before = timestamp(now_ms + 1 - round(1000 * (selection.older_than_seconds or 0)))
         for disposition in selection.wanted:
             if disposition in _INDEXED:
-                yield from self.queries.every_watched(run_id, disposition, before=before)
+                yield from self.queries.every_in_disposition(run_id, disposition, before=before)
         unlisted = [disposition for disposition in selection.wanted if disposition not in _INDEXED]
         if unlisted:
             for slow in (False, True):
                 every = self.queries.every_chunk(run_id, slow=slow)
                 yield from (chunk for chunk in every if chunk.disposition in unlisted)
 
-    def _put_back(self, fanout: Fanout, batch: Sequence[tuple[Chunk, int]], tally: _Tally, note: Note | None) -> None:
+    def _put_back(
+        self, fanout: Fanout, batch: Sequence[tuple[Chunk, int]], tally: _RedriveTally, note: AuditNote | None
+    ) -> None:
         if note is None or not batch:
             tally.count([chunk for chunk, _ in batch])
             return
         is_waiting = fanout.queue_url is not None
-        changes = [again(chunk, token=self._ids.ulid(), at_ms=at_ms, is_waiting=is_waiting) for chunk, at_ms in batch]
+        changes = [
+            reopen_change(chunk, token=self._ids.ulid(), at_ms=at_ms, is_waiting=is_waiting) for chunk, at_ms in batch
+        ]
         late = {one.change.after.sk for one in self._reopener.put_back(fanout, changes, note)}
         tally.overtaken += len(late)
         tally.count([change.after for change in changes if change.after.sk not in late])
 
 
 def _refusal(chunk: Chunk) -> str | None:
-    """Return why a chunk cannot be run again, if so."""
+    """Return why a chunk cannot run again, or None."""
     try:
         check_input(chunk.input)
     except NotFoundError as exc:

@@ -1,7 +1,7 @@
-"""Reopening: chunks that were given up go back to work, and their fan-out with them, in one transaction.
+"""Reopening: queues ended chunks again and reopens their fan-out in the same transaction.
 
-Nobody looks at a fan-out that has ended. So whatever queues a chunk of it again opens it in the same transaction: there
-is no moment at which a crash, or someone closing it just then, leaves a queued chunk in a fan-out that counts as over.
+Maintenance and workers ignore fan-outs that have ended. Queueing a chunk and reopening its fan-out are therefore one
+transaction: neither a crash nor a concurrent close can leave a queued chunk in a closed fan-out.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headgate.errors import ConflictError, NotFoundError, OutcomeUnknownError, UserError
-from headgate.fanout.core.attempts import redriven
+from headgate.fanout.core.attempts import redrive_change
 from headgate.fanout.core.observer import MessageSender
 from headgate.fanout.core.queries import FanoutQueries
-from headgate.fanout.core.transitions import ChunkChange, RefusedChange, grouped, late_of, writes_of
+from headgate.fanout.core.transitions import ChunkChange, RefusedChange, refused_changes, transaction_groups, writes_of
 from headgate.fanout.model.events import event
 from headgate.fanout.model.rows import ACTIVE, Chunk, Fanout, run_key
 from headgate.fanout.model.states import FanoutStatus
@@ -28,8 +28,8 @@ from headgate.store.model.requests import Put, Update
 from headgate.store.port import Store
 
 
-class Note(Struct, frozen=True):
-    """What is done to chunks, by whom and why, as it is noted with their fan-out."""
+class AuditNote(Struct, frozen=True):
+    """The audit event of an operation: what was done, by whom and why."""
 
     kind: str
     by: str | None = None
@@ -37,7 +37,7 @@ class Note(Struct, frozen=True):
 
 
 class Reopener:
-    """Puts chunks back to work."""
+    """Commits changes of chunks together with the reopening of their fan-out."""
 
     def __init__(self, store: Store, queries: FanoutQueries, ids: IdMaker) -> None:
         self._store = store
@@ -45,29 +45,29 @@ class Reopener:
         self._ids = ids
 
     def put_back(
-        self, fanout: Fanout, changes: Sequence[ChunkChange], note: Note, *, more_chunks: int = 0
+        self, fanout: Fanout, changes: Sequence[ChunkChange], note: AuditNote, *, more_chunks: int = 0
     ) -> list[RefusedChange]:
-        """Make the changes that are still right, with the fan-out open, and return the others.
+        """Commit the changes whose chunk is unchanged, with the fan-out open, and return the others.
 
-        Each transaction is noted with how many chunks it moves; `more_chunks` is by how many the fan-out grows with
-        each change. Raises `ConflictError` if it is cancelled meanwhile, and what the store raises; some changes may
-        then have been made.
+        Each transaction writes an audit event with its number of chunks; `more_chunks` is how many chunks each change
+        adds to the fan-out. Raises `ConflictError` if the fan-out is cancelled meanwhile, and store errors; some
+        changes may then be committed.
         """
         check_reopenable(fanout)
         refused: list[RefusedChange] = []
-        for group in grouped(changes):
+        for group in transaction_groups(changes):
             refused += self._commit(fanout, group, note, more_chunks)
         return refused
 
     def _commit(
-        self, fanout: Fanout, group: Sequence[ChunkChange], note: Note, more_chunks: int
+        self, fanout: Fanout, group: Sequence[ChunkChange], note: AuditNote, more_chunks: int
     ) -> list[RefusedChange]:
         refused: list[RefusedChange] = []
         cancelled_at, left = fanout.cancelled_at, list(group)
         while left:
             writes = writes_of(left)
             is_rerun = any(not change.after.status.is_terminal for change in left)
-            opening = reopened(fanout, self._queries.now(), is_rerun=is_rerun, more_chunks=more_chunks * len(left))
+            opening = reopen_write(fanout, self._queries.now(), is_rerun=is_rerun, more_chunks=more_chunks * len(left))
             try:
                 self._store.transact([*writes, opening, self.noted(fanout.run_id, note, len(left))])
             except OutcomeUnknownError:
@@ -76,7 +76,7 @@ class Reopener:
                 if len(writes) in exc.failures:
                     fanout = self._current(fanout.run_id, cancelled_at)
                     continue
-                late = late_of(left, exc)
+                late = refused_changes(left, exc)
                 if not late:
                     raise
                 refused += late
@@ -86,21 +86,21 @@ class Reopener:
                 return refused
         return refused
 
-    def noted(self, run_id: str, note: Note, count: int) -> Put:
-        """Return the write that keeps a note, of so many chunks."""
+    def noted(self, run_id: str, note: AuditNote, count: int) -> Put:
+        """Return the write of an audit event for so many chunks."""
         unique, now = self._ids.ulid(), self._queries.now()
         return event(run_id, unique, note.kind, now, by=note.by, reason=note.reason, count=count).put()
 
     def _current(self, run_id: str, cancelled_at: str | None) -> Fanout:
         fanout = self._queries.fanout(run_id, consistent=True)
         if fanout.cancelled_at not in (None, cancelled_at):
-            raise ConflictError(f"fan-out {run_id}: it was cancelled meanwhile; what was put back before that stays so")
+            raise ConflictError(f"fan-out {run_id}: it was cancelled meanwhile; chunks queued before that stay queued")
         check_reopenable(fanout)
         return fanout
 
 
 def send_waiting(queries: FanoutQueries, run_id: str, send: MessageSender) -> None:
-    """Have the messages sent that chunks wait for, also those of an earlier call that did not get so far."""
+    """Send the queue messages of WAITING chunks, including those of an interrupted earlier call."""
     fanout = queries.fanout(run_id, consistent=True)
     counts = queries.counts(fanout)
     if fanout.queue_url is not None and (counts.waiting or counts.slow_waiting):
@@ -108,42 +108,43 @@ def send_waiting(queries: FanoutQueries, run_id: str, send: MessageSender) -> No
 
 
 def check_reopenable(fanout: Fanout) -> None:
-    """Raise if chunks of a fan-out cannot be put back now: `UserError` if ever, `ConflictError` if not yet."""
+    """Raise `UserError` if the fan-out can never be reopened, `ConflictError` if it cannot yet."""
     if fanout.shards == 0:
         raise UserError(
-            f"fan-out {fanout.run_id}: it has no counters, so it was made by another program; "
-            "only what Headgate has split can be put back to work"
+            f"fan-out {fanout.run_id}: it has no counters, so it was created by another program; "
+            "only fan-outs that Headgate has split can be changed"
         )
     if fanout.attention_pk == PURGING:
         raise NotFoundError(f"fan-out {fanout.run_id}: it is past its retention and is being deleted; split it anew")
     if fanout.cancelled_at is not None and not fanout.is_finished:
-        raise ConflictError(f"fan-out {fanout.run_id}: it is being cancelled; ask again when it has ended")
+        raise ConflictError(f"fan-out {fanout.run_id}: it is being cancelled; try again when it has ended")
 
 
-def reopened(fanout: Fanout, now: str, *, is_rerun: bool, more_chunks: int = 0) -> Update:
-    """Return the write that has a fan-out looked at again, whether it had ended or not.
+def reopen_write(fanout: Fanout, now: str, *, is_rerun: bool, more_chunks: int = 0) -> Update:
+    """Return the write that reopens a fan-out, or touches it if it is open.
 
-    If chunks are to run again, it is no longer cancelled; otherwise it stays so, and only ends anew. The write is
-    refused if since it was read the fan-out was cancelled anew, or was split to its end, or is being deleted.
+    With `is_rerun` it also lifts a cancellation; otherwise the fan-out stays cancelled and will close again. The write
+    is conditional: it fails if the fan-out was cancelled again, finished splitting or began to be deleted since it was
+    read.
     """
     uncancelled: Condition = lacks("cancelled_at")
     if fanout.cancelled_at is not None:
-        # Put back in several transactions, of which the first takes the mark off.
+        # Of several transactions, the first removes the mark.
         uncancelled = any_of(uncancelled, equals("cancelled_at", fanout.cancelled_at))
     splitting = FanoutStatus.SPLITTING.value
     if fanout.status is FanoutStatus.SPLITTING:
-        # Whoever splits it keeps its row.
+        # The splitter owns the row.
         condition = all_of(equals("status", splitting), uncancelled)
         return Update(FANOUT, run_key(fanout.run_id), {"updated_at": now}, {"version": 1}, (), condition)
     values: dict[str, Any] = {
-        # One whose split was cut short lacks chunks, and must not end before someone has asked for the rest.
+        # An incomplete split lacks chunks: the fan-out must not close before the split is resumed.
         "status": (FanoutStatus.SPLITTING if fanout.is_cut_short and is_rerun else FanoutStatus.RUNNING).value,
         "attention_pk": ACTIVE,
         "attention_sk": f"{fanout.created_at}#{fanout.run_id}",
         "updated_at": now,
     }
     if fanout.is_cut_short and is_rerun:
-        values["split_error"] = "the split was cancelled before its end; ask for the same fan-out again"
+        values["split_error"] = "the split was cancelled before its end; request the same fan-out again"
     amounts = {"version": 1}
     if more_chunks:
         amounts |= {"jobs_total": more_chunks, "n_chunks": more_chunks}
@@ -152,12 +153,12 @@ def reopened(fanout: Fanout, now: str, *, is_rerun: bool, more_chunks: int = 0) 
     return Update(FANOUT, run_key(fanout.run_id), values, amounts, gone, condition)
 
 
-def again(chunk: Chunk, *, token: str, at_ms: int, is_waiting: bool = False, heals: int = 0) -> ChunkChange:
-    """Return the change of a chunk that was given up and has all its tries again from `at_ms` on.
+def reopen_change(chunk: Chunk, *, token: str, at_ms: int, is_waiting: bool = False, heals: int = 0) -> ChunkChange:
+    """Return the change that queues an ended chunk again from `at_ms` on, with all its attempts.
 
-    Its new token tells this life of it from the one before, whoever reads an index that lags.
+    The new token separates it from its earlier life for readers of a lagging index.
     """
-    change = redriven(chunk, now_ms=at_ms, is_waiting=is_waiting, heals=heals)
+    change = redrive_change(chunk, now_ms=at_ms, is_waiting=is_waiting, heals=heals)
     after = replace(change.after, token=token, item_errors=None, message_id=None, receive_count=0)
     uncounted = {
         "items_ok": after.items_ok - chunk.items_ok,

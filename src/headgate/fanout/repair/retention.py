@@ -1,4 +1,4 @@
-"""Retention: what has ended long enough ago is deleted, a bounded number of rows at a time, the fan-out's own last."""
+"""Retention: deletes fan-outs past their retention in bounded steps, the fan-out's own row last."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from headgate.store.model.requests import Delete, Query, Range, Sort
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
-# From the moment it stands here, a fan-out is being deleted and cannot be redriven.
+# Index partition of fan-outs that are being deleted; these cannot be redriven.
 PURGING: Final = "PURGING"
 _PAGE: Final = 500
 _FANOUTS: Final = 20
 
 
 class Purge:
-    """Deletes fan-outs past their retention. A purge that is interrupted goes on with the next call."""
+    """Deletes fan-outs past their retention. An interrupted purge continues with the next call."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._queries = FanoutQueries(store, clock)
 
     def purge(self, *, rows_max: int = 5_000) -> int:
-        """Delete up to about `rows_max` rows, and return how many were."""
+        """Delete up to about `rows_max` rows, and return the number deleted."""
         deleted = 0
         for fanout in [*self._listed(PURGING, None), *self._listed(EXPIRING, self._queries.now())]:
             if deleted >= rows_max:
@@ -52,7 +52,7 @@ class Purge:
         try:
             self._store.transact([marked.replacing(fanout.version)])
         except ConflictError:
-            # It was redriven, or someone else is at it.
+            # It was redriven, or another process is purging it.
             return False
         return True
 

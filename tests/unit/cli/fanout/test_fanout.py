@@ -240,36 +240,36 @@ def test_exit_code__each_status(status: str, code: int) -> None:
 
 
 def test_watched__nothing_happens__has_stalled_after_the_given_time(world: World) -> None:
-    watched = _Watched(["r"], 30.0, world.clock)
-    assert watched.learn(world.shown())
+    in_disposition = _Watched(["r"], 30.0, world.clock)
+    assert in_disposition.learn(world.shown())
     world.clock.advance(29)
-    assert watched.stall() is None
+    assert in_disposition.stall() is None
     # The same again is no sign of life.
-    assert not watched.learn(world.shown())
+    assert not in_disposition.learn(world.shown())
     world.clock.advance(1)
 
-    stalled = watched.stall()
+    stalled = in_disposition.stall()
 
     assert stalled is not None
     assert "headgate chunk work --run r" in stalled
 
 
 def test_watched__something_happens__begins_to_wait_anew(world: World) -> None:
-    watched = _Watched(["r"], 30.0, world.clock)
-    watched.learn(world.shown())
+    in_disposition = _Watched(["r"], 30.0, world.clock)
+    in_disposition.learn(world.shown())
     world.clock.advance(25)
     world.end("chunk-0000000")
-    assert watched.learn(world.shown())
+    assert in_disposition.learn(world.shown())
     world.clock.advance(25)
 
-    assert watched.stall() is None
+    assert in_disposition.stall() is None
 
 
 def test_watched__its_policy_says_stalled__is_so_unless_told_never(world: World) -> None:
     world.clock.advance(3_000)
     by_policy, never = _Watched(["r"], None, world.clock), _Watched(["r"], 0.0, world.clock)
-    for watched in (by_policy, never):
-        watched.learn(world.shown())
+    for in_disposition in (by_policy, never):
+        in_disposition.learn(world.shown())
     world.clock.advance(3_000)
 
     assert "nothing has ended since" in (by_policy.stall() or "")
@@ -277,43 +277,43 @@ def test_watched__its_policy_says_stalled__is_so_unless_told_never(world: World)
 
 
 def test_watched__paused__has_not_stalled(world: World) -> None:
-    watched = _Watched(["r"], 1.0, world.clock)
+    in_disposition = _Watched(["r"], 1.0, world.clock)
     world.fanouts.control.pause("r")
-    watched.learn(world.shown())
+    in_disposition.learn(world.shown())
     world.clock.advance(60)
 
-    assert watched.stall() is None
-    assert watched.hint() is None
+    assert in_disposition.stall() is None
+    assert in_disposition.hint() is None
 
 
 def test_watched__nobody_works__is_hinted_at_once_and_once(world: World) -> None:
-    watched = _Watched(["r"], None, world.clock)
-    watched.learn(world.shown())
-    assert watched.hint() is None
+    in_disposition = _Watched(["r"], None, world.clock)
+    in_disposition.learn(world.shown())
+    assert in_disposition.hint() is None
     world.clock.advance(11)
 
-    assert "no worker takes its chunks" in (watched.hint() or "")
-    assert watched.hint() is None
+    assert "no worker takes its chunks" in (in_disposition.hint() or "")
+    assert in_disposition.hint() is None
 
 
 def test_watched__server_cannot_load_the_handler__is_hinted_without_delay(world: World) -> None:
-    watched = _Watched(["r"], None, world.clock)
-    watched.learn(world.shown(**{"jobs:run": "handler 'jobs:run': no such module"}))
+    in_disposition = _Watched(["r"], None, world.clock)
+    in_disposition.learn(world.shown(**{"jobs:run": "handler 'jobs:run': no such module"}))
 
-    assert "this server cannot run it: handler 'jobs:run': no such module" in (watched.hint() or "")
+    assert "this server cannot run it: handler 'jobs:run': no such module" in (in_disposition.hint() or "")
 
 
 def test_watched__several__is_over_when_all_are(world: World) -> None:
-    watched = _Watched(["r", "other"], None, world.clock)
+    in_disposition = _Watched(["r", "other"], None, world.clock)
     for chunk in ("chunk-0000000", "chunk-0000010", "chunk-0000020"):
         world.end(chunk)
     world.fanouts.new_maintenance().run_once()
     state = world.shown()
 
-    watched.learn(state)
-    assert not watched.is_over()
-    watched.learn({**state, "run_id": "other"})
-    assert watched.is_over()
+    in_disposition.learn(state)
+    assert not in_disposition.is_over()
+    in_disposition.learn({**state, "run_id": "other"})
+    assert in_disposition.is_over()
 
 
 # Settings

@@ -16,21 +16,21 @@ from headgate.fanout.core.attempts import (
     AttemptFailure,
     AttemptResult,
     ErrorClass,
-    begun,
-    completed,
-    failed,
-    item_places,
-    lost,
-    moved_to,
-    pause_seconds,
-    placed,
-    redriven,
-    released,
-    slow_piece,
-    tries,
+    attempts_since_redrive,
+    completion_change,
+    failure_change,
+    item_indexes,
+    lease_expiry_change,
+    move_change,
+    redrive_change,
+    release_change,
+    retry_delay_seconds,
+    slow_lane_chunk,
+    start_change,
+    with_disposition,
 )
 from headgate.fanout.core.transitions import ChunkChange
-from headgate.fanout.model.rows import Chunk, Policy, attempt_of, chunk_of, moment
+from headgate.fanout.model.rows import Chunk, Policy, attempt_of, chunk_of, timestamp
 from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition, is_legal
 from headgate.store.model.requests import Put, Update
 from tests.unit.fanout.made_rows import T0, made_chunk
@@ -44,7 +44,7 @@ def running(attempt: int = 1, **changes: Any) -> Chunk:
 
 
 def taken(chunk: Chunk, **options: Any) -> ChunkChange:
-    return begun(chunk, worker="w2", token="new", now_ms=NOW, lease_seconds=30.0, **options)
+    return start_change(chunk, worker="w2", token="new", now_ms=NOW, lease_seconds=30.0, **options)
 
 
 def slow(deferred: str = "[31,35]", **changes: Any) -> Chunk:
@@ -53,7 +53,7 @@ def slow(deferred: str = "[31,35]", **changes: Any) -> Chunk:
 
 def rows_beside(change: ChunkChange) -> list[Any]:
     found: list[Any] = []
-    for write in change.beside:
+    for write in change.extra_writes:
         if isinstance(write, Put):
             item = dict(write.item)
             found.append(attempt_of(item) if item["SK"].startswith("ATT#") else chunk_of(item))
@@ -72,11 +72,11 @@ def test_begun__a_chunk_that_waits__is_this_workers_for_its_lease(disposition: D
     after = change.after
     assert (after.disposition, after.status) == (Disposition.RUNNING, ChunkStatus.IN_PROGRESS)
     assert (after.token, after.worker, after.attempt) == ("new", "w2", 1)
-    assert after.started_at == moment(NOW)
-    assert after.lease_expires_at == moment(NOW + 30_000)
+    assert after.started_at == timestamp(NOW)
+    assert after.lease_expires_at == timestamp(NOW + 30_000)
     assert (after.queue_pk, after.queue_sk) == (None, None)
     assert change.delta() == {disposition.bucket: -1, "running": 1, "attempts": 1}
-    assert change.beside == ()
+    assert change.extra_writes == ()
 
 
 def test_begun__the_second_time__counts_a_retry_and_keeps_what_the_chunk_is() -> None:
@@ -91,7 +91,7 @@ def test_begun__the_second_time__counts_a_retry_and_keeps_what_the_chunk_is() ->
 
 
 def test_begun__over_a_lease_that_ran_out__records_the_lost_attempt() -> None:
-    before = running(attempt=2, worker="w1", lease_expires_at=moment(NOW - 1))
+    before = running(attempt=2, worker="w1", lease_expires_at=timestamp(NOW - 1))
     change = taken(before)
 
     (attempt,) = rows_beside(change)
@@ -116,7 +116,7 @@ def test_begun__a_message_that_came_before__keeps_the_highest_count_and_the_late
 
 
 def test_completed__all_items__is_done_and_counted() -> None:
-    change = completed(running(), AttemptResult(output_key="o", output="[1]", memory_mb=7), now_ms=NOW, width=7)
+    change = completion_change(running(), AttemptResult(output_key="o", output="[1]", memory_mb=7), now_ms=NOW, width=7)
 
     after = change.after
     assert (after.disposition, after.status) == (Disposition.DONE, ChunkStatus.COMPLETED)
@@ -127,11 +127,11 @@ def test_completed__all_items__is_done_and_counted() -> None:
     assert change.delta() == {
         "running": -1, "done": 1, "items_ok": 10, "items_failed": 0, "items_deferred": 0, "busy_ms": 5_000,
     }  # fmt: skip
-    assert change.beside == ()
+    assert change.extra_writes == ()
 
 
 def test_completed__after_failures__says_so_in_a_row_and_the_error_is_gone() -> None:
-    change = completed(running(attempt=3, error="boom", error_class="E"), AttemptResult(), now_ms=NOW, width=7)
+    change = completion_change(running(attempt=3, error="boom", error_class="E"), AttemptResult(), now_ms=NOW, width=7)
 
     (attempt,) = rows_beside(change)
     assert (attempt.attempt, attempt.outcome, attempt.error) == (3, AttemptOutcome.COMPLETED, None)
@@ -139,7 +139,7 @@ def test_completed__after_failures__says_so_in_a_row_and_the_error_is_gone() -> 
 
 
 def test_completed__some_items_failed__the_chunk_is_done_and_they_are_named() -> None:
-    change = completed(running(), AttemptResult(item_errors={37: "bad", 31: "worse"}), now_ms=NOW, width=7)
+    change = completion_change(running(), AttemptResult(item_errors={37: "bad", 31: "worse"}), now_ms=NOW, width=7)
 
     assert change.after.disposition is Disposition.DONE
     assert (change.after.items_ok, change.after.items_failed) == (8, 2)
@@ -148,20 +148,20 @@ def test_completed__some_items_failed__the_chunk_is_done_and_they_are_named() ->
 
 
 def test_completed__some_items_deferred__the_slow_lane_has_them_in_the_same_change() -> None:
-    change = completed(running(input="[0]", shard=5), AttemptResult(deferred=[35, 31, 35]), now_ms=NOW, width=7)
+    change = completion_change(running(input="[0]", shard=5), AttemptResult(deferred=[35, 31, 35]), now_ms=NOW, width=7)
 
     assert (change.after.disposition, change.after.status) == (Disposition.DEFERRED, ChunkStatus.COMPLETED)
     assert (change.after.items_ok, change.after.items_deferred) == (8, 2)
     (piece,) = rows_beside(change)
     assert (piece.chunk_id, piece.lane, piece.disposition) == ("slow-0000030", "slow", Disposition.QUEUED)
-    assert (piece.items, list(item_places(piece)), piece.input, piece.shard) == (2, [31, 35], "[0]", 5)
+    assert (piece.items, list(item_indexes(piece)), piece.input, piece.shard) == (2, [31, 35], "[0]", 5)
     assert piece.queue_pk == f"{piece.run_id}#slow"
     delta = change.delta()
     assert (delta["deferred"], delta["slow_total"], delta["slow_queued"], delta["items_deferred"]) == (1, 1, 1, 2)
 
 
 def test_completed__deferred_with_a_queue_of_its_own__the_piece_waits_for_its_message() -> None:
-    change = completed(running(), AttemptResult(deferred=[31]), now_ms=NOW, width=7, is_waiting=True)
+    change = completion_change(running(), AttemptResult(deferred=[31]), now_ms=NOW, width=7, is_waiting=True)
 
     (piece,) = rows_beside(change)
     assert (piece.disposition, piece.queue_pk) == (Disposition.WAITING, None)
@@ -169,11 +169,11 @@ def test_completed__deferred_with_a_queue_of_its_own__the_piece_waits_for_its_me
 
 
 def test_completed__the_piece_in_the_slow_lane__makes_its_chunk_whole() -> None:
-    change = completed(slow(), AttemptResult(item_errors={35: "bad"}), now_ms=NOW, width=7)
+    change = completion_change(slow(), AttemptResult(item_errors={35: "bad"}), now_ms=NOW, width=7)
 
     assert change.after.disposition is Disposition.DONE
-    assert list(item_places(change.after)) == [31, 35]
-    (parent,) = change.beside
+    assert list(item_indexes(change.after)) == [31, 35]
+    (parent,) = change.extra_writes
     assert isinstance(parent, Update)
     assert parent.key == (change.after.run_id, "CHUNK#chunk-0000030")
     assert parent.set == {"disposition": "DONE"}
@@ -196,17 +196,17 @@ def test_completed__the_piece_in_the_slow_lane__makes_its_chunk_whole() -> None:
 )
 def test_completed__about_items_that_are_not_its_own__is_refused(chunk: Chunk, result: AttemptResult) -> None:
     with pytest.raises(InvalidPayloadError, match=chunk.chunk_id):
-        completed(chunk, result, now_ms=NOW, width=7)
+        completion_change(chunk, result, now_ms=NOW, width=7)
 
 
 def test_completed__with_a_duration_of_the_handlers_own__that_is_what_counts() -> None:
-    change = completed(running(), AttemptResult(duration_ms=12), now_ms=NOW, width=7)
+    change = completion_change(running(), AttemptResult(duration_ms=12), now_ms=NOW, width=7)
 
     assert (change.after.duration_ms, change.delta()["busy_ms"]) == (12, 12)
 
 
 def test_completed__by_a_clock_that_was_set_back__took_no_time_rather_than_less_than_none() -> None:
-    change = completed(running(begin_ms=NOW + 60_000), AttemptResult(), now_ms=NOW, width=7)
+    change = completion_change(running(begin_ms=NOW + 60_000), AttemptResult(), now_ms=NOW, width=7)
 
     assert (change.after.duration_ms, change.delta()["busy_ms"]) == (0, 0)
 
@@ -216,7 +216,9 @@ def test_completed__by_a_clock_that_was_set_back__took_no_time_rather_than_less_
 
 @pytest.mark.parametrize(("attempt", "pause_ms"), [(1, 2_000), (2, 6_000)])
 def test_failed__with_tries_left__waits_longer_each_time(attempt: int, pause_ms: int) -> None:
-    change = failed(running(attempt=attempt), AttemptFailure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
+    change = failure_change(
+        running(attempt=attempt), AttemptFailure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0
+    )
 
     after = change.after
     assert (after.disposition, after.status) == (Disposition.RETRYING, ChunkStatus.PENDING)
@@ -231,7 +233,7 @@ def test_failed__with_tries_left__waits_longer_each_time(attempt: int, pause_ms:
 
 
 def test_failed__the_last_try__is_dead() -> None:
-    change = failed(running(attempt=3), AttemptFailure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
+    change = failure_change(running(attempt=3), AttemptFailure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
 
     assert (change.after.disposition, change.after.status) == (Disposition.DEAD, ChunkStatus.FAILED)
     assert (change.after.queue_pk, change.after.attention_pk) == (None, f"{change.after.run_id}#DEAD")
@@ -240,21 +242,23 @@ def test_failed__the_last_try__is_dead() -> None:
 def test_failed__after_it_was_redriven__has_all_its_tries_again() -> None:
     chunk = running(attempt=4, tried=3)
 
-    assert tries(chunk) == 1
-    change = failed(chunk, AttemptFailure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
+    assert attempts_since_redrive(chunk) == 1
+    change = failure_change(chunk, AttemptFailure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
     assert change.after.disposition is Disposition.RETRYING
-    last = failed(running(attempt=6, tried=3), AttemptFailure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0)
+    last = failure_change(
+        running(attempt=6, tried=3), AttemptFailure("ValueError", "boom"), POLICY, now_ms=NOW, draw=0.0
+    )
     assert last.after.disposition is Disposition.DEAD
 
 
 def test_failed__where_trying_again_will_not_help__is_put_aside_at_once() -> None:
-    change = failed(running(), AttemptFailure("Bad", "never", is_final=True), POLICY, now_ms=NOW, draw=0.0)
+    change = failure_change(running(), AttemptFailure("Bad", "never", is_final=True), POLICY, now_ms=NOW, draw=0.0)
 
     assert (change.after.disposition, change.after.status) == (Disposition.QUARANTINED, ChunkStatus.FAILED)
 
 
 def test_lost__is_a_failure_of_its_own_kind() -> None:
-    change = lost(running(), POLICY, now_ms=NOW, draw=0.0)
+    change = lease_expiry_change(running(), POLICY, now_ms=NOW, draw=0.0)
 
     (row,) = rows_beside(change)
     assert (row.outcome, row.error_class) == (AttemptOutcome.LOST, "LOST")
@@ -264,7 +268,7 @@ def test_lost__is_a_failure_of_its_own_kind() -> None:
 
 @pytest.mark.parametrize("text", ["x" * 10_000, "half a character: caf\udce9", "\x00", "漢" * 2_000])
 def test_failed__a_message_of_any_kind__is_cut_to_what_can_be_stored(text: str) -> None:
-    change = failed(running(), AttemptFailure("E", text, item_errors={31: text}), POLICY, now_ms=NOW, draw=0.0)
+    change = failure_change(running(), AttemptFailure("E", text, item_errors={31: text}), POLICY, now_ms=NOW, draw=0.0)
 
     assert 0 < len(change.after.error or "") <= 1024
     assert (change.after.error or "").encode()
@@ -274,7 +278,9 @@ def test_failed__a_message_of_any_kind__is_cut_to_what_can_be_stored(text: str) 
 
 def test_failed__thousands_of_bad_items__keeps_some() -> None:
     errors = dict.fromkeys(range(30, 5_030), "bad")
-    change = failed(running(items=5_000), AttemptFailure("E", "x", item_errors=errors), POLICY, now_ms=NOW, draw=0.0)
+    change = failure_change(
+        running(items=5_000), AttemptFailure("E", "x", item_errors=errors), POLICY, now_ms=NOW, draw=0.0
+    )
 
     assert len(msgspec.json.decode(change.after.item_errors or "")) == 1_000
 
@@ -288,13 +294,13 @@ def test_pause_seconds__any_policy__is_a_number_within_its_bounds(
 ) -> None:
     policy = Policy(max_attempts=1000, backoff_seconds=first, backoff_factor=factor, backoff_seconds_max=most)
 
-    assert 0 <= pause_seconds(policy, tried, draw) <= 1.25 * most
+    assert 0 <= retry_delay_seconds(policy, tried, draw) <= 1.25 * most
 
 
 def test_pause_seconds__the_draw__spreads_by_a_quarter() -> None:
-    assert pause_seconds(POLICY, 2, 0.0) == 6.0
-    assert pause_seconds(POLICY, 2, 1.0) == 7.5
-    assert pause_seconds(POLICY, 50, 0.0) == 100.0
+    assert retry_delay_seconds(POLICY, 2, 0.0) == 6.0
+    assert retry_delay_seconds(POLICY, 2, 1.0) == 7.5
+    assert retry_delay_seconds(POLICY, 50, 0.0) == 100.0
 
 
 # Giving back, moving, redriving.
@@ -304,7 +310,7 @@ def test_pause_seconds__the_draw__spreads_by_a_quarter() -> None:
     ("attempt", "delta"), [(1, {"attempts": -1, "retries": 0}), (3, {"attempts": -1, "retries": -1})]
 )
 def test_released__the_try_does_not_count(attempt: int, delta: dict[str, int]) -> None:
-    change = released(running(attempt=attempt, items_done=4), now_ms=NOW)
+    change = release_change(running(attempt=attempt, items_done=4), now_ms=NOW)
 
     after = change.after
     assert (after.disposition, after.attempt, after.worker, after.items_done) == (
@@ -318,9 +324,9 @@ def test_released__the_try_does_not_count(attempt: int, delta: dict[str, int]) -
 def test_released_and_taken__again_and_again__never_uses_up_tries() -> None:
     chunk = made_chunk(3, Disposition.QUEUED)
     for _ in range(10):
-        chunk = released(taken(chunk).after, now_ms=NOW).after
+        chunk = release_change(taken(chunk).after, now_ms=NOW).after
 
-    assert (chunk.attempt, tries(chunk)) == (0, 0)
+    assert (chunk.attempt, attempts_since_redrive(chunk)) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -333,15 +339,15 @@ def test_released_and_taken__again_and_again__never_uses_up_tries() -> None:
     ],
 )
 def test_moved_to__by_a_person__leaves_every_queue(before: Disposition, after: Disposition) -> None:
-    change = moved_to(made_chunk(3, before), after, now_ms=NOW)
+    change = move_change(made_chunk(3, before), after, now_ms=NOW)
 
     assert (change.after.disposition, change.after.queue_pk, change.after.queue_sk) == (after, None, None)
-    assert change.after.completed_at == moment(NOW)
+    assert change.after.completed_at == timestamp(NOW)
     assert change.delta() == {before.bucket: -1, after.bucket: 1}
 
 
 def test_moved_to__cancelled_in_the_middle__records_the_attempt() -> None:
-    change = moved_to(running(attempt=2), Disposition.CANCELLED, now_ms=NOW)
+    change = move_change(running(attempt=2), Disposition.CANCELLED, now_ms=NOW)
 
     (row,) = rows_beside(change)
     assert (row.attempt, row.outcome) == (2, AttemptOutcome.CANCELLED)
@@ -349,7 +355,7 @@ def test_moved_to__cancelled_in_the_middle__records_the_attempt() -> None:
 
 
 def test_redriven__a_dead_chunk__is_queued_with_its_history_kept() -> None:
-    change = redriven(made_chunk(3, Disposition.DEAD, attempt=3, error="boom", message="m"), now_ms=NOW)
+    change = redrive_change(made_chunk(3, Disposition.DEAD, attempt=3, error="boom", message="m"), now_ms=NOW)
 
     after = change.after
     assert (after.disposition, after.attempt, after.tried, after.redrives) == (Disposition.QUEUED, 3, 3, 1)
@@ -363,27 +369,27 @@ def test_redriven__a_dead_chunk__is_queued_with_its_history_kept() -> None:
 
 @pytest.mark.parametrize("disposition", Disposition)
 def test_placed__each_disposition__is_where_it_is_looked_for(disposition: Disposition) -> None:
-    chunk = placed(running(), disposition, moment(NOW), NOW + 1)
+    chunk = with_disposition(running(), disposition, timestamp(NOW), NOW + 1)
 
     is_queued = disposition in (Disposition.QUEUED, Disposition.RETRYING)
     assert (chunk.queue_pk is not None) is is_queued
     assert (chunk.queue_sk is not None) is is_queued
-    watched = {
+    in_disposition = {
         Disposition.RUNNING, Disposition.RETRYING, Disposition.DEFERRED, Disposition.DEAD, Disposition.QUARANTINED,
     }  # fmt: skip
-    assert chunk.attention_pk == (f"{chunk.run_id}#{disposition.value}" if disposition in watched else None)
+    assert chunk.attention_pk == (f"{chunk.run_id}#{disposition.value}" if disposition in in_disposition else None)
     assert (chunk.attention_sk is None) is (chunk.attention_pk is None)
     assert chunk.status is disposition.status
 
 
 def test_placed__running__is_found_by_the_end_of_its_lease() -> None:
-    chunk = placed(running(lease_expires_at=moment(NOW)), Disposition.RUNNING, moment(T0))
+    chunk = with_disposition(running(lease_expires_at=timestamp(NOW)), Disposition.RUNNING, timestamp(T0))
 
-    assert str(chunk.attention_sk).startswith(moment(NOW))
+    assert str(chunk.attention_sk).startswith(timestamp(NOW))
 
 
 def test_slow_piece__of_a_chunk__has_its_own_count_of_tries() -> None:
-    piece = slow_piece(running(attempt=3), [31], NOW, 7, is_waiting=False)
+    piece = slow_lane_chunk(running(attempt=3), [31], NOW, 7, is_waiting=False)
 
     assert (piece.attempt, piece.tried, piece.worker, piece.token) == (0, 0, None, "-")
 
@@ -398,14 +404,14 @@ def next_changes(chunk: Chunk, event: str) -> list[ChunkChange]:
     """The changes by which something happens to a chunk that has not ended; one that waits is taken first."""
     changes = []
     if chunk.disposition is not Disposition.RUNNING:
-        changes.append(begun(chunk, worker="w", token=next(TOKENS), now_ms=NOW, lease_seconds=1.0))
+        changes.append(start_change(chunk, worker="w", token=next(TOKENS), now_ms=NOW, lease_seconds=1.0))
     held = changes[0].after if changes else chunk
     endings: dict[str, Callable[[], ChunkChange]] = {
-        "fail": lambda: failed(held, AttemptFailure("E", "x"), POLICY, now_ms=NOW, draw=0.5),
-        "lose": lambda: lost(held, POLICY, now_ms=NOW, draw=0.5),
-        "take over": lambda: begun(held, worker="w", token=next(TOKENS), now_ms=NOW, lease_seconds=1.0),
-        "release": lambda: released(held, now_ms=NOW),
-        "complete": lambda: completed(held, AttemptResult(), now_ms=NOW, width=7),
+        "fail": lambda: failure_change(held, AttemptFailure("E", "x"), POLICY, now_ms=NOW, draw=0.5),
+        "lose": lambda: lease_expiry_change(held, POLICY, now_ms=NOW, draw=0.5),
+        "take over": lambda: start_change(held, worker="w", token=next(TOKENS), now_ms=NOW, lease_seconds=1.0),
+        "release": lambda: release_change(held, now_ms=NOW),
+        "complete": lambda: completion_change(held, AttemptResult(), now_ms=NOW, width=7),
     }
     return [*changes, endings[event]()]
 

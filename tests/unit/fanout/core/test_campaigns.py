@@ -10,9 +10,9 @@ from msgspec import to_builtins
 
 from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError
-from headgate.fanout.core.campaigns import counts_on, member_delete, member_put, members, rolled_up
-from headgate.fanout.model.counts import Counts, folded
-from headgate.fanout.model.rows import Fanout, moment
+from headgate.fanout.core.campaigns import counts_of_row, member_delete, member_put, members, roll_up
+from headgate.fanout.model.counts import Counts, counts_dict
+from headgate.fanout.model.rows import Fanout, timestamp
 from headgate.fanout.model.states import FanoutStatus
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.sqlite.store import SqliteStore, Synchronous
@@ -30,11 +30,11 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 def _ended(run_id: str, status: FanoutStatus, *, at_ms: int = NOW) -> Fanout:
-    return made_fanout(run_id=run_id, status=status, started_at=moment(T0), finished_at=moment(at_ms))
+    return made_fanout(run_id=run_id, status=status, started_at=timestamp(T0), finished_at=timestamp(at_ms))
 
 
 def _running(run_id: str) -> Fanout:
-    return made_fanout(run_id=run_id, started_at=moment(T0))
+    return made_fanout(run_id=run_id, started_at=timestamp(T0))
 
 
 def _join(store: SqliteStore, fanout: Fanout) -> None:
@@ -49,7 +49,7 @@ def test_rolled_up__several_members__adds_up_their_counts_and_costs() -> None:
         (_running("b"), Counts(total=30, done=5, dead=1, queued=24, attempts=8, busy_ms=500, items_total=300)),
     ]
 
-    rollup = rolled_up("survey", found, NOW)
+    rollup = roll_up("survey", found, NOW)
 
     assert (rollup.counts.total, rollup.counts.completed, rollup.counts.failed) == (40, 15, 1)
     assert rollup.counts.items_total == 400
@@ -72,7 +72,7 @@ def test_rolled_up__members_of_all_kinds__those_with_failures_come_first() -> No
         (_ended("worst", FanoutStatus.FAILED), Counts(total=2, dead=2)),
     ]
 
-    in_order = [member.run_id for member in rolled_up("c", found, NOW).members]
+    in_order = [member.run_id for member in roll_up("c", found, NOW).members]
     assert in_order == ["worst", "bad", "ill", "halted", "busy", "ok"]
 
 
@@ -89,28 +89,28 @@ def test_rolled_up__members_of_all_kinds__those_with_failures_come_first() -> No
 def test_rolled_up__all_have_ended__says_what_it_came_to(statuses: list[FanoutStatus], expected: FanoutStatus) -> None:
     found = [(_ended(f"{place}", status), Counts()) for place, status in enumerate(statuses)]
 
-    assert rolled_up("c", found, NOW).status is expected
+    assert roll_up("c", found, NOW).status is expected
 
 
 def test_rolled_up__all_have_ended__ends_with_the_last() -> None:
     found = [(_ended(f"{at}", FanoutStatus.SUCCEEDED, at_ms=T0 + at), Counts(total=1, done=1)) for at in (9, 30, 20)]
 
-    rollup = rolled_up("c", found, NOW)
+    rollup = roll_up("c", found, NOW)
 
-    assert (rollup.finished_at, rollup.eta_seconds, rollup.share) == (moment(T0 + 30), 0, 1)
+    assert (rollup.finished_at, rollup.eta_seconds, rollup.share) == (timestamp(T0 + 30), 0, 1)
 
 
 def test_rolled_up__a_member_is_paused_or_being_split__has_no_end_in_sight() -> None:
     counts = Counts(total=20, done=10, queued=10)
     for held in (
-        made_fanout(started_at=moment(T0), paused_at=moment(T0)),
-        made_fanout(started_at=moment(T0), status=FanoutStatus.SPLITTING),
+        made_fanout(started_at=timestamp(T0), paused_at=timestamp(T0)),
+        made_fanout(started_at=timestamp(T0), status=FanoutStatus.SPLITTING),
     ):
-        assert rolled_up("c", [(_running("a"), counts), (held, counts)], NOW).eta_seconds is None
+        assert roll_up("c", [(_running("a"), counts), (held, counts)], NOW).eta_seconds is None
 
 
 def test_rolled_up__too_little_has_ended__projects_nothing() -> None:
-    rollup = rolled_up("c", [(_running("a"), Counts(total=20, done=4, queued=16))], NOW)
+    rollup = roll_up("c", [(_running("a"), Counts(total=20, done=4, queued=16))], NOW)
 
     assert (rollup.eta_seconds, rollup.projected_cost) == (None, None)
 
@@ -118,20 +118,20 @@ def test_rolled_up__too_little_has_ended__projects_nothing() -> None:
 def test_counts_on__folded_counts__are_what_the_row_says() -> None:
     counts = Counts(total=9, done=4, queued=5, busy_ms=77)
 
-    assert counts_on(made_fanout(counts=folded(counts))) == counts
+    assert counts_of_row(made_fanout(counts=counts_dict(counts))) == counts
 
 
 def test_counts_on__row_of_another_program__leaves_the_rest_open() -> None:
     fanout = made_fanout(chunks_total=9, chunks_completed=4, chunks_failed=1, items_total=90)
 
-    counts = counts_on(fanout)
+    counts = counts_of_row(fanout)
 
     assert (counts.total, counts.completed, counts.failed, counts.open, counts.drift()) == (9, 4, 1, 4, 0)
 
 
 def test_members__several_of_a_campaign__are_found_newest_first(store: SqliteStore) -> None:
     for number in range(5):
-        fanout = made_fanout(run_id=f"fan-{number}", campaign="survey", created_at=moment(T0 + number))
+        fanout = made_fanout(run_id=f"fan-{number}", campaign="survey", created_at=timestamp(T0 + number))
         _join(store, fanout)
         store.put(FANOUT, to_builtins(fanout))
 

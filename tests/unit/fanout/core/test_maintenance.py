@@ -15,9 +15,9 @@ from headgate.durable.engine.membership import this_host
 from headgate.errors import OutcomeUnknownError, StoreBusyError
 from headgate.fanout.core import maintenance as tending
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
-from headgate.fanout.core.maintenance import FanoutMaintenance, folded_onto, is_gone, worker_name
+from headgate.fanout.core.maintenance import FanoutMaintenance, is_worker_process_gone, with_counts, worker_name
 from headgate.fanout.core.splitter import Order
-from headgate.fanout.model.counts import Counts, added
+from headgate.fanout.model.counts import Counts, counter_add
 from headgate.fanout.model.rows import counter_key, run_key
 from headgate.fanout.model.sources import IterableSource, ListSource
 from headgate.fanout.model.states import AttemptOutcome, Disposition, FanoutStatus
@@ -274,7 +274,7 @@ def test_tend__a_process_of_this_machine_that_is_gone__its_chunks_need_not_wait_
 
 @pytest.mark.parametrize("worker", [None, "", "w1", "|", "a|b|c", "lambda|$LATEST", f"{this_host()}", "x|12 3|"])
 def test_is_gone__names_of_any_form__are_not_taken_for_a_dead_process(worker: str | None) -> None:
-    assert not is_gone(made_chunk(1, Disposition.RUNNING, worker=worker))
+    assert not is_worker_process_gone(made_chunk(1, Disposition.RUNNING, worker=worker))
 
 
 def test_tend__more_lost_chunks_than_a_batch__all_in_the_end(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +369,7 @@ def test_tend__counters_that_contradict_each_other__are_not_fought_over_for_ever
     shop.split(list(range(10)))
     complete_all(shop)
     for shard, amount in ((0, 1), (1, -1)):
-        shop.store.transact([added(RUN, shard, {"queued": amount})], token=f"t{shard}")
+        shop.store.transact([counter_add(RUN, shard, {"queued": amount})], token=f"t{shard}")
 
     shop.maintenance.run_once()
 
@@ -393,19 +393,19 @@ NOW = 1_750_000_100_000
 
 def test_folded_onto__the_same_counts_again__none() -> None:
     counts = Counts(total=3, queued=2, done=1, attempts=1)
-    first = folded_onto(made_fanout(), counts, NOW)
+    first = with_counts(made_fanout(), counts, NOW)
     assert first is not None
 
-    assert folded_onto(first, counts, NOW + 60_000) is None
+    assert with_counts(first, counts, NOW + 60_000) is None
 
 
 def test_folded_onto__progress__is_told_with_its_moment() -> None:
     fanout = made_fanout(version=4)
-    begun = folded_onto(fanout, Counts(total=3, queued=2, running=1, attempts=1), NOW)
+    begun = with_counts(fanout, Counts(total=3, queued=2, running=1, attempts=1), NOW)
     assert begun is not None
     assert (begun.started_at is not None, begun.progressed_at, begun.version) == (True, None, 5)
 
-    ended = folded_onto(begun, Counts(total=3, queued=2, done=1, attempts=1), NOW + 5_000)
+    ended = with_counts(begun, Counts(total=3, queued=2, done=1, attempts=1), NOW + 5_000)
     assert ended is not None
     assert ended.progressed_at is not None
     assert ended.started_at == begun.started_at
@@ -414,11 +414,11 @@ def test_folded_onto__progress__is_told_with_its_moment() -> None:
 
 def test_folded_onto__the_slow_lane_goes_on__partial_and_not_finished() -> None:
     counts = Counts(total=2, done=1, deferred=1, slow_total=1, slow_running=1)
-    after = folded_onto(made_fanout(), counts, NOW)
+    after = with_counts(made_fanout(), counts, NOW)
 
     assert after is not None
     assert (after.status, after.finished_at) == (FanoutStatus.PARTIAL, None)
-    closed = folded_onto(after, Counts(total=2, done=2, slow_total=1, slow_done=1), NOW)
+    closed = with_counts(after, Counts(total=2, done=2, slow_total=1, slow_done=1), NOW)
     assert closed is not None
     assert (closed.status, closed.is_finished) == (FanoutStatus.SUCCEEDED, True)
     assert closed.attention_pk == "EXPIRING"

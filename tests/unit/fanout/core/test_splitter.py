@@ -17,7 +17,7 @@ from headgate.fanout.core.splitter import Order, Splitter, check_order, check_ru
 from headgate.fanout.model.rows import Policy
 from headgate.fanout.model.sources import IterableSource, LinesSource, ListSource, RangeSource, Source
 from headgate.fanout.model.states import FanoutStatus
-from headgate.fanout.repair.redrive import Redriver, Selection
+from headgate.fanout.repair.redrive import ChunkSelection, Redriver
 from headgate.store.catalogue.tables import INBOXES
 from headgate.store.model.requests import Query
 from tests.fanout_books import RUN, Shop
@@ -293,7 +293,7 @@ def test_split__cancelled_in_the_middle_and_redriven__does_not_succeed_without_t
     shop.maintenance.run_once()
     there = shop.counts().total
     assert 0 < there < 500
-    Redriver(shop.store, shop.clock, shop.ids).redrive(RUN, Selection(all=True))
+    Redriver(shop.store, shop.clock, shop.ids).redrive(RUN, ChunkSelection(all=True))
     for claim in shop.claims().take(1_000, {}):
         shop.tracker.complete(claim, AttemptResult())
     shop.maintenance.run_once()

@@ -18,8 +18,8 @@ from headgate.errors import (
 )
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
 from headgate.fanout.core.splitter import Splitter
-from headgate.fanout.core.tracking import Claim, Tracker, admitted, lease_of
-from headgate.fanout.model.rows import Policy, moment_ms
+from headgate.fanout.core.tracking import Claim, Tracker, admission_for, lease_of
+from headgate.fanout.model.rows import Policy, timestamp_ms
 from headgate.fanout.model.states import Admission, AttemptOutcome, Disposition, FanoutStatus
 from headgate.store.catalogue.tables import FANOUT
 from tests.fanout_books import RUN, Shop, places
@@ -209,8 +209,8 @@ def test_heartbeat__each__moves_the_end_of_the_lease_and_is_seen(shop: Shop) -> 
 
     chunk = shop.chunk(FIRST)
     assert (chunk.items_done, chunk.attempt) == (4, 1)
-    assert moment_ms(chunk.lease_expires_at or "") == shop.now_ms() + 10_000
-    assert moment_ms(chunk.heartbeat_at or "") == shop.now_ms()
+    assert timestamp_ms(chunk.lease_expires_at or "") == shop.now_ms() + 10_000
+    assert timestamp_ms(chunk.heartbeat_at or "") == shop.now_ms()
 
 
 def test_heartbeat__without_progress__keeps_what_was_said_before(shop: Shop) -> None:
@@ -453,7 +453,7 @@ def test_deferred_items__whose_piece_dies__leave_the_fan_out_partial_and_finishe
 def test_admitted__every_state__run_only_what_is_open_and_free(disposition: Disposition, course: str) -> None:
     fanout = made_fanout(None, **{f"{course}_at": "2026-01-01T00:00:00.000Z"}) if course else made_fanout()
     chunk = made_chunk(1, disposition)
-    found = admitted(fanout, chunk, T0)
+    found = admission_for(fanout, chunk, T0)
 
     is_open = not disposition.status.is_terminal
     may_run = is_open and disposition is not Disposition.RUNNING and not course

@@ -13,14 +13,14 @@ from headgate.fanout.core import transitions as module
 from headgate.fanout.core.attempts import (
     AttemptFailure,
     AttemptResult,
-    begun,
-    completed,
-    failed,
-    lost,
-    moved_to,
-    released,
+    completion_change,
+    failure_change,
+    lease_expiry_change,
+    move_change,
+    release_change,
+    start_change,
 )
-from headgate.fanout.core.transitions import ChunkChange, Guard, apply
+from headgate.fanout.core.transitions import ChunkChange, TransitionGuard, apply
 from headgate.fanout.model.rows import Chunk, Policy, run_key
 from headgate.fanout.model.sources import ListSource
 from headgate.fanout.model.states import Disposition
@@ -45,7 +45,9 @@ def all_chunks(shop: Shop) -> list[Chunk]:
 
 def takes(shop: Shop, chunks: Sequence[Chunk], worker: str = "w") -> list[ChunkChange]:
     now_ms = shop.now_ms()
-    return [begun(chunk, worker=worker, token=shop.ids.ulid(), now_ms=now_ms, lease_seconds=30.0) for chunk in chunks]
+    return [
+        start_change(chunk, worker=worker, token=shop.ids.ulid(), now_ms=now_ms, lease_seconds=30.0) for chunk in chunks
+    ]
 
 
 def held(shop: Shop, count: int) -> list[Chunk]:
@@ -59,7 +61,7 @@ def held(shop: Shop, count: int) -> list[Chunk]:
 def test_apply__more_than_a_transaction_holds__all_are_made(shop: Shop) -> None:
     chunks = held(shop, 250)
 
-    done = [completed(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7) for chunk in chunks]
+    done = [completion_change(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7) for chunk in chunks]
     assert apply(shop.store, done) == []
     assert shop.counts().done == 250
 
@@ -85,18 +87,20 @@ def test_apply__some_are_too_late__the_others_of_their_transaction_are_made(shop
 
 def test_apply__all_are_too_late__nothing_is_counted(shop: Shop) -> None:
     chunks = held(shop, 30)
-    done = [completed(chunk, AttemptResult(output="1"), now_ms=shop.now_ms(), width=7) for chunk in chunks]
+    done = [completion_change(chunk, AttemptResult(output="1"), now_ms=shop.now_ms(), width=7) for chunk in chunks]
     assert apply(shop.store, done) == []
     before = shop.books()
 
-    late = [failed(chunk, AttemptFailure("E", "x"), Policy(), now_ms=shop.now_ms(), draw=0.0) for chunk in chunks]
+    late = [
+        failure_change(chunk, AttemptFailure("E", "x"), Policy(), now_ms=shop.now_ms(), draw=0.0) for chunk in chunks
+    ]
     assert len(apply(shop.store, late)) == 30
     assert shop.books() == before
 
 
 def test_apply__the_same_changes_again__count_as_made_and_change_nothing(shop: Shop) -> None:
     chunks = held(shop, 30)
-    done = [completed(chunk, AttemptResult(output="1"), now_ms=shop.now_ms(), width=7) for chunk in chunks]
+    done = [completion_change(chunk, AttemptResult(output="1"), now_ms=shop.now_ms(), width=7) for chunk in chunks]
     assert apply(shop.store, done) == []
     before = shop.books()
 
@@ -106,11 +110,11 @@ def test_apply__the_same_changes_again__count_as_made_and_change_nothing(shop: S
 
 def test_apply__a_change_to_where_a_chunk_cannot_go__is_refused_aloud(shop: Shop) -> None:
     (chunk,) = held(shop, 1)
-    done = completed(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7)
+    done = completion_change(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7)
     apply(shop.store, [done])
 
     with pytest.raises(CorruptionError, match=r"DONE cannot become SKIPPED"):
-        apply(shop.store, [moved_to(done.after, Disposition.SKIPPED, now_ms=shop.now_ms())])
+        apply(shop.store, [move_change(done.after, Disposition.SKIPPED, now_ms=shop.now_ms())])
 
 
 @pytest.mark.parametrize("count", [1, 5, 150])
@@ -118,7 +122,7 @@ def test_apply__the_store_is_busy__says_so_and_can_be_asked_again(shop: Shop, co
     chunks = held(shop, count)
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
     store.fault = Fault(1, crash=False)
-    done = [completed(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7) for chunk in chunks]
+    done = [completion_change(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7) for chunk in chunks]
 
     with pytest.raises(StoreBusyError):
         apply(store, done)
@@ -132,7 +136,7 @@ def test_apply__the_answer_is_lost__says_so_and_saying_it_again_counts_once(shop
     chunks = held(shop, count)
     store = ProcessStore(shop.store)  # type: ignore[arg-type]
     store.fault = Fault(1, crash=False, is_done=True)
-    done = [completed(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7) for chunk in chunks]
+    done = [completion_change(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7) for chunk in chunks]
 
     with pytest.raises((OutcomeUnknownError, StoreBusyError)):
         apply(store, done)
@@ -147,8 +151,8 @@ def test_apply__a_heartbeat_since_the_lease_was_found_over__wins(shop: Shop) -> 
     found = claim.chunk
     beaten = shop.tracker.heartbeat(claim, lease_seconds=60.0)
 
-    over = lost(found, Policy(), now_ms=shop.now_ms(), draw=0.0)
-    taken = begun(found, worker="thief", token="t", now_ms=shop.now_ms(), lease_seconds=1.0)
+    over = lease_expiry_change(found, Policy(), now_ms=shop.now_ms(), draw=0.0)
+    taken = start_change(found, worker="thief", token="t", now_ms=shop.now_ms(), lease_seconds=1.0)
     assert [len(apply(shop.store, [change])) for change in (over, taken)] == [1, 1]
     assert shop.chunk("chunk-0000000").lease_expires_at == beaten.chunk.lease_expires_at
     assert shop.tracker.complete(beaten, AttemptResult()).disposition is Disposition.DONE
@@ -157,7 +161,7 @@ def test_apply__a_heartbeat_since_the_lease_was_found_over__wins(shop: Shop) -> 
 def test_apply__a_guard_that_does_not_hold__refuses_all_and_forgets_none(shop: Shop) -> None:
     fanout = shop.split(list(range(200)))
     shop.control.pause(RUN)
-    guard = Guard((Check(FANOUT, run_key(fanout.run_id), lacks("paused_at")),))
+    guard = TransitionGuard((Check(FANOUT, run_key(fanout.run_id), lacks("paused_at")),))
 
     refused = apply(shop.store, takes(shop, all_chunks(shop)), guard=guard)
 
@@ -171,7 +175,7 @@ def test_apply__a_bucket_that_is_full__what_was_not_made_is_told(tmp_path: Path)
     shop.split(list(range(300)))
     changes = takes(shop, all_chunks(shop))
 
-    refused = apply(shop.store, changes, guard=Guard(bucket="running", count_max=100))
+    refused = apply(shop.store, changes, guard=TransitionGuard(bucket="running", count_max=100))
 
     made = {change.after.chunk_id for change in changes} - {one.change.after.chunk_id for one in refused}
     running = {chunk.chunk_id for chunk in all_chunks(shop) if chunk.disposition is Disposition.RUNNING}
@@ -191,7 +195,8 @@ def test_apply__large_outputs_of_any_script__fit_into_their_transactions(shop: S
     outputs = [AttemptResult(output=f'"{letter * (250_000 // size)}"') for _ in chunks]
 
     done = [
-        completed(chunk, result, now_ms=shop.now_ms(), width=7) for chunk, result in zip(chunks, outputs, strict=True)
+        completion_change(chunk, result, now_ms=shop.now_ms(), width=7)
+        for chunk, result in zip(chunks, outputs, strict=True)
     ]
     assert apply(shop.store, done) == []
     assert shop.counts().done == 40
@@ -203,9 +208,9 @@ def test_apply__large_inputs__are_taken_given_back_and_failed(shop: Shop) -> Non
     taken = takes(shop, all_chunks(shop))
     assert apply(shop.store, taken) == []
 
-    half = [released(change.after, now_ms=shop.now_ms()) for change in taken[:30]]
+    half = [release_change(change.after, now_ms=shop.now_ms()) for change in taken[:30]]
     rest = [
-        failed(change.after, AttemptFailure("E", letter * 5_000), Policy(), now_ms=shop.now_ms(), draw=0.0)
+        failure_change(change.after, AttemptFailure("E", letter * 5_000), Policy(), now_ms=shop.now_ms(), draw=0.0)
         for change in taken[30:]
     ]
     assert apply(shop.store, [*half, *rest]) == []
@@ -246,7 +251,7 @@ def test_apply__deferring_items_of_large_chunks__the_pieces_fit_as_well(shop: Sh
     apply(shop.store, taken)
 
     done = [
-        completed(change.after, AttemptResult(deferred=[change.after.start]), now_ms=shop.now_ms(), width=7)
+        completion_change(change.after, AttemptResult(deferred=[change.after.start]), now_ms=shop.now_ms(), width=7)
         for change in taken
     ]
     assert apply(shop.store, done) == []
@@ -256,14 +261,14 @@ def test_apply__deferring_items_of_large_chunks__the_pieces_fit_as_well(shop: Sh
 def test_grouped__changes_of_one_counter__fill_transactions_and_never_overfill_them(shop: Shop) -> None:
     chunks = held(shop, 300)
     lasts = [replace(chunk, attempt=2) for chunk in chunks]
-    changes = [completed(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7) for chunk in lasts]
+    changes = [completion_change(chunk, AttemptResult(), now_ms=shop.now_ms(), width=7) for chunk in lasts]
 
-    groups = module.grouped(changes)
+    groups = module.transaction_groups(changes)
 
     assert sum(map(len, groups)) == 300
     for group in groups:
         assert len({change.after.shard for change in group}) == 1
-        assert sum(1 + len(change.beside) for change in group) <= 96
+        assert sum(1 + len(change.extra_writes) for change in group) <= 96
     assert len(groups) <= 8 + shop.fanout().shards
 
 

@@ -25,7 +25,7 @@ from headgate.fanout.insight.plot_axes import (
 from headgate.fanout.insight.plot_lanes import LANES_MAX, SPANS_MAX, lanes_plot, spans_of
 from headgate.fanout.insight.plot_maps import TIPS_MAX, failure_map
 from headgate.fanout.model.counts import Counts
-from headgate.fanout.model.rows import Chunk, moment
+from headgate.fanout.model.rows import Chunk, timestamp
 from headgate.fanout.model.states import AttemptOutcome, Disposition
 from tests.unit.fanout.made_rows import RUN, SIZE, T0, made_attempt, made_chunk, made_fanout
 
@@ -279,7 +279,7 @@ def test_spans__a_chunk_that_runs__lasts_until_now() -> None:
 
 
 def test_spans__taken_with_others_and_begun_later__begins_when_the_work_did() -> None:
-    chunk = made_chunk(0, started_at=moment(T0), completed_at=moment(T0 + 9000), duration_ms=500)
+    chunk = made_chunk(0, started_at=timestamp(T0), completed_at=timestamp(T0 + 9000), duration_ms=500)
 
     assert spans_of([chunk], [], NOW)[0].begin_ms == T0 + 8500
 

@@ -13,7 +13,7 @@ from headgate.fanout.insight.comparison import Comparison, Difference, Side, com
 from headgate.fanout.insight.error_groups import ErrorGroup, ErrorGroups
 from headgate.fanout.insight.eta import spread_of
 from headgate.fanout.model.counts import Counts
-from headgate.fanout.model.rows import Policy, moment
+from headgate.fanout.model.rows import Policy, timestamp
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
 from tests.unit.fanout.made_rows import RUN, T0, Stage, made_fanout
@@ -32,7 +32,7 @@ def store(tmp_path: Path, clock: VirtualClock) -> Iterator[SqliteStore]:
 
 
 def _errors(**counts: int) -> ErrorGroups:
-    at = moment(T0)
+    at = timestamp(T0)
     groups = [ErrorGroup(name, "ValueError", f"about {name}", count, at, at, []) for name, count in counts.items()]
     return ErrorGroups(groups, sum(counts.values()), 0)
 
@@ -87,7 +87,7 @@ def test_compared__nothing_to_divide_by__has_no_ratio() -> None:
 
 def test_compared__both_have_ended__compares_how_long_they_took() -> None:
     sides = [
-        Side(made_fanout(finished_at=moment(T0 + 1000 * seconds)), Counts(items_ok=100), None, _errors())
+        Side(made_fanout(finished_at=timestamp(T0 + 1000 * seconds)), Counts(items_ok=100), None, _errors())
         for seconds in (10, 20)
     ]
 

@@ -20,7 +20,7 @@ from headgate.fanout.insight.error_groups import (
     of_items,
 )
 from headgate.fanout.model.fingerprints import fingerprint
-from headgate.fanout.model.rows import Policy, moment
+from headgate.fanout.model.rows import Policy, timestamp
 from headgate.fanout.model.states import AttemptOutcome, Disposition
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.sqlite.store import SqliteStore, Synchronous
@@ -41,7 +41,7 @@ def store(tmp_path: Path, clock: VirtualClock) -> Iterator[SqliteStore]:
 
 
 def _one(name: str, at: int, chunk: str = "chunk-0000000") -> Occurrence:
-    return Occurrence(name, "ValueError", f"message of {name} at {at}", chunk, moment(T0 + at))
+    return Occurrence(name, "ValueError", f"message of {name} at {at}", chunk, timestamp(T0 + at))
 
 
 def test_grouped__several_kinds__are_ordered_by_how_many() -> None:
@@ -49,7 +49,7 @@ def test_grouped__several_kinds__are_ordered_by_how_many() -> None:
 
     assert [(group.fingerprint, group.count) for group in found.groups] == [("b", 3), ("c", 2), ("a", 1)]
     first = found.groups[0]
-    assert (first.first_seen, first.last_seen) == (moment(T0 + 3), moment(T0 + 9))
+    assert (first.first_seen, first.last_seen) == (timestamp(T0 + 3), timestamp(T0 + 9))
     assert first.message == "message of b at 9"
     assert (found.errors, found.others) == (6, 0)
 

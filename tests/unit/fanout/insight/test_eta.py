@@ -25,7 +25,7 @@ from headgate.fanout.insight.eta import (
     spread_of,
 )
 from headgate.fanout.model.counts import Counts
-from headgate.fanout.model.rows import Policy, moment
+from headgate.fanout.model.rows import Policy, timestamp
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from tests.unit.fanout.made_rows import T0, made_chunk, made_fanout
 
@@ -135,7 +135,7 @@ def test_history__a_tenth_of_the_rows__tells_the_whole_curve() -> None:
     chunks = [made_chunk(number, begin_ms=T0 + 1000 * number) for number in range(0, 1000, 10)]
     counts = Counts(total=2000, done=1000, queued=1000)
 
-    points = history(made_fanout(started_at=moment(T0)), counts, chunks, T0 + 1_000_000)
+    points = history(made_fanout(started_at=timestamp(T0)), counts, chunks, T0 + 1_000_000)
 
     assert points[0] == Point(T0, 0, 0)
     assert points[-1] == Point(T0 + 1_000_000, 1000, 0)
@@ -155,7 +155,7 @@ def test_history__failed_chunks__are_counted_apart() -> None:
 
 
 def test_history__a_fan_out_that_has_ended__stops_at_its_end() -> None:
-    fanout = made_fanout(finished_at=moment(T0 + 5000))
+    fanout = made_fanout(finished_at=timestamp(T0 + 5000))
 
     points = history(fanout, Counts(total=1, done=1), [made_chunk(0)], T0 + 9_999_999)
 
@@ -245,7 +245,7 @@ def test_estimate__chunks_that_take_two_tries_each__take_twice_as_long() -> None
     [
         ({}, Counts(total=9, done=4, queued=5), "only 4 chunks are completed"),
         ({"status": FanoutStatus.SPLITTING}, Counts(total=99, done=50, queued=49), "still being split"),
-        ({"paused_at": moment(T0)}, Counts(total=99, done=50, queued=49), "paused"),
+        ({"paused_at": timestamp(T0)}, Counts(total=99, done=50, queued=49), "paused"),
     ],
 )
 def test_estimate__too_little_is_known__says_why(changes: dict[str, Any], counts: Counts, reason: str) -> None:

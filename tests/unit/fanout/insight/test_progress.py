@@ -24,7 +24,7 @@ from headgate.fanout.insight.progress import (
 )
 from headgate.fanout.insight.samples import Sample
 from headgate.fanout.model.counts import Counts
-from headgate.fanout.model.rows import Chunk, Policy, moment
+from headgate.fanout.model.rows import Chunk, Policy, timestamp
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.store.sqlite.store import SqliteStore, Synchronous
 from tests.stores import open_sqlite
@@ -76,10 +76,10 @@ def test_stall__silent_for_no_longer_than_the_retries_can_take__is_none() -> Non
 def test_stall__silent_for_longer__says_since_when_and_why() -> None:
     counts = Counts(total=9, done=1, running=8)
 
-    stall = _told(counts, after_seconds=PATIENCE + 10, progressed_at=moment(T0 + 5000)).stall
+    stall = _told(counts, after_seconds=PATIENCE + 10, progressed_at=timestamp(T0 + 5000)).stall
 
     assert stall is not None
-    assert stall.since == moment(T0 + 5000)
+    assert stall.since == timestamp(T0 + 5000)
     assert stall.silent_seconds == pytest.approx(PATIENCE + 5)
     assert "8 chunks are running" in stall.reason
 
@@ -97,7 +97,7 @@ def test_stall__nothing_runs__says_that_no_worker_takes_chunks() -> None:
         {"chunks": [made_chunk(0, begin_ms=T0 + 100_000)]},
         {"running": [made_chunk(0, Disposition.RUNNING, begin_ms=T0 + 100_000)]},
         {"points": [Point(T0, 0), Point(T0 + 100_000, 1)]},
-        {"progressed_at": moment(T0 + 100_000)},
+        {"progressed_at": timestamp(T0 + 100_000)},
     ],
 )
 def test_stall__a_later_sign_of_life__counts_from_there(sign: dict[str, Any]) -> None:
@@ -110,14 +110,14 @@ def test_stall__a_later_sign_of_life__counts_from_there(sign: dict[str, Any]) ->
 def test_stall__let_go_on_after_a_long_pause__has_all_the_time_again() -> None:
     counts = Counts(total=9, done=1, queued=8)
 
-    assert _told(counts, after_seconds=2 * PATIENCE, updated_at=moment(T0 + round(1500 * PATIENCE))).stall is None
+    assert _told(counts, after_seconds=2 * PATIENCE, updated_at=timestamp(T0 + round(1500 * PATIENCE))).stall is None
 
 
 @pytest.mark.parametrize(
     ("counts", "changes"),
     [
-        (Counts(total=9, done=1, queued=8), {"paused_at": moment(T0)}),
-        (Counts(total=9, done=9), {"status": FanoutStatus.SUCCEEDED, "finished_at": moment(T0)}),
+        (Counts(total=9, done=1, queued=8), {"paused_at": timestamp(T0)}),
+        (Counts(total=9, done=9), {"status": FanoutStatus.SUCCEEDED, "finished_at": timestamp(T0)}),
         (Counts(total=9, done=9), {}),
     ],
 )
@@ -182,7 +182,7 @@ def test_progress__running_chunks_of_which_some_were_read__are_paid_for_all() ->
 
 def test_progress__no_chunks__is_whole_once_it_has_ended() -> None:
     assert _told(Counts(), after_seconds=1).share == 0
-    assert _told(Counts(), after_seconds=1, finished_at=moment(T0)).share == 1
+    assert _told(Counts(), after_seconds=1, finished_at=timestamp(T0)).share == 1
 
 
 def test_progress__as_json__can_be_read_back() -> None:

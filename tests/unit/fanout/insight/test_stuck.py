@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from headgate.clock import VirtualClock
 from headgate.errors import NotFoundError
 from headgate.fanout.insight.stuck import StuckKind, classify, stuck
-from headgate.fanout.model.rows import Policy, moment
+from headgate.fanout.model.rows import Policy, timestamp
 from headgate.fanout.model.states import Disposition
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.sqlite.store import SqliteStore, Synchronous
@@ -52,11 +52,11 @@ def test_classify__lease_runs_out_on_the_last_attempt__is_lost() -> None:
 
 
 def test_classify__lease_runs_out_after_a_cancellation__is_lost() -> None:
-    assert _kind(Disposition.RUNNING, LATER, {"cancelled_at": moment(T0)}) is StuckKind.LOST
+    assert _kind(Disposition.RUNNING, LATER, {"cancelled_at": timestamp(T0)}) is StuckKind.LOST
 
 
 def test_classify__alive_beyond_the_threshold__is_overdue() -> None:
-    lease = moment(LATER + 30_000)
+    lease = timestamp(LATER + 30_000)
 
     assert _kind(Disposition.RUNNING, LATER, lease_expires_at=lease) is StuckKind.OVERDUE
     assert _kind(Disposition.RUNNING, T0 + 900_000, lease_expires_at=lease) is None
@@ -70,7 +70,7 @@ def test_classify__a_retry_is_due__is_pending_and_says_when() -> None:
     assert found is not None
     assert found.kind is StuckKind.RETRY_PENDING
     assert found.seconds == 2
-    assert moment(T0 + 5000) in found.reason
+    assert timestamp(T0 + 5000) in found.reason
 
 
 @pytest.mark.parametrize("disposition", [Disposition.QUEUED, Disposition.WAITING])
@@ -80,8 +80,8 @@ def test_classify__waiting_for_longer_than_the_time_out__was_never_started(dispo
 
 
 def test_classify__waiting_in_a_queue_that_moves__is_not_stuck() -> None:
-    assert _kind(Disposition.QUEUED, LATER, {"updated_at": moment(LATER - 5000)}) is None
-    assert _kind(Disposition.QUEUED, LATER, {"updated_at": moment(T0)}) is StuckKind.NEVER_STARTED
+    assert _kind(Disposition.QUEUED, LATER, {"updated_at": timestamp(LATER - 5000)}) is None
+    assert _kind(Disposition.QUEUED, LATER, {"updated_at": timestamp(T0)}) is StuckKind.NEVER_STARTED
 
 
 def test_classify__put_back_into_the_queue__waits_from_then() -> None:
@@ -93,7 +93,7 @@ def test_classify__put_back_into_the_queue__waits_from_then() -> None:
 @pytest.mark.parametrize("disposition", [Disposition.QUEUED, Disposition.RETRYING])
 @pytest.mark.parametrize("why", ["paused_at", "cancelled_at"])
 def test_classify__held_on_purpose__is_not_stuck(disposition: Disposition, why: str) -> None:
-    assert _kind(disposition, LATER, {why: moment(T0)}) is None
+    assert _kind(disposition, LATER, {why: timestamp(T0)}) is None
 
 
 @pytest.mark.parametrize("disposition", [one for one in Disposition if one.status.is_terminal])

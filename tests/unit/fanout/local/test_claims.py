@@ -13,7 +13,7 @@ from headgate.errors import OutcomeUnknownError, StoreBusyError
 from headgate.fanout.core.attempts import AttemptFailure, AttemptResult
 from headgate.fanout.core.tracking import Claim
 from headgate.fanout.local.claims import Claims
-from headgate.fanout.model.rows import moment_ms, run_key
+from headgate.fanout.model.rows import run_key, timestamp_ms
 from headgate.fanout.model.states import Disposition
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT
@@ -58,7 +58,7 @@ def test_take__what_is_there__no_more_than_that(shop: Shop) -> None:
     claims = shop.claims()
     assert claims.take(5, {}) == []
     shop.split([1, 2])
-    claims.look_again()
+    claims.refresh()
 
     assert len(claims.take(5, {})) == 2
     assert claims.take(5, {}) == []
@@ -70,8 +70,8 @@ def test_take__the_lease__is_the_workers_own_or_the_policys(shop: Shop) -> None:
     (own,) = shop.claims(lease_seconds=5.0).take(1, {})
     (policy,) = shop.claims().take(1, {})
 
-    assert moment_ms(own.chunk.lease_expires_at or "") == shop.now_ms() + 5_000
-    assert moment_ms(policy.chunk.lease_expires_at or "") == shop.now_ms() + 77_000
+    assert timestamp_ms(own.chunk.lease_expires_at or "") == shop.now_ms() + 5_000
+    assert timestamp_ms(policy.chunk.lease_expires_at or "") == shop.now_ms() + 77_000
 
 
 def test_take__chunks_that_have_to_wait__not_before_their_time(shop: Shop) -> None:
@@ -122,7 +122,7 @@ def test_take__resumed__goes_on(shop: Shop) -> None:
     assert claims.take(5, {}) == []
 
     shop.control.resume(RUN)
-    claims.look_again()
+    claims.refresh()
     assert len(claims.take(5, {})) == 5
 
 
@@ -280,6 +280,6 @@ def test_take__the_store_is_busy__nothing_is_counted_twice(shop: Shop, is_done: 
     shop.clock.advance(11)
     shop.maintenance.run_once()
     shop.clock.advance(11)
-    claims.look_again()
+    claims.refresh()
     assert len(claims.take(3, {})) == 3
     assert shop.counts().running == 3

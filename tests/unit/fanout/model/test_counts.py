@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from headgate.fanout.model.counts import (
     NAMES,
     Counts,
-    added,
+    all_ended,
+    counter_add,
+    counter_delta,
+    counter_puts,
+    counts_dict,
     counts_of,
-    first_counters,
-    folded,
-    is_over,
-    moved,
-    nothing_open,
-    verdict,
+    final_status,
+    no_open_chunks_check,
 )
 from headgate.fanout.model.states import LEGAL, ChunkStatus, Disposition, FanoutStatus
 from headgate.store.model.conditions import holds
@@ -56,7 +56,7 @@ def test_counts_of__keys_foreign_numbers_and_missing_rows__are_left_out() -> Non
 def test_folded__any_counts__reads_back(numbers: dict[str, int]) -> None:
     made = Counts(**numbers)
 
-    assert Counts(**folded(made)) == made
+    assert Counts(**counts_dict(made)) == made
 
 
 @given(st.fixed_dictionaries({bucket: st.integers(0, 50) for bucket in BUCKETS}))
@@ -84,26 +84,26 @@ def test_moved__every_legal_move__keeps_the_total_and_moves_one(
     before: Disposition, after: Disposition, lane: str
 ) -> None:
     sk, prefix = f"{lane}-0000010", "slow_" if lane.startswith("SLOW") else ""
-    delta = moved(made_chunk(1, before, sk=sk), made_chunk(1, after, sk=sk))
+    delta = counter_delta(made_chunk(1, before, sk=sk), made_chunk(1, after, sk=sk))
 
     expected = {} if before is after else {prefix + before.bucket: -1, prefix + after.bucket: 1}
     assert delta == expected
 
 
 def test_moved__a_new_chunk__adds_to_the_total_and_its_items() -> None:
-    delta = moved(None, made_chunk(1, Disposition.QUEUED, items=7))
+    delta = counter_delta(None, made_chunk(1, Disposition.QUEUED, items=7))
 
     assert delta == {"total": 1, "queued": 1, "items_total": 7}
 
 
 def test_moved__a_new_piece_of_the_slow_lane__adds_no_items() -> None:
-    delta = moved(None, made_chunk(1, Disposition.QUEUED, sk="SLOW#slow-0000010", items=2))
+    delta = counter_delta(None, made_chunk(1, Disposition.QUEUED, sk="SLOW#slow-0000010", items=2))
 
     assert delta == {"slow_total": 1, "slow_queued": 1}
 
 
 def test_added__nothing_that_changes__writes_no_zeros() -> None:
-    assert added("r", 0, {"done": 1, "running": -1, "lost": 0}).add == {"done": 1, "running": -1}
+    assert counter_add("r", 0, {"done": 1, "running": -1, "lost": 0}).add == {"done": 1, "running": -1}
 
 
 # Closing.
@@ -111,7 +111,7 @@ def test_added__nothing_that_changes__writes_no_zeros() -> None:
 
 @pytest.mark.parametrize("bucket", [prefix + name for prefix in ("", "slow_") for name in OPEN])
 def test_nothing_open__one_open_chunk_of_either_lane__does_not_hold(bucket: str) -> None:
-    check = nothing_open("r", 3)
+    check = no_open_chunks_check("r", 3)
 
     assert check.key == ("r", "CTR#03")
     assert not holds(check.condition, {"PK": "r", bucket: 1})
@@ -119,7 +119,7 @@ def test_nothing_open__one_open_chunk_of_either_lane__does_not_hold(bucket: str)
 
 
 def test_nothing_open__a_counter_that_never_counted_anything__holds_but_not_one_that_is_gone() -> None:
-    check = nothing_open("r", 0)
+    check = no_open_chunks_check("r", 0)
 
     assert holds(check.condition, {"PK": "r", "SK": "CTR#00"})
     assert holds(check.condition, {"PK": "r", "done": 5, "slow_done": 1, "dead": 2})
@@ -128,7 +128,7 @@ def test_nothing_open__a_counter_that_never_counted_anything__holds_but_not_one_
 
 @pytest.mark.parametrize("shards", [1, 16])
 def test_first_counters__so_many__one_row_each(shards: int) -> None:
-    assert [put.item["SK"] for put in first_counters("r", shards)] == [f"CTR#{shard:02d}" for shard in range(shards)]
+    assert [put.item["SK"] for put in counter_puts("r", shards)] == [f"CTR#{shard:02d}" for shard in range(shards)]
 
 
 # Verdicts.
@@ -139,21 +139,21 @@ CANCELLED = made_fanout(cancelled_at="2026-01-01T00:00:00.000Z")
 
 @pytest.mark.parametrize("bucket", OPEN)
 def test_verdict__a_chunk_is_open__none_yet(bucket: str) -> None:
-    assert verdict(RUNNING, counts(done=5, **{bucket: 1})) is None
-    assert verdict(CANCELLED, counts(cancelled=5, **{bucket: 1})) is None
+    assert final_status(RUNNING, counts(done=5, **{bucket: 1})) is None
+    assert final_status(CANCELLED, counts(cancelled=5, **{bucket: 1})) is None
 
 
 def test_verdict__still_being_split__none_yet_whatever_has_ended() -> None:
-    assert verdict(made_fanout(status=FanoutStatus.SPLITTING), counts(done=5)) is None
-    assert verdict(made_fanout(status=FanoutStatus.SPLITTING), counts()) is None
+    assert final_status(made_fanout(status=FanoutStatus.SPLITTING), counts(done=5)) is None
+    assert final_status(made_fanout(status=FanoutStatus.SPLITTING), counts()) is None
 
 
 def test_verdict__cancelled_while_it_was_being_split__cancelled() -> None:
     cut = made_fanout(status=FanoutStatus.SPLITTING, cancelled_at="2026-01-01T00:00:00.000Z")
 
-    assert verdict(cut, counts(cancelled=3)) is FanoutStatus.CANCELLED
-    assert verdict(cut, counts()) is FanoutStatus.CANCELLED
-    assert verdict(cut, counts(running=1)) is None
+    assert final_status(cut, counts(cancelled=3)) is FanoutStatus.CANCELLED
+    assert final_status(cut, counts()) is FanoutStatus.CANCELLED
+    assert final_status(cut, counts(running=1)) is None
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_verdict__cancelled_while_it_was_being_split__cancelled() -> None:
     ],
 )
 def test_verdict__nothing_is_open__what_it_has_come_to(numbers: dict[str, int], status: FanoutStatus) -> None:
-    assert verdict(RUNNING, counts(**numbers)) is status
+    assert final_status(RUNNING, counts(**numbers)) is status
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_verdict__nothing_is_open__what_it_has_come_to(numbers: dict[str, int], 
 def test_verdict__it_was_cancelled__only_if_that_cut_something_short(
     numbers: dict[str, int], status: FanoutStatus
 ) -> None:
-    assert verdict(CANCELLED, counts(**numbers)) is status
+    assert final_status(CANCELLED, counts(**numbers)) is status
 
 
 @pytest.mark.parametrize(
@@ -211,4 +211,4 @@ def test_verdict__it_was_cancelled__only_if_that_cut_something_short(
     ],
 )
 def test_is_over__both_lanes_count(numbers: dict[str, int], over: bool) -> None:
-    assert is_over(counts(**numbers)) is over
+    assert all_ended(counts(**numbers)) is over

@@ -23,13 +23,13 @@ from headgate.fanout.model.rows import (
     dump_policy,
     fanout_of,
     load_policy,
-    moment,
-    moment_ms,
-    queue_place,
+    queue_position,
     run_key,
     shard_of,
     sort_key,
     start_of,
+    timestamp,
+    timestamp_ms,
 )
 from headgate.fanout.model.states import AttemptOutcome, ChunkStatus, Disposition, FanoutStatus
 from headgate.store.model.conditions import holds
@@ -74,16 +74,16 @@ def test_chunk_id__of_one_width__sorts_by_place(one: int, other: int) -> None:
 
 @given(st.integers(0, YEAR_2286_MS), st.integers(0, YEAR_2286_MS), st.integers(0, 9_999_999))
 def test_queue_place__of_any_two_moments__sorts_by_time_first(one_ms: int, other_ms: int, place: int) -> None:
-    one, other = queue_place(one_ms, f"CHUNK#chunk-{place:07d}"), queue_place(other_ms, "CHUNK#chunk-0000000")
+    one, other = queue_position(one_ms, f"CHUNK#chunk-{place:07d}"), queue_position(other_ms, "CHUNK#chunk-0000000")
 
     if one_ms != other_ms:
         assert (one < other) is (one_ms < other_ms)
 
 
 def test_queue_place__later_than_its_digits_reach__is_last_in_line() -> None:
-    latest = queue_place(YEAR_2286_MS, "CHUNK#chunk-0000000")
+    latest = queue_position(YEAR_2286_MS, "CHUNK#chunk-0000000")
 
-    assert queue_place(YEAR_9999_MS, "CHUNK#chunk-0000001") > latest > queue_place(0, "CHUNK#chunk-9999999")
+    assert queue_position(YEAR_9999_MS, "CHUNK#chunk-0000001") > latest > queue_position(0, "CHUNK#chunk-9999999")
 
 
 @pytest.mark.parametrize("shards", [1, 4, 16])
@@ -103,15 +103,15 @@ def test_shard_of__many_chunks__is_stable_within_bounds_and_spread(shards: int) 
 
 @given(st.integers(0, YEAR_9999_MS))
 def test_moment__any_millisecond__reads_back_and_has_one_length(ms: int) -> None:
-    text = moment(ms)
+    text = timestamp(ms)
 
-    assert moment_ms(text) == ms
+    assert timestamp_ms(text) == ms
     assert len(text) == len("2026-01-01T00:00:00.000Z")
 
 
 @given(st.integers(0, YEAR_9999_MS), st.integers(0, YEAR_9999_MS))
 def test_moment__any_two__sort_as_text_as_they_do_in_time(one: int, other: int) -> None:
-    assert (moment(one) < moment(other)) is (one < other)
+    assert (timestamp(one) < timestamp(other)) is (one < other)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_moment__any_two__sort_as_text_as_they_do_in_time(one: int, other: int) 
     ],
 )
 def test_moment_ms__as_other_programs_write_it__is_read(text: str, ms: int) -> None:
-    assert moment_ms(text) == ms
+    assert timestamp_ms(text) == ms
 
 
 # Codecs.

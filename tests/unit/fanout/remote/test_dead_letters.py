@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from headgate.fanout.core.tracking import Claim
 from headgate.fanout.model.messages import message_about
-from headgate.fanout.model.rows import moment
+from headgate.fanout.model.rows import timestamp
 from headgate.fanout.model.states import AttemptOutcome, Disposition, FanoutStatus
-from headgate.fanout.remote.dead_letters import Address, DeadLetters, Recorded, Ruling, addressed
-from headgate.fanout.repair.redrive import Redriver, Selection
+from headgate.fanout.remote.dead_letters import Address, DeadLetters, Recorded, Ruling, address_of
+from headgate.fanout.repair.redrive import ChunkSelection, Redriver
 from headgate.store.catalogue.tables import FANOUT
 from tests.unit.fanout.worlds import RUN, World, crash_everywhere, once
 
@@ -166,7 +166,7 @@ def test_record__221_letters__are_221_dead_chunks_that_can_be_redriven(rig: Rig)
     assert rig.counts().dead == 221
     assert rig.tend().status is FanoutStatus.FAILED
 
-    assert rig.redriver.redrive(RUN, Selection(error_class="DEAD_LETTER")).redriven == 221
+    assert rig.redriver.redrive(RUN, ChunkSelection(error_class="DEAD_LETTER")).redriven == 221
 
     for chunk in rig.rows():
         rig.complete(chunk.chunk_id)
@@ -186,7 +186,7 @@ def test_record__redriven_just_before_the_letter_is_kept__is_looked_at_again(rig
     rig.kill(FIRST)
     at = rig.queries.now()
     rig.clock.advance(1)
-    rig.crashing.before_write = once(lambda: rig.redriver.redrive(RUN, Selection(chunk_ids=(FIRST,))))
+    rig.crashing.before_write = once(lambda: rig.redriver.redrive(RUN, ChunkSelection(chunk_ids=(FIRST,))))
 
     assert rig.record(at=at).ruling is Ruling.DUPLICATE
     assert rig.row(FIRST).message is None
@@ -202,7 +202,7 @@ def test_record__a_letter_from_before_the_redrive__does_not_kill_the_new_life(ri
     rig.clock.advance(1)
     rig.kill(FIRST)
     rig.clock.advance(60)
-    rig.redriver.redrive(RUN, Selection(all=True))
+    rig.redriver.redrive(RUN, ChunkSelection(all=True))
     rig.clock.advance(5)
     first_of_new_life = rig.queries.now()
     if now == "RETRYING":
@@ -224,7 +224,7 @@ def test_record__a_letter_from_before_the_redrive__does_not_kill_the_new_life(ri
 def test_record__a_letter_while_the_new_message_is_still_to_be_sent__does_not_kill(rig: Rig) -> None:
     rig.split(2, queue_url="https://sqs/q")
     rig.record()
-    rig.redriver.redrive(RUN, Selection(all=True))
+    rig.redriver.redrive(RUN, ChunkSelection(all=True))
 
     assert rig.record().ruling is Ruling.DUPLICATE
     assert rig.row(FIRST).disposition is Disposition.WAITING
@@ -233,7 +233,7 @@ def test_record__a_letter_while_the_new_message_is_still_to_be_sent__does_not_ki
 def test_record__a_letter_of_which_nobody_knows_when_it_came__counts(rig: Rig) -> None:
     rig.split(2, max_attempts=1)
     rig.kill(FIRST)
-    rig.redriver.redrive(RUN, Selection(all=True))
+    rig.redriver.redrive(RUN, ChunkSelection(all=True))
 
     assert rig.letters.record(rig.body(FIRST)).ruling is Ruling.DEAD
 
@@ -244,10 +244,10 @@ def test_record__a_letter_of_which_nobody_knows_when_it_came__counts(rig: Rig) -
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("not json", "it is not about a chunk"),
-        ("[1]", "it is not about a chunk"),
+        ("not json", "it is not a chunk message"),
+        ("[1]", "it is not a chunk message"),
         ('{"run_id": "run"}', "it names no chunk"),
-        ('{"run_id": 7, "chunk_id": "chunk-0000000"}', "it is not about a chunk"),
+        ('{"run_id": 7, "chunk_id": "chunk-0000000"}', "it is not a chunk message"),
         ('{"run_id": "run", "chunk_id": "chunk-7"}', "an id looks like chunk-0000500"),
         ('{"run_id": "run", "chunk_id": "chunk-0000099"}', "fan-out run has no chunk-0000099"),
         ('{"run_id": "other", "chunk_id": "chunk-0000000"}', "there is no fan-out other"),
@@ -291,11 +291,11 @@ def test_record__a_letter_of_another_programs_fanout__is_reported_back(rig: Rig)
 
 
 def test_addressed__by_its_receiver_or_by_itself__is_found() -> None:
-    assert addressed("garbage", RUN, FIRST) == Address(RUN, FIRST)
-    assert addressed('{"run_id":"a","chunk_key":"chunks/a/chunk-0000500.npz"}', None, None) == Address(
+    assert address_of("garbage", RUN, FIRST) == Address(RUN, FIRST)
+    assert address_of('{"run_id":"a","chunk_key":"chunks/a/chunk-0000500.npz"}', None, None) == Address(
         "a", "chunk-0000500"
     )
-    assert addressed('{"run_id":"a","chunk_id":"chunk-0000500"}', "b", None) == Address("b", "chunk-0000500")
+    assert address_of('{"run_id":"a","chunk_id":"chunk-0000500"}', "b", None) == Address("b", "chunk-0000500")
 
 
 # The list.
@@ -306,7 +306,7 @@ def test_letters__dead_chunks__are_those_with_a_message_in_pages(rig: Rig) -> No
     rig.kill("chunk-0000001")
     for number in (0, 2, 3, 5):
         rig.clock.advance(1)
-        rig.record(f"chunk-{number:07d}", at=moment(rig.queries.now_ms()))
+        rig.record(f"chunk-{number:07d}", at=timestamp(rig.queries.now_ms()))
 
     first = rig.letters.letters(RUN, limit=3)
     second = rig.letters.letters(RUN, limit=3, cursor=first.cursor)

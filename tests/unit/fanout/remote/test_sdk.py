@@ -25,7 +25,7 @@ from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.core.queries import FanoutQueries
 from headgate.fanout.core.splitter import Order, Splitter
 from headgate.fanout.core.tracking import Tracker
-from headgate.fanout.model.rows import Chunk, Fanout, Policy, moment_ms
+from headgate.fanout.model.rows import Chunk, Fanout, Policy, timestamp_ms
 from headgate.fanout.model.sources import LinesSource, ListSource, Source
 from headgate.fanout.model.states import Admission, AttemptOutcome, Disposition
 from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker
@@ -412,7 +412,7 @@ def test_progress__while_the_block_runs__is_passed_on_now_and_then(rig: Rig) -> 
 
     assert row.items_done == 2
     assert row.heartbeat_at is not None
-    assert moment_ms(row.lease_expires_at or "") == int(rig.clock.seconds() + 895) * 1000
+    assert timestamp_ms(row.lease_expires_at or "") == int(rig.clock.seconds() + 895) * 1000
 
 
 def test_pulse__policy_asks_for_signs_of_life__they_come_by_themselves(rig: Rig) -> None:
@@ -421,7 +421,7 @@ def test_pulse__policy_asks_for_signs_of_life__they_come_by_themselves(rig: Rig)
 
     with worker.chunk(("run", FIRST)):
         rig.clock.advance(3600)
-        poll(lambda: moment_ms(rig.row().lease_expires_at or "") > rig.clock.seconds() * 1000)
+        poll(lambda: timestamp_ms(rig.row().lease_expires_at or "") > rig.clock.seconds() * 1000)
 
     assert rig.row().disposition is Disposition.DONE
 
@@ -448,7 +448,7 @@ def test_pulse__time_is_up__chunk_is_no_longer_kept(rig: Rig) -> None:
         rig.clock.advance(99)
         chunk.progress(1)
         # Not for three silences: only for as long as the worker has, and a moment to say how it ended.
-        assert moment_ms(rig.row().lease_expires_at or "") == int(rig.clock.seconds() + 6) * 1000
+        assert timestamp_ms(rig.row().lease_expires_at or "") == int(rig.clock.seconds() + 6) * 1000
         rig.clock.advance(31)
         chunk.progress(2)
         assert rig.row().items_done == 1
@@ -559,4 +559,4 @@ def test_lease__function_ends_before_the_policy_would__ends_with_it(rig: Rig) ->
     with rig.chunk(remaining_ms=lambda: 60_000):
         row = rig.row()
 
-    assert moment_ms(row.lease_expires_at or "") == round(1000 * (rig.clock.seconds() + 65))
+    assert timestamp_ms(row.lease_expires_at or "") == round(1000 * (rig.clock.seconds() + 65))

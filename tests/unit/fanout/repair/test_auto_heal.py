@@ -19,7 +19,7 @@ from headgate.fanout.model.rows import MAIN_LANE, SLOW_LANE, Chunk, Fanout, Poli
 from headgate.fanout.model.sources import LinesSource
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.fanout.repair import auto_heal as healing
-from headgate.fanout.repair.auto_heal import Action, Healer, Remedy, remedy
+from headgate.fanout.repair.auto_heal import HealAction, HealDecision, Healer, heal_decision
 from headgate.store.catalogue.tables import FANOUT
 from tests.unit.fanout.worlds import RUN, World, crash_everywhere, once
 
@@ -103,61 +103,65 @@ def dead(*, lane: str = "chunk", **values: Any) -> Chunk:
     ("chunk", "policy", "expected"),
     [
         (dead(), Policy(), None),
-        (dead(), Policy(heal_redrives_max=2), Remedy(Action.RETRY, "it died of TIMEOUT: it is tried again (1 of 2)")),
+        (
+            dead(),
+            Policy(heal_redrives_max=2),
+            HealDecision(HealAction.RETRY, "it died of TIMEOUT: it is retried (1 of 2)"),
+        ),
         (
             dead(heals=1),
             Policy(heal_redrives_max=2),
-            Remedy(Action.RETRY, "it died of TIMEOUT: it is tried again (2 of 2)"),
+            HealDecision(HealAction.RETRY, "it died of TIMEOUT: it is retried (2 of 2)"),
         ),
         (dead(heals=2), Policy(heal_redrives_max=2), None),
         (dead(), Policy(heal_redrives_max=1, heal_on=("OOM",)), None),
         (
             dead(error_class="urllib3.ReadTimeout"),
             Policy(heal_redrives_max=1, heal_on=("ReadTimeout", "OOM")),
-            Remedy(Action.RETRY, "it died of urllib3.ReadTimeout: it is tried again (1 of 1)"),
+            HealDecision(HealAction.RETRY, "it died of urllib3.ReadTimeout: it is retried (1 of 1)"),
         ),
         (dead(error_class=None), Policy(heal_redrives_max=1, heal_on=("OOM",)), None),
         (
             dead(),
             Policy(heal_redrives_max=1, heal_action="slow-lane"),
-            Remedy(Action.SLOW_LANE, "it died of TIMEOUT: the slow lane tries it (1 of 1)"),
+            HealDecision(HealAction.SLOW_LANE, "it died of TIMEOUT: the slow lane runs it (1 of 1)"),
         ),
         (
             dead(lane="slow"),
             Policy(heal_redrives_max=1, heal_action="slow-lane"),
-            Remedy(Action.RETRY, "it died of TIMEOUT: it is tried again (1 of 1)"),
+            HealDecision(HealAction.RETRY, "it died of TIMEOUT: it is retried (1 of 1)"),
         ),
         (
             dead(heals=7),
             Policy(heal_redrives_max=1, heal_action="split"),
-            Remedy(Action.SPLIT, "it died of TIMEOUT: its 4 items are cut in two, and both halves tried"),
+            HealDecision(HealAction.SPLIT, "it died of TIMEOUT: its 4 items are split in two, and both halves run"),
         ),
         (
             dead(items=1),
             Policy(heal_redrives_max=1, heal_action="split"),
-            Remedy(Action.SPLIT, "it died of TIMEOUT: item 5 is the one that fails, and is put aside"),
+            HealDecision(HealAction.SPLIT, "it died of TIMEOUT: item 5 is the one that fails, and is quarantined"),
         ),
         (
             dead(lane="slow"),
             Policy(heal_redrives_max=1, heal_action="split"),
-            Remedy(Action.RETRY, "it died of TIMEOUT: it is tried again (1 of 1)"),
+            HealDecision(HealAction.RETRY, "it died of TIMEOUT: it is retried (1 of 1)"),
         ),
         (
             dead(error_class=None),
             Policy(heal_redrives_max=1, heal_action="quarantine"),
-            Remedy(Action.QUARANTINE, "it died of an unknown error: it is put aside"),
+            HealDecision(HealAction.QUARANTINE, "it died of an unknown error: it is quarantined"),
         ),
         (dead(disposition=Disposition.QUARANTINED), Policy(heal_redrives_max=1), None),
         (dead(disposition=Disposition.CANCELLED), Policy(heal_redrives_max=1), None),
     ],
 )
-def test_remedy__for_a_chunk_and_a_policy__is_this(chunk: Chunk, policy: Policy, expected: Remedy | None) -> None:
-    assert remedy(chunk, policy) == expected
+def test_remedy__for_a_chunk_and_a_policy__is_this(chunk: Chunk, policy: Policy, expected: HealDecision | None) -> None:
+    assert heal_decision(chunk, policy) == expected
 
 
 def test_remedy__an_action_that_is_none__is_refused_with_those_there_are() -> None:
     with pytest.raises(DefinitionError, match="'pray': choose from retry, slow-lane, split, quarantine"):
-        remedy(dead(), Policy(heal_redrives_max=1, heal_action="pray"))
+        heal_decision(dead(), Policy(heal_redrives_max=1, heal_action="pray"))
 
 
 # Doing it.
@@ -172,8 +176,8 @@ def test_heal__dry__says_a_sentence_for_each_chunk_and_does_nothing(rig: Rig) ->
     healed = rig.healer.heal(RUN, dry_run=True)
 
     assert (healed.is_dry_run, healed.healed, healed.left) == (True, 1, 1)
-    assert [(one.chunk_id, one.action, one.said) for one in healed.treated] == [
-        (FIRST, Action.RETRY, "it died of TIMEOUT: it is tried again (1 of 1)")
+    assert [(one.chunk_id, one.action, one.reason) for one in healed.treated] == [
+        (FIRST, HealAction.RETRY, "it died of TIMEOUT: it is retried (1 of 1)")
     ]
     assert rig.snapshot() == before
 
@@ -226,7 +230,7 @@ def test_heal__slow_lane__is_tried_once_by_the_workers_of_the_slow_lane(rig: Rig
     rig.split(4, size=2, max_attempts=3, heal_redrives_max=2, heal_action="slow-lane", heal_on=("TIMEOUT",))
     rig.kill(FIRST, error_class="TIMEOUT")
 
-    assert [one.action for one in rig.healer.heal(RUN).treated] == [Action.SLOW_LANE]
+    assert [one.action for one in rig.healer.heal(RUN).treated] == [HealAction.SLOW_LANE]
 
     rig.clock.advance(1000)
     assert rig.row(FIRST).queue_pk == f"{RUN}#slow"
@@ -255,7 +259,7 @@ def test_heal__slow_lane_of_a_queue__is_a_retry_for_there_is_none(rig: Rig) -> N
 
     healed = rig.healer.heal(RUN)
 
-    assert [one.action for one in healed.treated] == [Action.RETRY]
+    assert [one.action for one in healed.treated] == [HealAction.RETRY]
     assert rig.sent == [RUN]
     chunk = rig.row(FIRST)
     assert (chunk.disposition, chunk.queue_pk, chunk.tried) == (Disposition.WAITING, None, 1)
@@ -280,7 +284,7 @@ def test_heal__split__finds_the_bad_items_by_itself(rig: Rig, bad: set[int]) -> 
 
     ended = rig.work_to_the_end()
 
-    aside = list(rig.queries.every_watched(RUN, Disposition.QUARANTINED))
+    aside = list(rig.queries.every_in_disposition(RUN, Disposition.QUARANTINED))
     assert {chunk.start for chunk in aside} == bad
     assert all(chunk.items == 1 for chunk in aside)
     errors = [msgspec.json.decode(chunk.item_errors or "") for chunk in aside]
@@ -316,7 +320,7 @@ def test_heal__an_input_that_is_gone__is_named_and_the_others_are_healed(rig: Ri
 
     assert [one.chunk_id for one in healed.treated] == [second]
     assert [one.chunk_id for one in healed.refused] == [first]
-    assert "No such file" in healed.refused[0].said
+    assert "No such file" in healed.refused[0].reason
 
 
 def test_heal__split_of_an_input_that_is_gone__is_named(rig: Rig, tmp_path: Path) -> None:
@@ -352,7 +356,10 @@ def test_heal__while_it_is_being_cancelled__is_left_off_with_the_reason(rig: Rig
 
     healed = rig.healer.heal(RUN)
 
-    assert (healed.healed, healed.said) == (0, "fan-out run: it is being cancelled; ask again when it has ended")
+    assert (healed.healed, healed.skipped_reason) == (
+        0,
+        "fan-out run: it is being cancelled; try again when it has ended",
+    )
 
 
 def test_heal__cancelled_just_before_the_write__is_left_off_with_the_reason(rig: Rig) -> None:
@@ -363,7 +370,7 @@ def test_heal__cancelled_just_before_the_write__is_left_off_with_the_reason(rig:
     healed = rig.healer.heal(RUN)
 
     assert healed.healed == 0
-    assert "it was cancelled meanwhile" in (healed.said or "")
+    assert "it was cancelled meanwhile" in (healed.skipped_reason or "")
     assert rig.row(FIRST).disposition is Disposition.DEAD
 
 
@@ -376,7 +383,7 @@ def test_heal__a_policy_that_makes_no_sense__is_left_off_with_the_reason(rig: Ri
     healed = rig.healer.heal(RUN)
 
     assert (healed.healed, healed.unseen) == (0, 1)
-    assert healed.said == "heal_action is 'pray': choose from retry, slow-lane, split, quarantine"
+    assert healed.skipped_reason == "heal_action is 'pray': choose from retry, slow-lane, split, quarantine"
 
 
 def test_heal__quarantine_in_a_fanout_that_was_cancelled__leaves_it_cancelled(rig: Rig) -> None:
@@ -434,9 +441,9 @@ def test_heal__a_chunk_that_an_index_does_not_show_yet__is_counted_as_unseen(rig
     assert (again.healed, again.unseen) == (2 if dry_run else 1, 0)
 
 
-@pytest.mark.parametrize("action", list(Action))
+@pytest.mark.parametrize("action", list(HealAction))
 def test_heal__a_crash_at_any_write__a_second_call_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: Action
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: HealAction
 ) -> None:
     monkeypatch.setattr(healing, "BATCH", 2)
 

@@ -28,7 +28,7 @@ from headgate.fanout.model.sources import (
 )
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.fanout.repair.bisect import Bisector, halves
-from headgate.fanout.repair.redrive import Redriver, Selection
+from headgate.fanout.repair.redrive import ChunkSelection, Redriver
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Put
 from tests.unit.fanout.worlds import RUN, World, crash_everywhere, once
@@ -75,7 +75,7 @@ def test_isolate__a_dead_chunk__becomes_two_that_are_queued(rig: Rig) -> None:
     assert list(rig.dispositions().values()) == ["QUEUED", "QUEUED", "DONE"]
     assert cut.other is not None
     assert (cut.chunk.items, cut.other.items) == (3, 2)
-    assert cut.said == "the 5 items of chunk-0000000 were cut, and 2 of them are in chunk-0000003"
+    assert cut.description == "the 5 items of chunk-0000000 were split; 2 of them are in chunk-0000003"
     kept, other = rig.row(FIRST), rig.row("chunk-0000003")
     assert (kept.attempt, kept.tried, kept.redrives) == (3, 3, 1)
     assert (other.attempt, other.tried, other.error_class, other.shard) == (0, 0, "OOM", kept.shard)
@@ -124,7 +124,7 @@ def test_isolate__a_single_item__is_put_aside_with_its_error(rig: Rig) -> None:
 
     chunk = rig.row("chunk-0000001")
     assert cut.other is None
-    assert cut.said == "item 1 is the one that fails: bad spectrum"
+    assert cut.description == "item 1 is the one that fails: bad spectrum"
     assert (chunk.disposition, chunk.items_failed) == (Disposition.QUARANTINED, 1)
     assert msgspec.json.decode(chunk.item_errors or "") == {"1": "ValueError: bad spectrum"}
     counts = rig.counts()
@@ -143,7 +143,7 @@ def test_isolate__a_single_item_that_was_rejected__gets_its_item_counted_once(ri
     assert (rig.row(FIRST).items_failed, rig.counts().items_failed) == (1, 1)
     again = rig.bisector.isolate(RUN, FIRST)
 
-    assert again.said == "item 0 is put aside already"
+    assert again.description == "item 0 is put aside already"
     assert rig.counts().items_failed == 1
 
 
@@ -166,7 +166,7 @@ def test_isolate__a_single_item_redriven_afterwards__is_no_longer_counted_as_fai
     rig.bisector.isolate(RUN, FIRST)
     rig.tend()
 
-    Redriver(rig.store, rig.clock, rig.ids).redrive(RUN, Selection(all=True))
+    Redriver(rig.store, rig.clock, rig.ids).redrive(RUN, ChunkSelection(all=True))
 
     chunk = rig.row(FIRST)
     assert (chunk.items_failed, chunk.item_errors, rig.counts().items_failed) == (0, None, 0)
@@ -187,13 +187,13 @@ def test_isolate__again_and_again__finds_the_bad_item(rig: Rig) -> None:
             else:
                 rig.complete(chunk.chunk_id)
         rig.check()
-        (dead,) = rig.queries.watched(RUN, Disposition.DEAD).chunks
+        (dead,) = rig.queries.in_disposition(RUN, Disposition.DEAD).chunks
         rounds += 1
         if rig.bisector.isolate(RUN, dead.chunk_id).other is None:
             break
 
     assert rounds == 9, "eight cuts of 250, and the verdict"
-    (aside,) = rig.queries.watched(RUN, Disposition.QUARANTINED).chunks
+    (aside,) = rig.queries.in_disposition(RUN, Disposition.QUARANTINED).chunks
     assert (aside.start, aside.items) == (bad, 1)
     assert rig.items() == [f"item {number}" for number in range(500)]
     counts = rig.counts()
@@ -325,7 +325,7 @@ def test_isolate__a_chunk_that_has_not_failed__is_refused(rig: Rig, state: str) 
         case "SKIPPED":
             rig.control.skip(RUN, [FIRST])
 
-    with pytest.raises(ConflictError, match=f"it is {state}; only one that failed can be cut"):
+    with pytest.raises(ConflictError, match=f"it is {state}; only a failed one can be split"):
         rig.bisector.isolate(RUN, FIRST)
 
 
@@ -334,7 +334,7 @@ def test_isolate__a_piece_of_the_slow_lane__is_refused(rig: Rig) -> None:
     rig.complete(FIRST, deferred=[1, 2])
     rig.kill("slow-0000000")
 
-    with pytest.raises(UserError, match="a piece of the slow lane cannot be cut"):
+    with pytest.raises(UserError, match="a slow-lane chunk cannot be split"):
         rig.bisector.isolate(RUN, "slow-0000000")
 
 
@@ -352,7 +352,7 @@ def test_isolate__where_the_other_half_is_already__says_so_and_changes_nothing(r
     rig.sqlite.transact([Put(FANOUT, msgspec.to_builtins(stray))])
     before = rig.snapshot()
 
-    with pytest.raises(ConflictError, match=r"chunk-0000002 is there already.*reconcile"):
+    with pytest.raises(ConflictError, match=r"chunk-0000002 exists already.*reconcile"):
         rig.bisector.isolate(RUN, FIRST)
     assert rig.snapshot() == before
     rig.sqlite.delete(FANOUT, chunk_key(RUN, "chunk-0000002"))
@@ -363,7 +363,7 @@ def test_isolate__a_chunk_that_was_moved_meanwhile__is_left(rig: Rig) -> None:
     rig.kill(FIRST)
     rig.crashing.before_write = once(lambda: rig.control.skip(RUN, [FIRST]))
 
-    with pytest.raises(ConflictError, match="someone has moved it meanwhile, it is SKIPPED"):
+    with pytest.raises(ConflictError, match="it was changed meanwhile, it is SKIPPED"):
         rig.bisector.isolate(RUN, FIRST)
     assert rig.spans() == [(FIRST, 0, 4)]
 

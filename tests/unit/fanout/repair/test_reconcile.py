@@ -21,9 +21,9 @@ from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.fanout.repair import reconcile as reconciling
 from headgate.fanout.repair.auto_heal import Healer
 from headgate.fanout.repair.bisect import Bisector
-from headgate.fanout.repair.reconcile import Kind, Reconciler, Report
-from headgate.fanout.repair.recounts import NAMES, Recount, faults, mended
-from headgate.fanout.repair.redrive import Redriver, Selection
+from headgate.fanout.repair.reconcile import FindingKind, Reconciler, ReconcileReport
+from headgate.fanout.repair.recounts import NAMES, Recount, faults, repaired
+from headgate.fanout.repair.redrive import ChunkSelection, Redriver
 from headgate.store.catalogue.tables import FANOUT
 from headgate.store.model.requests import Put
 from tests.unit.fanout.worlds import RUN, World, crash_everywhere, once, read_in_pages
@@ -36,7 +36,7 @@ class Rig(World):
         super().__init__(folder, shards=shards)
         self.reconciler = Reconciler(self.store, self.clock, self.ids)
 
-    def reconcile(self, *, repair: bool = False) -> Report:
+    def reconcile(self, *, repair: bool = False) -> ReconcileReport:
         return self.reconciler.reconcile(RUN, repair=repair)
 
     def set_row(self, chunk_id: str, **values: object) -> None:
@@ -52,7 +52,7 @@ class Rig(World):
         self.tracker.release(self._held)
 
     def redrive(self, chunk_id: str) -> None:
-        Redriver(self.sqlite, self.clock, self.ids).redrive(RUN, Selection(chunk_ids=(chunk_id,)))
+        Redriver(self.sqlite, self.clock, self.ids).redrive(RUN, ChunkSelection(chunk_ids=(chunk_id,)))
 
     def cut(self, chunk_id: str) -> None:
         Bisector(self.sqlite, self.clock, self.ids).isolate(RUN, chunk_id)
@@ -77,8 +77,8 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield rig
 
 
-def said(report: Report) -> list[tuple[Kind, str, bool]]:
-    return [(finding.kind, finding.said, finding.is_repaired) for finding in report.findings]
+def said(report: ReconcileReport) -> list[tuple[FindingKind, str, bool]]:
+    return [(finding.kind, finding.description, finding.is_repaired) for finding in report.findings]
 
 
 # Nothing wrong.
@@ -144,9 +144,9 @@ def test_reconcile__a_counter_changed_by_hand__is_found_explained_and_repaired(r
 
     found = rig.reconcile()
     assert said(found) == [
-        (Kind.COUNTER, "counter CTR#00 says done 5, and its rows make 2", False),
-        (Kind.COUNTER, "counter CTR#00 says dead 0, and its rows make 1", False),
-        (Kind.COUNTER, "counter CTR#00 says items_ok 14, and its rows make 4", False),
+        (FindingKind.COUNTER, "counter CTR#00 says done 5, and its rows make 2", False),
+        (FindingKind.COUNTER, "counter CTR#00 says dead 0, and its rows make 1", False),
+        (FindingKind.COUNTER, "counter CTR#00 says items_ok 14, and its rows make 4", False),
     ]
     assert rig.counts().done == 5, "it was only looked at"
     repaired = rig.reconcile(repair=True)
@@ -177,7 +177,7 @@ def test_reconcile__a_counter_of_one_shard__is_named(tmp_path: Path) -> None:
 
         report = rig.reconcile(repair=True)
 
-        assert [finding.said.split(",")[0].rpartition(" ")[0] for finding in report.findings] == [
+        assert [finding.description.split(",")[0].rpartition(" ")[0] for finding in report.findings] == [
             "counter CTR#01 says queued",
             "counter CTR#02 says queued",
         ]
@@ -192,7 +192,7 @@ def test_reconcile__a_counter_that_is_gone__is_made_anew(tmp_path: Path) -> None
 
         report = rig.reconcile(repair=True)
 
-        assert said(report) == [(Kind.COUNTER, "counter CTR#01 is not there", True)]
+        assert said(report) == [(FindingKind.COUNTER, "counter CTR#01 does not exist", True)]
         rig.check()
         rig.complete("chunk-0000001")
         rig.check()
@@ -202,7 +202,7 @@ def test_reconcile__a_counter_that_is_no_number__is_an_error(rig: Rig) -> None:
     rig.split(2)
     rig.sqlite.update(FANOUT, counter_key(RUN, 0), set={"queued": "two"})
 
-    with pytest.raises(CorruptionError, match=r"CTR#00: queued is 'two', which is no number"):
+    with pytest.raises(CorruptionError, match=r"CTR#00: queued is 'two', not a number"):
         rig.reconcile()
 
 
@@ -301,11 +301,11 @@ def test_reconcile__all_the_time_busy__repairs_what_stands_still_and_leaves_the_
     report = rig.reconcile(repair=True)
     rig.crashing.before_read = lambda: None
 
-    assert said(report) == [(Kind.COUNTER, "counter CTR#00 says dead 5, and its rows make 1", True)]
+    assert said(report) == [(FindingKind.COUNTER, "counter CTR#00 says dead 5, and its rows make 1", True)]
     assert set(report.unsettled) == {"waiting", "queued", "retrying", "running", "done", "items_ok"}
     assert rig.counts().dead == 1
     assert rig.counts().drift() == 7, "not touched"
-    assert said(rig.reconcile(repair=True))[0][0] is Kind.COUNTER
+    assert said(rig.reconcile(repair=True))[0][0] is FindingKind.COUNTER
     rig.check()
 
 
@@ -317,7 +317,7 @@ def test_reconcile__busy_with_a_wrong_sum_of_buckets__says_at_least_that(rig: Ri
     rig.crashing.before_read = lambda: rig.complete(f"chunk-{next(todo):07d}")
     report = rig.reconcile()
 
-    assert [finding.said for finding in report.findings] == [
+    assert [finding.description for finding in report.findings] == [
         "the buckets of all counters make 207, and their total is 200"
     ]
     assert not report.is_clean
@@ -346,9 +346,10 @@ def test_reconcile__whatever_moves_meanwhile__no_counter_is_made_wrong(tmp_path:
 
         # Each number is right now, or as wrong as it was and left unsettled.
         truth = rig.reconcile()
-        left = {finding.said.split()[3]: finding for finding in truth.findings if finding.kind is Kind.COUNTER}
+        counters = [finding for finding in truth.findings if finding.kind is FindingKind.COUNTER]
+        left = {finding.description.split()[3]: finding for finding in counters}
         assert set(left) <= set(wrong) & set(report.unsettled), (seed, truth.findings)
-        assert all(finding.kind is Kind.COUNTER for finding in truth.findings)
+        assert all(finding.kind is FindingKind.COUNTER for finding in truth.findings)
         rig.reconcile(repair=True)
         rig.check()
 
@@ -376,7 +377,7 @@ class People:
             partial(rig.fail, chunk.chunk_id, is_final=True),
             partial(self._release, chunk.chunk_id),
             partial(rig.control.skip, RUN, [chunk.chunk_id]),
-            partial(self._redriver.redrive, RUN, Selection(all=True), limit=1),
+            partial(self._redriver.redrive, RUN, ChunkSelection(all=True), limit=1),
             partial(self._bisector.isolate, RUN, chunk.chunk_id),
             rig.tend,
         ]
@@ -398,7 +399,7 @@ def test_reconcile__a_row_that_is_gone__its_items_are_missed(rig: Rig) -> None:
 
     report = rig.reconcile(repair=True)
 
-    assert [finding.said for finding in report.findings if finding.kind is Kind.ITEMS] == [
+    assert [finding.description for finding in report.findings if finding.kind is FindingKind.ITEMS] == [
         "items 4 to 5 are in no chunk, between chunk-0000002 and chunk-0000006",
         "items 8 to 9 are in no chunk, after chunk-0000006",
     ]
@@ -412,7 +413,7 @@ def test_reconcile__rows_that_overlap__are_named(rig: Rig) -> None:
 
     report = rig.reconcile()
 
-    assert [finding.said for finding in report.findings if finding.kind is Kind.ITEMS] == [
+    assert [finding.description for finding in report.findings if finding.kind is FindingKind.ITEMS] == [
         "items 5 to 6 are in two chunks, chunk-0000000 and chunk-0000005",
         "chunk-0000005 has items up to 10, and the fan-out has only 10",
     ]
@@ -425,7 +426,7 @@ def test_reconcile__a_chunk_within_another__the_longer_one_counts_on(rig: Rig) -
 
     report = rig.reconcile()
 
-    assert [finding.said for finding in report.findings if finding.kind is Kind.ITEMS] == [
+    assert [finding.description for finding in report.findings if finding.kind is FindingKind.ITEMS] == [
         "items 3 to 4 are in two chunks, chunk-0000000 and chunk-0000003"
     ]
 
@@ -456,7 +457,7 @@ def test_reconcile__items_deferred_to_a_piece_that_is_gone__are_missed(rig: Rig)
 
     report = rig.reconcile(repair=True)
 
-    assert (Kind.ITEMS, "1 chunks left items to the slow lane, and it does not have them", False) in said(report)
+    assert (FindingKind.ITEMS, "1 chunks deferred items that have no slow-lane chunk", False) in said(report)
 
 
 # Rows.
@@ -469,7 +470,7 @@ def test_reconcile__a_queued_chunk_that_no_worker_finds__is_put_where_they_look(
 
     report = rig.reconcile(repair=True)
 
-    assert said(report) == [(Kind.ROW, "chunk-0000000 is QUEUED, and no worker finds it", True)]
+    assert said(report) == [(FindingKind.ROW, "chunk-0000000 is QUEUED, and it is not in the queue", True)]
     assert len(rig.queries.queued(RUN, "main", due_ms=rig.queries.now_ms())) == 3
     assert rig.reconcile().is_clean
 
@@ -483,9 +484,7 @@ def test_reconcile__a_dead_chunk_that_is_not_listed__is_listed_since_it_died(rig
 
     report = rig.reconcile(repair=True)
 
-    assert said(report) == [
-        (Kind.ROW, "chunk-0000000 is DEAD, and whoever looks for such chunks does not find it", True)
-    ]
+    assert said(report) == [(FindingKind.ROW, "chunk-0000000 is DEAD, and the attention index does not list it", True)]
     assert rig.row(FIRST) == listed
 
 
@@ -495,7 +494,7 @@ def test_reconcile__a_dead_chunk_that_is_not_listed__is_listed_since_it_died(rig
         ({"status": "FAILED"}, "chunk-0000000 is DONE, and its status says FAILED instead of COMPLETED"),
         (
             {"attention_pk": f"{RUN}#DEAD", "attention_sk": "x"},
-            "chunk-0000000 is DONE, and it is listed as something else",
+            "chunk-0000000 is DONE, and the attention index lists it",
         ),
         ({"queue_pk": f"{RUN}#main", "queue_sk": "0"}, "chunk-0000000 is DONE, and it is in the queue"),
     ],
@@ -510,15 +509,15 @@ def test_reconcile__a_row_that_is_wrong_by_itself__is_mended(
 
     report = rig.reconcile(repair=True)
 
-    assert said(report) == [(Kind.ROW, sentence, True)]
+    assert said(report) == [(FindingKind.ROW, sentence, True)]
     assert rig.row(FIRST) == expected
 
 
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"start": 1}, "chunk-0000000 says that its first item is 1"),
-        ({"shard": 7}, "chunk-0000000 says that it is counted in shard 7, and there are 1"),
+        ({"start": 1}, "chunk-0000000 has 1 as its first item"),
+        ({"shard": 7}, "chunk-0000000 is counted in shard 7, of 1"),
     ],
 )
 def test_reconcile__a_row_of_which_nobody_knows_how_it_should_be__is_only_named(
@@ -529,7 +528,7 @@ def test_reconcile__a_row_of_which_nobody_knows_how_it_should_be__is_only_named(
 
     report = rig.reconcile(repair=True)
 
-    assert (Kind.ROW, sentence, False) in said(report)
+    assert (FindingKind.ROW, sentence, False) in said(report)
 
 
 def test_reconcile__a_sign_of_life_during_the_repair__is_not_undone(rig: Rig) -> None:
@@ -556,7 +555,7 @@ def test_faults__a_waiting_chunk_without_a_queue__is_one(rig: Rig) -> None:
         queue_sk=None,
     )
 
-    assert [fault.said for fault in faults(waiting, fanout)] == [
+    assert [fault.description for fault in faults(waiting, fanout)] == [
         "chunk-0000000 waits for its message to be sent, and the fan-out has no queue"
     ]
 
@@ -588,7 +587,7 @@ def test_mended__whatever_was_lost__has_no_fault_left(
         shards = 1
         queue_url = "q"
 
-    assert list(faults(mended(damaged, 1_750_000_000_000), Shards())) == []  # type: ignore[arg-type]
+    assert list(faults(repaired(damaged, 1_750_000_000_000), Shards())) == []  # type: ignore[arg-type]
 
 
 # The fan-out's own row.
@@ -602,12 +601,12 @@ def test_reconcile__ended_with_an_open_chunk__is_opened(rig: Rig) -> None:
     # As if the chunk had been put back without its fan-out.
     other = Redriver(rig.sqlite, rig.clock, rig.ids)
     ended = rig.fanout()
-    other.redrive(RUN, Selection(all=True))
+    other.redrive(RUN, ChunkSelection(all=True))
     rig.sqlite.transact([replace(ended, version=99).replacing(rig.fanout().version)])
 
     report = rig.reconcile(repair=True)
 
-    assert said(report) == [(Kind.FANOUT, "it has ended as PARTIAL, and 1 chunks are open", True)]
+    assert said(report) == [(FindingKind.FANOUT, "it has ended as PARTIAL, and 1 chunks are open", True)]
     rig.check()
     rig.complete("chunk-0000001")
     assert rig.tend().status is FanoutStatus.SUCCEEDED
@@ -622,7 +621,7 @@ def test_reconcile__ended_with_the_wrong_verdict__is_opened_and_judged_again(rig
 
     report = rig.reconcile(repair=True)
 
-    assert (Kind.FANOUT, "it has ended as SUCCEEDED, and by its rows it should be PARTIAL", True) in said(report)
+    assert (FindingKind.FANOUT, "it has ended as SUCCEEDED, and by its rows it should be PARTIAL", True) in said(report)
     assert rig.tend().status is FanoutStatus.PARTIAL
     assert rig.reconcile().is_clean
 
@@ -651,8 +650,8 @@ def test_reconcile__ended_with_other_numbers__gets_its_own(rig: Rig) -> None:
     report = rig.reconcile(repair=True)
 
     assert said(report) == [
-        (Kind.FANOUT, "its row says jobs_failed 3, and its chunks make 2", True),
-        (Kind.FANOUT, "its row has other numbers than its chunks of dead, items_total, items_ok", True),
+        (FindingKind.FANOUT, "its row says jobs_failed 3, and its chunks make 2", True),
+        (FindingKind.FANOUT, "its row and its chunks differ in dead, items_total, items_ok", True),
     ]
     fixed = rig.fanout()
     assert (fixed.status, fixed.finished_at, fixed.chunks_failed) == (FanoutStatus.PARTIAL, ended.finished_at, 2)
@@ -691,7 +690,7 @@ def test_reconcile__not_ended_and_not_listed__is_listed(rig: Rig) -> None:
 
     report = rig.reconcile(repair=True)
 
-    assert said(report) == [(Kind.FANOUT, "it has not ended, and is not listed among those that have not", True)]
+    assert said(report) == [(FindingKind.FANOUT, "it is open, and not in the index of open fan-outs", True)]
     assert rig.fanout().attention_pk == ACTIVE
     rig.check()
 
@@ -710,8 +709,8 @@ def test_reconcile__a_fanout_of_another_program__is_counted_and_left_alone(rig: 
     report = rig.reconcile(repair=True)
 
     assert said(report) == [
-        (Kind.FANOUT, "its row says jobs_completed 0, and its chunks make 1", False),
-        (Kind.FANOUT, "its row says jobs_failed 3, and its chunks make 1", False),
+        (FindingKind.FANOUT, "its row says jobs_completed 0, and its chunks make 1", False),
+        (FindingKind.FANOUT, "its row says jobs_failed 3, and its chunks make 1", False),
     ]
     assert rig.snapshot() == before
 

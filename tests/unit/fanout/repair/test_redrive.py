@@ -25,11 +25,11 @@ from headgate.errors import (
 )
 from headgate.fanout.core.maintenance import FanoutMaintenance
 from headgate.fanout.local.claims import Claims
-from headgate.fanout.model.rows import ACTIVE, Fanout, moment_ms, run_key
+from headgate.fanout.model.rows import ACTIVE, Fanout, run_key, timestamp_ms
 from headgate.fanout.model.sources import LinesSource, ListSource
 from headgate.fanout.model.states import Disposition, FanoutStatus
 from headgate.fanout.repair import redrive as redriving
-from headgate.fanout.repair.redrive import Redriven, Redriver, Selection
+from headgate.fanout.repair.redrive import ChunkSelection, Redriver, RedriveReport
 from headgate.fanout.repair.retention import PURGING
 from headgate.store.blobs.folder import FolderBlobs
 from headgate.store.blobs.spill import Spill
@@ -41,7 +41,7 @@ from headgate.store.sqlite.store import SqliteStore
 from headgate.store.table_names import TableNames
 from tests.unit.fanout.worlds import RUN, CrashError, World, crash_everywhere, once, read_in_pages
 
-ALL = Selection(all=True)
+ALL = ChunkSelection(all=True)
 
 
 class Rig(World):
@@ -51,7 +51,7 @@ class Rig(World):
         super().__init__(folder, shards=shards)
         self.redriver = Redriver(self.store, self.clock, self.ids)
 
-    def redrive(self, selection: Selection = ALL) -> Redriven:
+    def redrive(self, selection: ChunkSelection = ALL) -> RedriveReport:
         return self.redriver.redrive(RUN, selection)
 
     def events(self) -> list[tuple[str, int | None, str | None]]:
@@ -91,7 +91,7 @@ def names(*numbers: int) -> tuple[str, ...]:
 )
 def test_selection__that_makes_no_sense__is_refused_with_what_is_allowed(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
-        Selection(**wrong)  # type: ignore[arg-type]
+        ChunkSelection(**wrong)  # type: ignore[arg-type]
 
 
 def test_redrive__dead_and_set_aside_and_cancelled__by_disposition(rig: Rig) -> None:
@@ -105,7 +105,7 @@ def test_redrive__dead_and_set_aside_and_cancelled__by_disposition(rig: Rig) -> 
     assert list(rig.dispositions().values()) == states
 
     found = {
-        kind: rig.redriver.redrive(RUN, Selection(dispositions=(kind,)), dry_run=True).ids
+        kind: rig.redriver.redrive(RUN, ChunkSelection(dispositions=(kind,)), dry_run=True).ids
         for kind in redriving.REDRIVABLE
     }
 
@@ -125,9 +125,9 @@ def test_redrive__by_error__those_that_died_of_it(rig: Rig) -> None:
     rig.kill(name(3), error_class="ValueError", message="no such column")
     fingerprint = rig.row(name(1)).error_fingerprint
 
-    alike = rig.redriver.redrive(RUN, Selection(fingerprint=fingerprint), dry_run=True)
-    timed_out = rig.redriver.redrive(RUN, Selection(error_class="TIMEOUT"), dry_run=True)
-    both = rig.redriver.redrive(RUN, Selection(error_class="TIMEOUT", fingerprint=fingerprint), dry_run=True)
+    alike = rig.redriver.redrive(RUN, ChunkSelection(fingerprint=fingerprint), dry_run=True)
+    timed_out = rig.redriver.redrive(RUN, ChunkSelection(error_class="TIMEOUT"), dry_run=True)
+    both = rig.redriver.redrive(RUN, ChunkSelection(error_class="TIMEOUT", fingerprint=fingerprint), dry_run=True)
 
     assert alike.ids == names(1, 2)
     assert timed_out.ids == names(0)
@@ -140,8 +140,8 @@ def test_redrive__older_than__those_given_up_before_that(rig: Rig) -> None:
         rig.kill(name(number))
         rig.clock.advance(60)
 
-    found = rig.redriver.redrive(RUN, Selection(older_than_seconds=100.0), dry_run=True)
-    exactly = rig.redriver.redrive(RUN, Selection(older_than_seconds=120.0), dry_run=True)
+    found = rig.redriver.redrive(RUN, ChunkSelection(older_than_seconds=100.0), dry_run=True)
+    exactly = rig.redriver.redrive(RUN, ChunkSelection(older_than_seconds=120.0), dry_run=True)
 
     assert found.ids == names(0, 1)
     assert exactly.ids == names(0), "120 s is not longer than 120 s"
@@ -153,9 +153,9 @@ def test_redrive__without_dispositions__leaves_the_cancelled_alone(rig: Rig) -> 
     rig.control.cancel(RUN)
     rig.tend()
 
-    assert rig.redriver.redrive(RUN, Selection(older_than_seconds=0.0), dry_run=True).ids == ()
+    assert rig.redriver.redrive(RUN, ChunkSelection(older_than_seconds=0.0), dry_run=True).ids == ()
     rig.clock.advance(1)
-    assert rig.redriver.redrive(RUN, Selection(older_than_seconds=0.0), dry_run=True).ids == names(0)
+    assert rig.redriver.redrive(RUN, ChunkSelection(older_than_seconds=0.0), dry_run=True).ids == names(0)
     assert rig.redriver.redrive(RUN, ALL, dry_run=True).ids == names(0, 1, 2)
 
 
@@ -267,9 +267,9 @@ def test_redrive__an_unknown_chunk__is_an_error_and_none_is_redriven(rig: Rig) -
     before = rig.snapshot()
 
     with pytest.raises(NotFoundError, match=r"run: it has no chunk-0000007, chunk-0000009; none was redriven"):
-        rig.redrive(Selection(chunk_ids=names(0, 9, 7)))
+        rig.redrive(ChunkSelection(chunk_ids=names(0, 9, 7)))
     with pytest.raises(InvalidIdError):
-        rig.redrive(Selection(chunk_ids=(name(0), "chunk-x")))
+        rig.redrive(ChunkSelection(chunk_ids=(name(0), "chunk-x")))
     assert rig.snapshot() == before
 
 
@@ -279,8 +279,8 @@ def test_redrive__a_chunk_that_is_done__is_an_error_and_none_is_redriven(rig: Ri
     rig.complete(name(1))
     before = rig.snapshot()
 
-    with pytest.raises(ConflictError, match="chunk-0000001 has ended well"):
-        rig.redrive(Selection(chunk_ids=names(0, 1)))
+    with pytest.raises(ConflictError, match="chunk-0000001 has completed"):
+        rig.redrive(ChunkSelection(chunk_ids=names(0, 1)))
     assert rig.snapshot() == before
 
 
@@ -296,7 +296,7 @@ def test_redrive__a_fanout_that_has_succeeded__is_an_error(rig: Rig) -> None:
 def test_redrive__the_same_chunks_twice__changes_nothing_the_second_time(rig: Rig) -> None:
     rig.split(4)
     rig.kill(*names(0, 1))
-    chosen = Selection(chunk_ids=names(1, 0, 1))
+    chosen = ChunkSelection(chunk_ids=names(1, 0, 1))
 
     first, after_first = rig.redrive(chosen), rig.snapshot()
     second = rig.redrive(chosen)
@@ -354,7 +354,7 @@ def test_redrive__with_a_rate__chunks_may_start_one_after_the_other_exactly(rig:
 
     due = [int((chunk.queue_sk or "").partition("#")[0]) - now_ms for chunk in rig.rows()]
     assert due == [0, 333, 666, 1000, 1333, 1666, 2000]
-    assert moment_ms(redriven.until or "") == now_ms + 2000
+    assert timestamp_ms(redriven.until or "") == now_ms + 2000
     claims = Claims(rig.sqlite, rig.clock, rig.ids, worker="w")
     taken = []
     for _ in range(3):
@@ -417,7 +417,7 @@ def test_redrive__costs_what_the_answer_costs(rig: Rig) -> None:
     rig.kill(name(17))
     queries = rig.sqlite.stats.queries
 
-    rig.redrive(Selection(dispositions=(Disposition.DEAD,)))
+    rig.redrive(ChunkSelection(dispositions=(Disposition.DEAD,)))
 
     assert rig.sqlite.stats.queries - queries == 1
 
@@ -429,7 +429,7 @@ def test_redrive__a_chunk_that_someone_else_redrove__is_overtaken(rig: Rig) -> N
     rig.split(3, max_attempts=1)
     rig.kill(*names(0, 1))
     other = Redriver(rig.sqlite, rig.clock, rig.ids)
-    rig.crashing.before_write = once(lambda: other.redrive(RUN, Selection(chunk_ids=names(0))))
+    rig.crashing.before_write = once(lambda: other.redrive(RUN, ChunkSelection(chunk_ids=names(0))))
 
     redriven = rig.redrive()
 
@@ -488,7 +488,7 @@ def test_redrive__while_it_is_being_cancelled__is_refused(rig: Rig) -> None:
     rig.claim(name(0))
     rig.control.cancel(RUN)
 
-    with pytest.raises(ConflictError, match="is being cancelled; ask again when it has ended"):
+    with pytest.raises(ConflictError, match="is being cancelled; try again when it has ended"):
         rig.redrive()
 
 
@@ -510,7 +510,7 @@ def test_redrive__a_fanout_of_another_program__is_refused(rig: Rig) -> None:
     rig.sqlite.put(FANOUT, {"PK": "theirs", "SK": "RUN", "survey": "grs", "created_at": "2026-01-01", "jobs_total": 1})
     rig.split(1)
 
-    with pytest.raises(UserError, match="made by another program"):
+    with pytest.raises(UserError, match="created by another program"):
         rig.redriver.redrive("theirs", ALL)
 
 
@@ -541,7 +541,7 @@ def test_redrive__from_an_index_that_lags__is_fenced(rig: Rig, tmp_path: Path) -
         redriver = Redriver(lagging, rig.clock, rig.ids)
         # Now the index is remembered as it is.
         assert redriver.redrive(RUN, ALL, dry_run=True).redriven == 2
-        rig.redrive(Selection(chunk_ids=names(0)))
+        rig.redrive(ChunkSelection(chunk_ids=names(0)))
         rig.complete(name(0))
 
         redriven = redriver.redrive(RUN, ALL)
@@ -652,7 +652,7 @@ def test_redrive__among_all_that_workers_and_people_do__the_sums_hold_after_ever
                 "complete": partial(rig.complete, chunk_id),
                 "fail": partial(rig.fail, chunk_id, is_final=chance.random() < 0.3),
                 "redrive": partial(rig.redriver.redrive, RUN, ALL, limit=chance.choice([None, 1, 2])),
-                "named": partial(rig.redrive, Selection(chunk_ids=(chunk_id,))),
+                "named": partial(rig.redrive, ChunkSelection(chunk_ids=(chunk_id,))),
                 "close": rig.tend,
                 "cancel": partial(rig.control.cancel, RUN),
                 "skip": partial(rig.control.skip, RUN, [chunk_id]),

@@ -10,7 +10,7 @@ from msgspec import Meta, Raw, Struct
 
 from headgate.durable.model.duration import optional_seconds
 from headgate.errors import PayloadTooLargeError, StaleClaimError
-from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, item_places
+from headgate.fanout.core.attempts import AttemptFailure, AttemptResult, item_indexes
 from headgate.fanout.core.queries import ChunkRows
 from headgate.fanout.core.tracking import Claim, is_cancelled
 from headgate.fanout.handlers import OUTPUT_BYTES_MAX
@@ -247,7 +247,7 @@ class FanoutChunks:
 
     def _watched(self, run_id: str, about: Disposition) -> Fetch[Chunk]:
         def fetch(limit: int, cursor: str | None) -> tuple[list[Chunk], str | None]:
-            page: ChunkRows = self._queries.watched(run_id, about, limit=limit, cursor=cursor)
+            page: ChunkRows = self._queries.in_disposition(run_id, about, limit=limit, cursor=cursor)
             return page.chunks, page.cursor
 
         return fetch
@@ -342,7 +342,7 @@ def _started(fanout: Fanout, chunk: Chunk) -> StartedChunk:
     is_in_file = chunk.input is not None and not chunk.input.startswith("[")
     is_known = not is_in_file and (chunk.input is not None or source.get("kind") == "range")
     # A stretch of bytes has as many places as bytes: they are told only where they say something.
-    places = list(item_places(chunk)) if is_known or chunk.lane == SLOW_LANE else []
+    places = list(item_indexes(chunk)) if is_known or chunk.lane == SLOW_LANE else []
     piece = Piece(chunk.start, chunk.items, chunk.input_key, chunk.input)
     return StartedChunk(
         admission=Admission.RUN,

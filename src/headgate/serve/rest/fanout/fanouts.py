@@ -21,8 +21,8 @@ from headgate.fanout.insight.error_groups import ErrorGroups, error_groups
 from headgate.fanout.insight.progress import Follower
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.events import EVENT_PREFIX, event_of
-from headgate.fanout.model.results import Summary, summarised
-from headgate.fanout.model.rows import Fanout, fanout_of, moment
+from headgate.fanout.model.results import Summary, summary_of
+from headgate.fanout.model.rows import Fanout, fanout_of, timestamp
 from headgate.fanout.model.states import FanoutStatus
 from headgate.fanout.service import FanoutService
 from headgate.serve.http.operations import JSON, AccessPolicy, Answer, Call, NoQuery, Operation, operation_routes
@@ -246,7 +246,7 @@ class _Fanouts:
 
     def summary(self, call: Call[None, NoQuery]) -> Answer:
         fanout = self._queries.fanout(call.path["id"], consistent=True)
-        return Answer(summarised(fanout, self._queries.counts(fanout)))
+        return Answer(summary_of(fanout, self._queries.counts(fanout)))
 
     def errors(self, call: Call[None, ErrorQuery]) -> Answer:
         return Answer(error_groups(self._queries, call.path["id"], groups_max=call.query.limit))
@@ -280,8 +280,8 @@ class _Fanouts:
             cursor = page.cursor
             if cursor is None:
                 break
-        counted = [(fanout, campaigns.counts_on(fanout)) for fanout in found]
-        rollup = campaigns.rolled_up(name, counted, self._queries.now_ms())
+        counted = [(fanout, campaigns.counts_of_row(fanout)) for fanout in found]
+        rollup = campaigns.roll_up(name, counted, self._queries.now_ms())
         same = set(CampaignView.__struct_fields__) - {"counts", "is_finished"}
         return Answer(
             CampaignView(
@@ -300,4 +300,4 @@ class _Fanouts:
 
 def _text(given: datetime | None) -> str | None:
     """Return a moment as rows have it, so that they compare."""
-    return None if given is None else moment(round(given.timestamp() * 1000))
+    return None if given is None else timestamp(round(given.timestamp() * 1000))

@@ -12,9 +12,9 @@ from headgate.errors import UserError
 from headgate.fanout.model.counts import Counts
 from headgate.fanout.model.rows import Fanout
 from headgate.fanout.model.states import Disposition
-from headgate.fanout.repair.auto_heal import Healed
-from headgate.fanout.repair.reconcile import Finding, Report
-from headgate.fanout.repair.redrive import Redriven, Selection
+from headgate.fanout.repair.auto_heal import HealReport
+from headgate.fanout.repair.reconcile import ReconcileFinding, ReconcileReport
+from headgate.fanout.repair.redrive import ChunkSelection, RedriveReport
 from headgate.fanout.service import FanoutService
 from headgate.serve.http.operations import Answer, Call, NoQuery, Operation
 from headgate.serve.rest.durable.models import Duration, Name, Reason
@@ -119,7 +119,7 @@ class ReconcileView(Struct, frozen=True):
     is_clean: bool
     chunks: int
     pieces: int
-    findings: list[Finding]
+    findings: list[ReconcileFinding]
     findings_count: int
     unsettled: list[str]
     counts: dict[str, int]
@@ -142,8 +142,8 @@ class FanoutOperations:
             Operation("POST", f"{one}/cancel", "End it early", self.cancel, {202: FanoutSummary}, body=Steer),
             Operation("POST", f"{one}/tune", "Change numbers of its policy", self.tune, steered, body=Tune),
             Operation("POST", f"{one}/skip", "Do without chunks", self.skip, {200: Skipped}, body=Skip),
-            Operation("POST", f"{one}/redrive", "Run chunks again", self.redrive, {200: Redriven}, body=Redrive),
-            Operation("POST", f"{one}/heal", "Do what its policy says", self.heal, {200: Healed}, body=Heal),
+            Operation("POST", f"{one}/redrive", "Run chunks again", self.redrive, {200: RedriveReport}, body=Redrive),
+            Operation("POST", f"{one}/heal", "Do what its policy says", self.heal, {200: HealReport}, body=Heal),
             Operation(
                 "POST", f"{one}/bisect", "Cut a chunk that fails in two", self.bisect, {200: CutView}, body=Bisect
             ),
@@ -187,7 +187,7 @@ class FanoutOperations:
 
     def redrive(self, call: Call[Redrive, NoQuery]) -> Answer:
         body, run_id = call.body, call.path["id"]
-        selection = Selection(
+        selection = ChunkSelection(
             chunk_ids=tuple(body.chunk_ids),
             dispositions=tuple(body.dispositions),
             fingerprint=body.fingerprint,
@@ -212,7 +212,7 @@ class FanoutOperations:
     def bisect(self, call: Call[Bisect, NoQuery]) -> Answer:
         cut = self._fanouts.bisector.isolate(call.path["id"], call.body.chunk_id)
         other = None if cut.other is None else chunk_view(cut.other)
-        return self._mended(CutView(chunk_view(cut.chunk), other, cut.said), call.path["id"])
+        return self._mended(CutView(chunk_view(cut.chunk), other, cut.description), call.path["id"])
 
     def reconcile(self, call: Call[Reconcile, NoQuery]) -> Answer:
         return Answer(_reconciled(self._fanouts.reconciler.reconcile(call.path["id"], repair=call.body.repair)))
@@ -227,7 +227,7 @@ def _shown(fanout: Fanout, status: int = 200) -> Answer:
     return Answer(summary(fanout), status)
 
 
-def _reconciled(report: Report) -> ReconcileView:
+def _reconciled(report: ReconcileReport) -> ReconcileView:
     return ReconcileView(
         run_id=report.run_id,
         is_clean=report.is_clean,

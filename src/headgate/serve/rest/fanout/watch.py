@@ -11,7 +11,7 @@ from litestar import Response
 
 from headgate.errors import HeadgateError
 from headgate.fanout.insight.progress import Follower
-from headgate.fanout.model.results import Summary, summarised
+from headgate.fanout.model.results import Summary, summary_of
 from headgate.fanout.service import FanoutService
 from headgate.serve.http.operations import Call, Operation
 from headgate.serve.http.sse import ALIVE, ALIVE_SECONDS, MEDIA_TYPE, OPENING, message, stream, stream_seconds
@@ -93,7 +93,7 @@ class _Followed:
 
     def summary(self) -> Summary:
         fanout = self._queries.fanout(self._run_id)
-        return summarised(fanout, self._queries.counts(fanout))
+        return summary_of(fanout, self._queries.counts(fanout))
 
 
 def _is_news(before: ProgressView, after: ProgressView) -> bool:
