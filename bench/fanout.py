@@ -29,11 +29,11 @@ from bench.fanout_runs import (
 )
 from bench.measure import ROUNDS, Figure, ratio
 from headgate.clock import SystemClock
-from headgate.fanout.core.attempts import start_change, completion_change
+from headgate.fanout.core.attempts import completion_change, start_change
 from headgate.fanout.local.worker import LEASE_SECONDS
 from headgate.fanout.model.rows import Chunk, counter_key
 from headgate.fanout.model.states import Disposition, FanoutStatus
-from headgate.fanout.repair.redrive import Redriver, ChunkSelection
+from headgate.fanout.repair.redrive import ChunkSelection, Redriver
 from headgate.fanout.service import FanoutService
 from headgate.ids import IdMaker
 from headgate.store.catalogue.tables import FANOUT

@@ -23,9 +23,9 @@ from headgate.clock import SystemClock
 from headgate.fanout.core.attempts import (
     AttemptFailure,
     AttemptResult,
-    start_change,
     completion_change,
     failure_change,
+    start_change,
     with_disposition,
 )
 from headgate.fanout.core.splitter import Order
@@ -41,8 +41,8 @@ from headgate.fanout.model.rows import (
     Fanout,
     Policy,
     chunk_id_at,
-    timestamp,
     sort_key,
+    timestamp,
 )
 from headgate.fanout.model.sources import RangeSource
 from headgate.fanout.model.states import Disposition, FanoutStatus

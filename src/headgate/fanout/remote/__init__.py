@@ -1,1 +1,1 @@
-"""Remote: say here what this part is for."""
+"""Remote: workers that receive chunks from a queue, SQS, and dead letters."""

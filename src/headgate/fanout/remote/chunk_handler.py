@@ -1,10 +1,10 @@
-"""The handler of messages about chunks: a function that is called with each chunk, once for each message.
+"""Chunk handler: decorator that turns a function of a chunk into a handler of queue messages.
 
     @chunk_handler(tracker)
     def fit(chunk: ActiveChunk) -> None: ...
 
-What it returns is a Lambda function for a queue, which reports the messages that have to come again one by one; the
-queue has to be connected with `ReportBatchItemFailures` for that. It can be called with a single message as well.
+The result is a Lambda function for an SQS queue. It reports failed messages one by one, so that the event source needs
+`ReportBatchItemFailures`. It can also be called with a single message.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from headgate.fanout.remote.sdk import ActiveChunk, ChunkWorker, Delivery
 _log = structlog.get_logger(__name__)
 
 Handler = Callable[[ActiveChunk], Any]
-# Has a message come again after so many seconds: the queue's address, the receipt of the message, the seconds.
+# Changes the visibility of a message: queue URL, receipt handle, seconds until it is delivered again.
 Later = Callable[[str, str, float], None]
 _RECEIVE_COUNT: Final = "ApproximateReceiveCount"
 
 
 def chunk_handler(worker: ChunkWorker | Tracker, *, later: Later | None = None) -> Callable[[Handler], ChunkHandler]:
-    """Make a function handle messages about chunks. What it returns is the output of the chunk, unless it set one.
+    """Make a function handle chunk messages. Its return value is the chunk's output, unless it called `output`.
 
-    With `later`, a chunk that failed comes again when its policy says, not when the queue would have it by itself.
+    With `later`, a failed chunk is delivered again after the policy's backoff instead of the queue's visibility
+    time-out.
     """
     taken = worker if isinstance(worker, ChunkWorker) else ChunkWorker(worker)
     return lambda function: ChunkHandler(taken, function, later=later)
 
 
 class ChunkHandler:
-    """A function of chunks, to be called with what a queue delivers."""
+    """A function of chunks, called with queue messages."""
 
     def __init__(self, worker: ChunkWorker, function: Handler, *, later: Later | None = None) -> None:
         self._worker = worker
@@ -50,11 +51,11 @@ class ChunkHandler:
         functools.update_wrapper(self, function)
 
     def __call__(self, event: Message | Mapping[str, Any], context: object = None) -> Any:  # noqa: ANN401
-        """Handle what a queue has delivered to a Lambda function, or one message.
+        """Handle an SQS event of a Lambda function, or one message.
 
-        For a delivery, the answer names the messages that have to come again. For a message it is the chunk as it
-        ended, or None if there was nothing to do; what the function raises is recorded and raised, and so is
-        `NotAdmittedError` for a chunk that is not to be run yet.
+        For an event, the response lists the messages to deliver again. For a message, the result is the chunk as it
+        ended, or None if there was nothing to do; errors of the function are recorded and raised, as is
+        `NotAdmittedError` for a chunk that must not run yet.
         """
         remaining_ms: RemainingMs | None = getattr(context, "get_remaining_time_in_millis", None)
         name: str | None = getattr(context, "log_stream_name", None)
@@ -71,7 +72,7 @@ class ChunkHandler:
         failures: list[dict[str, str]] = []
         for record in records:
             message_id = _message_id(record)
-            # What is not begun is not lost: it comes again, and to a worker with time for it.
+            # Messages not started are delivered again, to a worker with time left.
             if deadline.is_near() or not self._is_handled(record, message_id, remaining_ms, name):
                 failures.append({"itemIdentifier": message_id})
         return failures
@@ -81,7 +82,7 @@ class ChunkHandler:
     ) -> bool:
         """Run the chunk of one message, and return whether the message may be deleted.
 
-        A message that makes no sense may not: the queue puts it where dead messages are looked at.
+        A malformed message is kept: the queue moves it to the dead-letter queue.
         """
         try:
             delivery = Delivery(int(record.get("attributes", {}).get(_RECEIVE_COUNT, 0)), message_id)
@@ -120,7 +121,7 @@ class ChunkHandler:
         try:
             self._later(queue_url, receipt, max(0.0, (due_ms - self._worker.tracker.queries.now_ms()) / 1000))
         except HeadgateError as exc:
-            # Then it comes again when the queue has it so.
+            # It is delivered again after the queue's visibility time-out.
             _log.warning("message not postponed", chunk_id=chunk.chunk_id, run_id=chunk.run_id, error=str(exc))
 
 

@@ -1,4 +1,4 @@
-"""Dead letters: messages of chunks that a queue has given up, and what they make of their chunks."""
+"""Dead letters: records the messages of a dead-letter queue on their chunks."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from headgate.store.model.requests import Update
 from headgate.store.model.values import is_text
 from headgate.store.port import Store
 
-_GIVEN_UP: Final = (Disposition.DEAD, Disposition.QUARANTINED)
+_FAILED: Final = (Disposition.DEAD, Disposition.QUARANTINED)
 
 
 class Ruling(enum.StrEnum):
-    """What a dead letter comes to, and what to do with the message."""
+    """The decision on a dead letter, and what to do with its message."""
 
-    DEAD = "DEAD"  # Its chunk is given up, and the message kept with it: delete it.
-    DUPLICATE = "DUPLICATE"  # Its chunk has ended or is in another life, and nothing was changed: delete it.
-    BUSY = "BUSY"  # A worker has the chunk and is alive, or the fan-out is paused: leave it, and look again.
-    UNKNOWN = "UNKNOWN"  # There is no such chunk, or it cannot be told which: show it to someone.
+    DEAD = "DEAD"  # The chunk is dead and its row holds the message: delete the message.
+    DUPLICATE = "DUPLICATE"  # The chunk has ended or was redriven since; nothing was changed: delete the message.
+    BUSY = "BUSY"  # A worker holds the chunk, or the fan-out is paused: keep the message and retry later.
+    UNKNOWN = "UNKNOWN"  # No such chunk, or an unreadable message: needs an operator.
 
 
 class Address(Struct, frozen=True):
-    """Which chunk a message is about."""
+    """The chunk that a message names."""
 
     run_id: str
     chunk_id: str
 
 
 class Recorded(Struct, frozen=True):
-    """What became of a dead letter, with the reason in a sentence."""
+    """The decision on a dead letter, with its reason."""
 
     ruling: Ruling
-    said: str
+    reason: str
     address: Address | None = None
 
 
 class DeadLetters:
-    """Takes note of the messages of a dead-letter queue. Recording one twice changes nothing."""
+    """Records dead letters. Idempotent."""
 
     def __init__(self, store: Store, clock: Clock, *, maintenance: FanoutMaintenance | None = None) -> None:
         self.queries = FanoutQueries(store, clock)
@@ -68,9 +68,9 @@ class DeadLetters:
         run_id: str | None = None,
         chunk_id: str | None = None,
     ) -> Recorded:
-        """Give up the chunk that a message is about, and keep the message with it.
+        """Mark the chunk of a message as dead, and store the message on its row.
 
-        The chunk is the one that is named, or that the message names. Never raises because of what a message says.
+        `run_id` and `chunk_id` override those of the message. Never raises because of a message's content.
         """
         address = address_of(body, run_id, chunk_id)
         if isinstance(address, str):
@@ -83,51 +83,51 @@ class DeadLetters:
             if item is None:
                 return Recorded(Ruling.UNKNOWN, f"fan-out {address.run_id} has no {address.chunk_id}", address)
             chunk = chunk_of(item)
-            ruling, said = self._ruled(fanout, chunk, first_received_at)
-            if ruling is not Ruling.DEAD or self._give_up(fanout, chunk, body, receive_count):
-                return Recorded(ruling, said, address)
+            ruling, reason = self._ruling(fanout, chunk, first_received_at)
+            if ruling is not Ruling.DEAD or self._kill(fanout, chunk, body, receive_count):
+                return Recorded(ruling, reason, address)
 
     def letters(self, run_id: str, *, limit: int = PAGE, cursor: str | None = None) -> ChunkRows:
-        """Return dead chunks with the message that was found, those dead the longest first.
+        """Return dead chunks with their messages, longest dead first.
 
-        A page may have fewer than `limit`, for chunks that died without a message are left out of it.
+        A page may hold fewer than `limit`, since chunks that died without a message are left out.
         """
         page = self.queries.in_disposition(run_id, Disposition.DEAD, limit=limit, cursor=cursor)
         return ChunkRows([chunk for chunk in page.chunks if chunk.message is not None], page.cursor)
 
-    def _ruled(self, fanout: Fanout, chunk: Chunk, first_received_at: str | None) -> tuple[Ruling, str]:
+    def _ruling(self, fanout: Fanout, chunk: Chunk, first_received_at: str | None) -> tuple[Ruling, str]:
         if not fanout.shards:
-            return Ruling.UNKNOWN, f"fan-out {fanout.run_id} was made by another program, and has no counters"
-        if chunk.disposition in _GIVEN_UP:
-            return Ruling.DEAD, f"{chunk.chunk_id} was {chunk.disposition} already; the message is kept with it"
+            return Ruling.UNKNOWN, f"fan-out {fanout.run_id} was created by another program, and has no counters"
+        if chunk.disposition in _FAILED:
+            return Ruling.DEAD, f"{chunk.chunk_id} was {chunk.disposition} already; the message is stored with it"
         if chunk.status.is_terminal:
             return Ruling.DUPLICATE, f"{chunk.chunk_id} has ended meanwhile: it is {chunk.disposition}"
-        if self._is_of_earlier_life(chunk, first_received_at):
-            return Ruling.DUPLICATE, f"{chunk.chunk_id} was put back to work since this message was first received"
+        if self._predates_redrive(chunk, first_received_at):
+            return Ruling.DUPLICATE, f"{chunk.chunk_id} was redriven after this message was first received"
         if fanout.paused_at is not None:
             return Ruling.BUSY, f"fan-out {fanout.run_id} is paused, which uses up the receives of its messages"
         if chunk.disposition is Disposition.RUNNING and not has_expired(chunk, self.queries.now_ms()):
             return Ruling.BUSY, f"{chunk.chunk_id} is run by {chunk.worker} until {chunk.lease_expires_at}"
         if fanout.paused_at is not None:
             return Ruling.BUSY, f"{chunk.chunk_id} was not run because its fan-out is paused"
-        return Ruling.DEAD, f"{chunk.chunk_id} was {chunk.disposition}, and is given up"
+        return Ruling.DEAD, f"{chunk.chunk_id} was {chunk.disposition}, and is dead now"
 
-    def _is_of_earlier_life(self, chunk: Chunk, first_received_at: str | None) -> bool:
-        """Whether a message is left over from before its chunk was put back to work, which sends another one."""
+    def _predates_redrive(self, chunk: Chunk, first_received_at: str | None) -> bool:
+        """Whether a message predates the chunk's last redrive, which sends a new one."""
         if not (chunk.redrives or chunk.heals):
             return False
         if chunk.disposition is Disposition.WAITING:
-            # The message of this life is still to be sent, or will be again.
+            # The message for the redrive is not sent yet, or will be sent again.
             return True
-        # No message of this life was received before the last attempt of the life before had ended.
+        # A message for the redrive cannot have been received before the last attempt had ended.
         item = self._store.get(FANOUT, attempt_key(chunk.run_id, chunk.chunk_id, chunk.tried), consistent=True)
         if item is None or first_received_at is None:
             return False
         return timestamp_ms(first_received_at) <= timestamp_ms(attempt_of(item).ended_at)
 
-    def _give_up(self, fanout: Fanout, chunk: Chunk, body: str, receive_count: int) -> bool:
-        if chunk.disposition in _GIVEN_UP:
-            return self._keep(chunk, body, receive_count)
+    def _kill(self, fanout: Fanout, chunk: Chunk, body: str, receive_count: int) -> bool:
+        if chunk.disposition in _FAILED:
+            return self._store_message(chunk, body, receive_count)
         now_ms = self.queries.now_ms()
         if apply(self._store, [dead_letter_change(chunk, fanout, body, receive_count, now_ms=now_ms)]):
             return False
@@ -135,8 +135,8 @@ class DeadLetters:
             self._maintenance.chunk_ended(chunk.run_id)
         return True
 
-    def _keep(self, chunk: Chunk, body: str, receive_count: int) -> bool:
-        """Keep the message with a chunk that was given up before it came."""
+    def _store_message(self, chunk: Chunk, body: str, receive_count: int) -> bool:
+        """Store the message on a chunk that was dead already."""
         values = {"message": body, "receive_count": max(receive_count, chunk.receive_count)}
         try:
             self._store.transact([Update(FANOUT, chunk.key, values, condition=chunk.fence())])
@@ -148,27 +148,27 @@ class DeadLetters:
 
 
 def dead_letter_change(chunk: Chunk, fanout: Fanout, body: str, receive_count: int, *, now_ms: int) -> ChunkChange:
-    """Return the change of a chunk whose message the queue has given up: nobody will be handed it any more."""
+    """Return the change of a chunk whose message is dead, so that it will not be delivered again."""
     if chunk.disposition is Disposition.RUNNING:
-        # Its worker is gone, which says more than that the message is dead.
+        # An expired lease says more about the failure than a dead message.
         change = lease_expiry_change(chunk, replace(fanout.rules(), max_attempts=1), now_ms=now_ms, draw=0.0)
     else:
         change = move_change(chunk, Disposition.DEAD, now_ms=now_ms)
     after = change.after
     if after.error_class is None:
-        said = f"its message was received {receive_count} times and never seen through"
+        error = f"its message was received {receive_count} times and never completed"
         after = replace(
             after,
-            error=said,
+            error=error,
             error_class=ErrorClass.DEAD_LETTER.value,
-            error_fingerprint=fingerprint(ErrorClass.DEAD_LETTER, said),
+            error_fingerprint=fingerprint(ErrorClass.DEAD_LETTER, error),
         )
     after = replace(after, message=body, receive_count=max(receive_count, chunk.receive_count))
     return replace(change, after=after)
 
 
 def address_of(body: str, run_id: str | None, chunk_id: str | None) -> Address | str:
-    """Return which chunk a message is about, as its receiver knows or it says itself, or why that cannot be told."""
+    """Return the chunk that a message or its receiver names, or the reason why it is unknown."""
     if not is_text(body):
         return "the message is not Unicode text"
     try:

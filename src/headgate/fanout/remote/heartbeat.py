@@ -1,4 +1,4 @@
-"""Pulse: the signs of life of a worker that is at a chunk, and until when it may go on."""
+"""Chunk heartbeat: renews the lease of a chunk while a remote worker runs it, within the worker's deadline."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from headgate.clock import Clock
 from headgate.errors import HeadgateError, TransientError
 from headgate.fanout.core.tracking import Claim, Tracker, lease_of
 
-# A worker is to stop so long before its time is up, and what it has not done goes to the slow lane.
+# A worker stops this long before its deadline, and defers the remaining items to the slow lane.
 MARGIN_SECONDS: Final = 60.0
-# Of a short time this part is margin, so that there is time to do anything at all.
+# Upper bound of that margin as a fraction of the time left.
 MARGIN_SHARE: Final = 5
-# A lease outlasts the worker's own time by this, so that it can still say how it ended.
+# The lease outlasts the worker's deadline by this, so that it can record the result.
 GRACE_SECONDS: Final = 5.0
-BEATS_PER_SILENCE: Final = 2
-# How often progress is passed on where no sign of life is asked for.
+BEATS_PER_INTERVAL: Final = 2
+# Interval of progress updates if the policy asks for no heartbeat.
 PROGRESS_SECONDS: Final = 10.0
 
 RemainingMs = Callable[[], int]
 
 
 class Deadline:
-    """Until when a worker may go on: by what it is told, and by what the policy allows from now on."""
+    """The end of a worker's time: its own limit, and the policy's time-out from now on."""
 
     def __init__(self, clock: Clock, remaining_ms: RemainingMs | None, limit_seconds: float = float("inf")) -> None:
         self._clock = clock
@@ -33,35 +33,35 @@ class Deadline:
         self._margin_seconds = min(MARGIN_SECONDS, self.left_seconds() / MARGIN_SHARE)
 
     def left_seconds(self) -> float:
-        """Return how long is left, or infinity."""
+        """Return the remaining seconds, or infinity."""
         left_seconds = self._ends_at - self._clock.monotonic()
         if self._remaining_ms is not None:
             left_seconds = min(left_seconds, self._remaining_ms() / 1000)
         return max(0.0, left_seconds)
 
     def is_near(self) -> bool:
-        """Whether nothing more should be begun."""
+        """Whether no further item should be started."""
         return self.left_seconds() <= self._margin_seconds
 
 
 class ChunkHeartbeat:
-    """Keeps a claim alive while its block runs, if its policy asks for signs of life; also from a thread of its own."""
+    """Renews a claim while its block runs, from a thread of its own if the policy asks for heartbeats."""
 
     def __init__(self, tracker: Tracker, clock: Clock, claim: Claim, deadline: Deadline) -> None:
         self.claim = claim
-        # Why the claim can no longer be kept.
-        self.trouble: HeadgateError | None = None
+        # The error that ended the heartbeat.
+        self.error: HeadgateError | None = None
         self._tracker = tracker
         self._clock = clock
         self._deadline = deadline
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._items_done = 0
-        self._beaten_at = clock.monotonic()
-        silence_seconds = claim.fanout.rules().heartbeat_seconds
-        self._pause_seconds = PROGRESS_SECONDS if silence_seconds is None else silence_seconds / BEATS_PER_SILENCE
+        self._sent_at = clock.monotonic()
+        heartbeat_seconds = claim.fanout.rules().heartbeat_seconds
+        self._pause_seconds = PROGRESS_SECONDS if heartbeat_seconds is None else heartbeat_seconds / BEATS_PER_INTERVAL
         self._thread: threading.Thread | None = None
-        if silence_seconds is not None:
+        if heartbeat_seconds is not None:
             self._thread = threading.Thread(target=self._run, name="headgate-chunk", daemon=True)
 
     def start(self) -> None:
@@ -69,27 +69,27 @@ class ChunkHeartbeat:
             self._thread.start()
 
     def stop(self) -> None:
-        """Give no further sign of life. Returns once none is on its way, so that it cannot meet the last word."""
+        """Stop the heartbeat. Returns after a running one has finished, so that it cannot overwrite the result."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
 
-    def note(self, items_done: int) -> None:
+    def progress(self, items_done: int) -> None:
         self._items_done = items_done
-        if self._clock.monotonic() - self._beaten_at >= self._pause_seconds:
-            self._beat()
-        if self.trouble is not None:
-            raise self.trouble
+        if self._clock.monotonic() - self._sent_at >= self._pause_seconds:
+            self._send()
+        if self.error is not None:
+            raise self.error
 
     def _run(self) -> None:
-        while self.trouble is None and not self._stopping.wait(self._pause_seconds):
-            self._beat()
+        while self.error is None and not self._stopping.wait(self._pause_seconds):
+            self._send()
 
-    def _beat(self) -> None:
+    def _send(self) -> None:
         with self._lock:
             left_seconds = self._deadline.left_seconds()
-            # A worker that hangs must not keep its chunk for ever.
-            if self._stopping.is_set() or self.trouble is not None or left_seconds <= 0:
+            # A worker that hangs must not renew its lease for ever.
+            if self._stopping.is_set() or self.error is not None or left_seconds <= 0:
                 return
             lease_seconds = min(lease_of(self.claim.fanout), left_seconds + GRACE_SECONDS)
             try:
@@ -97,8 +97,8 @@ class ChunkHeartbeat:
                     self.claim, items_done=self._items_done, lease_seconds=lease_seconds
                 )
             except TransientError:
-                # The lease outlasts a beat or two that are missed.
+                # The lease outlasts one or two missed heartbeats.
                 pass
             except HeadgateError as exc:
-                self.trouble = exc
-            self._beaten_at = self._clock.monotonic()
+                self.error = exc
+            self._sent_at = self._clock.monotonic()

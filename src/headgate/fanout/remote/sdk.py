@@ -1,13 +1,13 @@
-"""SDK: how a worker of any kind takes on a chunk that it was sent a message about, and says how it ended.
+"""Chunk SDK: lets any program run the chunk that a queue message names.
 
-A worker that has a loop of its own opens a block for each message:
+A worker with its own loop opens a block for each message:
 
     with ChunkWorker(tracker).chunk(message) as chunk:
         for place, item in zip(chunk.places, chunk.items, strict=True):
             ...
 
-Leaving the block says that the chunk is done and that the message may be deleted; an exception says that the message
-has to come again. `chunk_handler` makes the same of a function, for Lambda functions that a queue calls among others.
+Leaving the block completes the chunk, and the message may be deleted; an exception fails the attempt, and the message
+must be delivered again. `chunk_handler` does the same for a function, such as a Lambda function of a queue.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _log = structlog.get_logger(__name__)
 
 
 class Delivery(Struct, frozen=True):
-    """What the queue says about the message that a chunk came with."""
+    """Queue metadata of a chunk's message."""
 
     receive_count: int = 0
     message_id: str | None = None
 
 
 class ChunkWorker:
-    """Takes on chunks under one name. Safe to use from many threads.
+    """Runs chunks under one worker name. Safe to use from many threads.
 
-    `clock` measures how long things take; the tracker has its own for what it writes.
+    `clock` measures durations; the tracker has its own clock for stored times.
     """
 
     def __init__(self, tracker: Tracker, *, name: str | None = None, clock: Clock | None = None) -> None:
@@ -74,22 +74,22 @@ class ChunkWorker:
         remaining_ms: RemainingMs | None = None,
         name: str | None = None,
     ) -> ActiveChunk:
-        """Return the chunk of a message (a mapping, its JSON, or run id and chunk id), to be entered as a block.
+        """Return the chunk of a message (a mapping, its JSON, or run id and chunk id) as a context manager.
 
-        Entering begins an attempt. It raises `NotAdmittedError` if the message has to come again later, and
-        `NotFoundError` if there is no such chunk. `remaining_ms` says how long this worker may still run, as
-        `context.get_remaining_time_in_millis` of a Lambda function does. Raises `InvalidPayloadError` for what is no
-        message about a chunk.
+        Entering it starts an attempt. That raises `NotAdmittedError` if the message must be delivered again later, and
+        `NotFoundError` if the chunk does not exist. `remaining_ms` returns the time left for this worker, as
+        `context.get_remaining_time_in_millis` of a Lambda function does. Raises `InvalidPayloadError` for a malformed
+        message.
         """
         delivery = Delivery(receive_count, message_id)
         return ActiveChunk(self, message_of(message), delivery, remaining_ms=remaining_ms, name=name)
 
 
 class ActiveChunk:
-    """A chunk while its block runs. Items are named by their index within the fan-out, as `places` has them.
+    """A chunk within its block. Items are given by their index within the fan-out, as in `places`.
 
-    A chunk that has ended or was cancelled enters with that `admission` and no items. Whatever is asked of it then
-    leaves the block without an error, because the message has done its duty.
+    For a chunk that has ended or was cancelled, the block is entered with that `admission`; any use of the chunk then
+    leaves the block without an error, since the message is done with.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ActiveChunk:
         self.run_id = message.run_id
         self.chunk_id = message.chunk_id
         self.admission: Admission | None = None
-        # The row as this block has left it.
+        # The row after the block.
         self.ended: Chunk | None = None
         self._message = message
         self._delivery = delivery
@@ -114,7 +114,7 @@ class ActiveChunk:
         self._name = name or worker.name
         self._remaining_ms = remaining_ms
         self._keeps_errors = keeps_errors
-        self._pulse: ChunkHeartbeat | None = None
+        self._heartbeat: ChunkHeartbeat | None = None
         self._deadline = Deadline(worker.clock, remaining_ms)
         self._skipped: NotAdmittedError | None = None
         self._output: str | None = None
@@ -132,7 +132,7 @@ class ActiveChunk:
             worker=self._name,
             receive_count=self._delivery.receive_count,
             message_id=self._delivery.message_id,
-            # A worker whose time is up is gone, whatever the policy allows.
+            # The lease ends soon after the worker's own time limit, whatever the policy allows.
             lease_seconds=None if self._remaining_ms is None else left_seconds + GRACE_SECONDS,
         )
         self.admission = start.admission
@@ -141,36 +141,36 @@ class ActiveChunk:
         if start.claim is not None:
             limit_seconds = start.claim.fanout.rules().timeout_seconds
             self._deadline = Deadline(self._clock, self._remaining_ms, limit_seconds)
-            self._pulse = ChunkHeartbeat(self._tracker, self._clock, start.claim, self._deadline)
-            self._pulse.start()
+            self._heartbeat = ChunkHeartbeat(self._tracker, self._clock, start.claim, self._deadline)
+            self._heartbeat.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         del kind, trace
-        if self._pulse is None:
+        if self._heartbeat is None:
             return error is not None and error is self._skipped
-        self._pulse.stop()
+        self._heartbeat.stop()
         if error is None:
-            self._complete(self._pulse.claim)
+            self._complete(self._heartbeat.claim)
             return False
-        self._give_up(self._pulse.claim, error)
+        self._end_with_error(self._heartbeat.claim, error)
         if not self._keeps_errors or not isinstance(error, Exception):
             return False
         _log.warning("chunk failed", run_id=self.run_id, chunk_id=self.chunk_id, exc_info=error)
         return True
 
-    # What the chunk is.
+    # Properties of the chunk.
 
     @property
     def is_admitted(self) -> bool:
-        """Whether the chunk is to be run by whoever has entered this block."""
-        return self._pulse is not None
+        """Whether this worker may run the chunk."""
+        return self._heartbeat is not None
 
     @property
     def fanout(self) -> Fanout:
-        """The fan-out, as it was when the last sign of life was given."""
+        """The fan-out as of the last heartbeat."""
         return self._claim().fanout
 
     @property
@@ -180,25 +180,25 @@ class ActiveChunk:
 
     @property
     def lane(self) -> str:
-        """The lane it runs in: items of the slow lane cannot be deferred further."""
+        """Its lane. Items of the slow lane cannot be deferred."""
         return self._claim().chunk.lane
 
     @property
     def attempt(self) -> int:
-        """Which try this is, from 1 on."""
+        """The number of this attempt, from 1."""
         return self._claim().chunk.attempt
 
     @property
     def input_key(self) -> str:
-        """Where the input is, for workers that read it themselves."""
+        """The location of the input, for workers that read it themselves."""
         return self._claim().chunk.input_key or self._message.input_key
 
     @property
     def params(self) -> dict[str, Any]:
         """The parameters of the fan-out."""
         text = self._claim().fanout.params
-        found: dict[str, Any] = msgspec.json.decode(text) if text else self._message.params or {}
-        return found
+        params: dict[str, Any] = msgspec.json.decode(text) if text else self._message.params or {}
+        return params
 
     @property
     def places(self) -> Sequence[int]:
@@ -207,51 +207,51 @@ class ActiveChunk:
 
     @functools.cached_property
     def items(self) -> list[Any]:
-        """The items. Raises `NotFoundError` if the input is gone, or is where only the worker can find it."""
+        """The items. Raises `NotFoundError` if the input is missing, or if only the worker can locate it."""
         claim = self._claim()
         chunk = claim.chunk
         source = msgspec.json.decode(claim.fanout.source) if claim.fanout.source else {}
         return read_items(source, Piece(chunk.start, chunk.items, chunk.input_key, chunk.input), self.places)
 
-    # What the worker says, and is told.
+    # Reports of the worker.
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants the result any more. Known from the last sign of life on."""
+        """Whether the fan-out was cancelled, as of the last heartbeat."""
         return is_cancelled(self._claim().fanout)
 
     @property
     def should_stop(self) -> bool:
-        """Whether to begin no further item: time is nearly up, or the fan-out is cancelled, or the chunk was lost."""
-        pulse = self._alive()
-        return self._deadline.is_near() or pulse.trouble is not None or is_cancelled(pulse.claim.fanout)
+        """Whether to start no further item: the deadline is near, the fan-out is cancelled, or the claim was lost."""
+        heartbeat = self._started()
+        return self._deadline.is_near() or heartbeat.error is not None or is_cancelled(heartbeat.claim.fanout)
 
     def progress(self, items_done: int) -> None:
-        """Say how many items are done. It is passed on now and then, so that it may be said after each item.
+        """Report the number of processed items. Cheap enough to call after each item: updates are throttled.
 
-        Raises `StaleClaimError` once the chunk is no longer this worker's.
+        Raises `StaleClaimError` once the claim is lost.
         """
-        self._alive().note(items_done)
+        self._started().progress(items_done)
 
     def defer(self, *places: int) -> None:
-        """Leave items to the slow lane. Raises `InvalidPayloadError` for items of others, or in the slow lane."""
+        """Defer items to the slow lane. Raises `InvalidPayloadError` for foreign items, or in the slow lane."""
         if self.lane == SLOW_LANE:
             raise InvalidPayloadError(f"chunk {self.chunk_id} of {self.run_id}: the slow lane cannot defer items")
         for place in places:
-            self._own(place)
+            self._check_own(place)
             self._item_errors.pop(place, None)
             self._deferred.add(place)
 
     def item_error(self, place: int, error: BaseException | str) -> None:
-        """Note that one item failed, without failing the others. Raises `InvalidPayloadError` for items of others."""
-        self._own(place)
+        """Record the failure of one item; the others may succeed. Raises `InvalidPayloadError` for a foreign item."""
+        self._check_own(place)
         self._deferred.discard(place)
         self._item_errors[place] = error if isinstance(error, str) else str(describe(error))
 
     def output(self, value: Any = None, *, key: str | None = None) -> None:  # noqa: ANN401 - whatever JSON can say
-        """Set what the chunk has come to: a small value, the `key` under which something large was stored, or both.
+        """Set the chunk's output: a small value, the `key` of a stored object, or both.
 
-        Raises `InvalidPayloadError` for what JSON cannot say, and `PayloadTooLargeError`.
+        Raises `InvalidPayloadError` for values that JSON cannot hold, and `PayloadTooLargeError`.
         """
         self._claim()
         if value is not None:
@@ -278,7 +278,7 @@ class ActiveChunk:
             )
         return text.decode()
 
-    def _own(self, place: int) -> None:
+    def _check_own(self, place: int) -> None:
         if place not in self.places:
             chunk = self._claim().chunk
             raise InvalidPayloadError(
@@ -287,22 +287,22 @@ class ActiveChunk:
             )
 
     def _claim(self) -> Claim:
-        return self._alive().claim
+        return self._started().claim
 
-    def _alive(self) -> ChunkHeartbeat:
-        if self._pulse is None:
+    def _started(self) -> ChunkHeartbeat:
+        if self._heartbeat is None:
             if self.admission is None:
                 raise RuntimeError("a chunk is used within its block: with worker.chunk(message) as chunk")
             self._skipped = self._refusal()
             raise self._skipped
-        return self._pulse
+        return self._heartbeat
 
     def _refusal(self) -> NotAdmittedError:
         assert self.admission is not None, "only a start that was answered can be refused"
         fact = _REFUSALS[self.admission]
         return NotAdmittedError(f"chunk {self.chunk_id} of {self.run_id}: {fact}", self.admission)
 
-    # How it ends.
+    # Ending.
 
     def _complete(self, claim: Claim) -> None:
         result = AttemptResult(
@@ -314,15 +314,15 @@ class ActiveChunk:
         try:
             self.ended = self._tracker.complete(claim, result)
         except UserError as exc:
-            # The result cannot be stored, and no further try would make another.
+            # The result cannot be stored, and a retry would produce the same.
             self._fail(claim, exc, is_final=True)
             raise
 
-    def _give_up(self, claim: Claim, error: BaseException) -> None:
-        assert self._pulse is not None, "only a chunk that was begun can fail"
-        if isinstance(self._pulse.trouble, StaleClaimError):
+    def _end_with_error(self, claim: Claim, error: BaseException) -> None:
+        assert self._heartbeat is not None, "only a started chunk can fail"
+        if isinstance(self._heartbeat.error, StaleClaimError):
             return
-        # The worker is told to stop, or nobody wants the result: either is no fault of the chunk.
+        # The worker is shutting down, or the fan-out is cancelled: the attempt does not count.
         if not isinstance(error, Exception) or is_cancelled(claim.fanout):
             self._record(error, lambda: self._tracker.release(claim))
         else:
@@ -336,24 +336,24 @@ class ActiveChunk:
         try:
             self.ended = write()
         except HeadgateError as exc:
-            # What went wrong first is what has to be known; the lease runs out by itself.
+            # The original error is the one to report; the lease expires by itself.
             error.add_note(f"chunk {self.chunk_id} of {self.run_id}: this could not be recorded ({exc})")
 
 
 _REFUSALS: Final = {
     Admission.DUPLICATE: "it has ended already; drop the message",
     Admission.CANCELLED: "it was cancelled; drop the message",
-    Admission.BUSY: "someone else is at it; let the message come again",
+    Admission.BUSY: "another worker is running it; let the message come again",
     Admission.PAUSED: "its fan-out is paused; let the message come again",
 }
 
 
 def failure_of(error: BaseException, item_errors: Mapping[int, str], *, is_final: bool = False) -> AttemptFailure:
-    """Return the failure that an error in a block is. Whoever raises `NonRetryable` says that no try will help."""
-    said = describe(error)
+    """Return the attempt failure for an exception. `NonRetryable` makes it final."""
+    described = describe(error)
     return AttemptFailure(
-        error_class=ErrorClass.OOM if isinstance(error, MemoryError) else said.type,
-        message=said.message,
-        is_final=is_final or not said.retryable or isinstance(error, NotFoundError),
+        error_class=ErrorClass.OOM if isinstance(error, MemoryError) else described.type,
+        message=described.message,
+        is_final=is_final or not described.retryable or isinstance(error, NotFoundError),
         item_errors=item_errors,
     )

@@ -1,7 +1,7 @@
-"""The queue of a fan-out on SQS: sends a message for each chunk once its row is there, and takes in dead letters.
+"""SQS queue: sends a message for each chunk of a fan-out, and drains dead-letter queues.
 
-Whatever is done here may be done twice: a message that comes again changes nothing, because its row says so. So a row
-counts as queued only after SQS has accepted its message, and a dead letter is deleted only after it was recorded.
+Every operation may be repeated: a duplicate message changes nothing, because the chunk's row decides. A row is QUEUED
+only after SQS has accepted its message, and a dead letter is deleted only after it was recorded.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_sqs.type_defs import MessageTypeDef
 
-# What SQS takes at once.
+# Limits of an SQS batch.
 BATCH_MAX: Final = 10
 BATCH_BYTES_MAX: Final = 256 * 1024
-# Rows that are read, sent and moved at a time: that many messages are sent twice, at most, after a crash.
+# Rows read, sent and updated at a time: the upper bound of messages sent twice after a crash.
 WINDOW: Final = 100
 DEADLINE_SECONDS: Final = 30.0
-# The longest that SQS lets anyone wait for a message, or keep one away.
+# SQS limits of long polling and of the visibility time-out.
 WAIT_SECONDS_MAX: Final = 20
 AWAY_SECONDS_MAX: Final = 43_200
-# As long as dead letters that were taken in are nobody else's.
+# Visibility time-out of dead letters while they are recorded.
 DRAIN_SECONDS: Final = 120
 _THROTTLES: Final = frozenset({"KmsThrottled", "KMS.ThrottlingException", "OverLimit"})
 _ABSENT: Final = frozenset(
@@ -67,7 +67,7 @@ R = TypeVar("R")
 
 
 class DeadLetter(Struct, frozen=True):
-    """A message that nobody could handle, as SQS gave it up."""
+    """A message of a dead-letter queue."""
 
     body: str
     message_id: str
@@ -76,18 +76,18 @@ class DeadLetter(Struct, frozen=True):
 
 
 class Drained(Struct, frozen=True):
-    """How many dead letters were recorded, and why others, by the ids of their messages, were left in the queue."""
+    """The number of recorded dead letters, and the reason for each message left in the queue, by message id."""
 
     recorded: int
     left: dict[str, str]
 
 
-# Takes note of a dead letter, and returns why it has to stay in the queue, or None if it may be deleted.
+# Records a dead letter; returns the reason to keep it in the queue, or None if it may be deleted.
 Record = Callable[[DeadLetter], str | None]
 
 
 class Calls:
-    """Makes calls that may be repeated at will, and translates what goes wrong."""
+    """Calls AWS with retries and backoff, and translates errors. For idempotent operations only."""
 
     def __init__(self, clock: Clock, deadline_seconds: float) -> None:
         self._clock = clock
@@ -95,18 +95,18 @@ class Calls:
         self._stats = StoreStats()
 
     def backoff(self) -> Backoff:
-        """Return a deadline that several calls share. It starts now."""
+        """Return a backoff whose deadline several calls share. It starts now."""
         return Backoff(self._clock, self._stats, self._deadline_seconds)
 
     def call(
         self, operation: Callable[..., R], request: dict[str, Any], about: str, backoff: Backoff | None = None
     ) -> R:
-        """Call until there is an answer. `about` names the queue or function, for messages.
+        """Call until there is a response. `about` names the queue or function in error messages.
 
-        Raises `NotFoundError`, `ThrottledError` or `StoreBusyError` after the deadline, or `StoreIOError`.
+        Raises `NotFoundError`, `StoreIOError`, and after the deadline `ThrottledError` or `StoreBusyError`.
         """
         answer = self.find(operation, request, about, absent="", backoff=backoff)
-        assert answer is not None, "only an absent thing has no answer"
+        assert answer is not None, "no error code counts as absent"
         return answer
 
     def find(
@@ -118,7 +118,7 @@ class Calls:
         absent: str,
         backoff: Backoff | None = None,
     ) -> R | None:
-        """Call as `call` does, and return None for the error code by which AWS says that there is nothing."""
+        """Call as `call` does, and return None for the error code `absent`."""
         backoff = backoff or self.backoff()
         while True:
             try:
@@ -132,7 +132,7 @@ class Calls:
 
 
 class SqsQueue:
-    """Queues of fan-outs on SQS. Safe to use from many threads."""
+    """The SQS queues of fan-outs. Safe to use from many threads."""
 
     def __init__(
         self, client: SQSClient, store: Store, clock: Clock, *, deadline_seconds: float = DEADLINE_SECONDS
@@ -144,7 +144,7 @@ class SqsQueue:
 
     @classmethod
     def connect(cls, *, region: str, endpoint_url: str | None, store: Store, clock: Clock) -> SqsQueue:
-        """Build the client, with the credentials AWS finds where it always looks. Nothing is sent yet."""
+        """Build the client with credentials from the standard AWS sources. Sends nothing."""
         try:
             session = boto3.session.Session(region_name=region)
             client = session.client("sqs", endpoint_url=endpoint_url, config=client_config())
@@ -153,17 +153,17 @@ class SqsQueue:
         return cls(client, store, clock)
 
     def close(self) -> None:
-        """Let go of the connections. Closing twice is allowed."""
+        """Close the connections. Idempotent."""
         self._client.close()
 
     # Sending.
 
     def send(self, fanout: Fanout) -> Fanout:
-        """Send a message for each chunk that waits for it, and return the fan-out as it was given.
+        """Send a message for each WAITING chunk, and return the fan-out.
 
-        It may be called again at any time, after a crash or for chunks that were redriven. It stops if the fan-out is
-        cancelled. Raises what `Calls.call` raises, `ThrottledError` if SQS does not accept a message for too long, and
-        `PayloadTooLargeError` if the parameters do not fit into one.
+        Safe to repeat after a crash, or for redriven chunks. Stops if the fan-out is cancelled. Raises errors of
+        `Calls.call`, `ThrottledError` if SQS keeps refusing a message, and `PayloadTooLargeError` if the parameters do
+        not fit into a message.
         """
         if fanout.queue_url is None:
             raise DefinitionError(f"fan-out {fanout.run_id}: it has no queue to send to")
@@ -172,7 +172,7 @@ class SqsQueue:
             while True:
                 page = self._queries.chunks(fanout.run_id, slow=is_slow, limit=WINDOW, cursor=cursor)
                 waiting = [chunk for chunk in page.chunks if chunk.disposition is Disposition.WAITING]
-                if waiting and not self._is_wanted(fanout):
+                if waiting and not self._is_open(fanout):
                     return fanout
                 self._send_all(fanout, fanout.queue_url, waiting)
                 cursor = page.cursor
@@ -180,7 +180,7 @@ class SqsQueue:
                     break
         return fanout
 
-    def _is_wanted(self, fanout: Fanout) -> bool:
+    def _is_open(self, fanout: Fanout) -> bool:
         now = self._queries.find(fanout.run_id)
         return now is not None and now.cancelled_at is None
 
@@ -190,17 +190,18 @@ class SqsQueue:
             for batch in batches([(chunk, message_about(fanout, chunk)) for chunk in chunks]):
                 accepted.extend(self._accepted(queue_url, batch))
         finally:
-            # Also of those before one that was not accepted, so that they are not sent again.
-            self._move(accepted)
+            # Also if a later message was refused, so that accepted ones are not sent again.
+            self._mark_queued(accepted)
 
     def _accepted(self, queue_url: str, batch: Sequence[tuple[Chunk, str]]) -> Iterator[Chunk]:
-        """Send a batch, and again what SQS did not accept of it. Gives the chunks as they are accepted."""
+        """Send a batch, repeating entries that SQS did not accept. Yields the chunks as they are accepted."""
         left = {str(number): pair for number, pair in enumerate(batch)}
         is_fifo = queue_url.endswith(".fifo")
         backoff = self._calls.backoff()
         while left:
             entries = [
-                {"Id": number, "MessageBody": body, **_order(chunk, is_fifo)} for number, (chunk, body) in left.items()
+                {"Id": number, "MessageBody": body, **_fifo_attributes(chunk, is_fifo)}
+                for number, (chunk, body) in left.items()
             ]
             request = {"QueueUrl": queue_url, "Entries": entries}
             answer = self._calls.call(self._client.send_message_batch, request, f"queue {queue_url}", backoff)
@@ -216,11 +217,11 @@ class SqsQueue:
             if left and not backoff.pause():
                 raise ThrottledError(
                     f"queue {queue_url}: SQS did not accept {len(left)} messages for {backoff.deadline_seconds:g} s; "
-                    "ask for the fan-out again to send the rest"
+                    "request the fan-out again to send the rest"
                 )
 
-    def _move(self, chunks: Sequence[Chunk]) -> None:
-        """Note that messages were sent. Whoever was refused has been taken by a worker, or was cancelled."""
+    def _mark_queued(self, chunks: Sequence[Chunk]) -> None:
+        """Mark the chunks as QUEUED. Refused ones were claimed by a worker meanwhile, or cancelled."""
         now_ms = self._queries.now_ms()
         apply(
             self._store,
@@ -231,7 +232,7 @@ class SqsQueue:
         )
 
     def postpone(self, queue_url: str, receipt: str, seconds: float) -> None:
-        """Have a message that was received come again after so many seconds: at once, or after 12 hours at most."""
+        """Deliver a received message again after so many seconds, up to 12 hours."""
         request = {
             "QueueUrl": queue_url,
             "ReceiptHandle": receipt,
@@ -249,9 +250,9 @@ class SqsQueue:
         letters_max: int | None = None,
         wait_seconds: int = 1,
     ) -> Drained:
-        """Take in dead letters until there are none, and have each recorded; only then is it deleted.
+        """Record and delete dead letters until the queue is empty.
 
-        `record` must bear to be told twice. What it raises is raised, and the letters at hand stay where they are.
+        `record` must be idempotent. Its errors are raised, and the received letters stay in the queue.
         """
         recorded, left = 0, dict[str, str]()
         while letters_max is None or recorded + len(left) < letters_max:
@@ -289,7 +290,7 @@ class SqsQueue:
             request = {"QueueUrl": queue_url, "Entries": entries}
             answer = self._calls.call(self._client.delete_message_batch, request, f"queue {queue_url}", backoff)
             gone = [entry["Id"] for entry in answer.get("Successful", [])]
-            # A receipt that is no longer good: the letter comes again, and is recorded to no effect.
+            # An expired receipt: the letter is delivered again, and recorded without effect.
             gone += [entry["Id"] for entry in answer.get("Failed", []) if entry["SenderFault"]]
             for number in gone:
                 del left[number]
@@ -298,19 +299,19 @@ class SqsQueue:
 
 
 def recorder(letters: DeadLetters) -> Record:
-    """Return what makes dead chunks of dead letters. A letter stays if its chunk runs, or if there is none."""
+    """Return a function that records dead letters on their chunks. A letter is kept if its chunk runs or is unknown."""
 
     def record(letter: DeadLetter) -> str | None:
         found = letters.record(
             letter.body, receive_count=letter.receive_count, first_received_at=letter.first_received_at
         )
-        return None if found.ruling in (Ruling.DEAD, Ruling.DUPLICATE) else found.said
+        return None if found.ruling in (Ruling.DEAD, Ruling.DUPLICATE) else found.reason
 
     return record
 
 
 def client_config() -> Config:
-    """Return how a client of SQS is to be built: the retries are ours, and it can wait for messages."""
+    """Return the client configuration for SQS: no retries of boto's own, and time-outs that allow long polling."""
     return Config(
         retries={"total_max_attempts": 1, "mode": "standard"},
         connect_timeout=2,
@@ -321,7 +322,7 @@ def client_config() -> Config:
 
 
 def batches(messages: Sequence[tuple[Chunk, str]]) -> Iterator[list[tuple[Chunk, str]]]:
-    """Give messages in batches that SQS takes. Raises `PayloadTooLargeError` for one that fits into none."""
+    """Yield messages in batches within the SQS limits. Raises `PayloadTooLargeError` for one that exceeds them."""
     batch: list[tuple[Chunk, str]] = []
     size = 0
     for chunk, body in messages:
@@ -329,7 +330,7 @@ def batches(messages: Sequence[tuple[Chunk, str]]) -> Iterator[list[tuple[Chunk,
         if weight > BATCH_BYTES_MAX:
             raise PayloadTooLargeError(
                 f"fan-out {chunk.run_id}: a message has {weight} bytes, at most {BATCH_BYTES_MAX}; "
-                "keep large parameters in a bucket, and give their name"
+                "store large parameters in a bucket, and pass the object's name"
             )
         if len(batch) == BATCH_MAX or size + weight > BATCH_BYTES_MAX:
             yield batch
@@ -340,8 +341,8 @@ def batches(messages: Sequence[tuple[Chunk, str]]) -> Iterator[list[tuple[Chunk,
         yield batch
 
 
-def _order(chunk: Chunk, is_fifo: bool) -> dict[str, str]:  # noqa: FBT001 - told apart by the queue's name
-    """Return what a FIFO queue wants to know: chunks do not wait for each other, and a message sent twice is one."""
+def _fifo_attributes(chunk: Chunk, is_fifo: bool) -> dict[str, str]:  # noqa: FBT001 - decided by the queue's name
+    """Return the FIFO attributes: a message group per chunk, and a deduplication id per redrive."""
     if not is_fifo:
         return {}
     sent = f"{chunk.run_id}#{chunk.sk}#{chunk.redrives}#{chunk.heals}"
@@ -361,16 +362,18 @@ def _letter(message: MessageTypeDef) -> DeadLetter:
 
 
 def _translated(exc: _Failure, fault: Fault, operation: str, about: str, waited_seconds: float) -> HeadgateError:
-    """Return the error that tells the caller what to do."""
-    said = f"{_code(exc)}: {exc}" if isinstance(exc, ClientError) else f"{type(exc).__name__}: {exc}"
+    """Return our error for an AWS error."""
+    detail = f"{_code(exc)}: {exc}" if isinstance(exc, ClientError) else f"{type(exc).__name__}: {exc}"
     if _code(exc) in _ABSENT:
-        return NotFoundError(f"{about}: there is none; create it, or correct its name, the region or the account")
+        return NotFoundError(f"{about}: it does not exist; create it, or correct its name, the region or the account")
     if fault is Fault.FINAL:
-        return StoreIOError(f"{about}: AWS refused {operation} ({said}); check the credentials and their policy")
+        return StoreIOError(f"{about}: AWS refused {operation} ({detail}); check the credentials and their policy")
     if fault is Fault.THROTTLED:
-        return ThrottledError(f"{about}: AWS throttled {operation} for {waited_seconds:g} s ({said}); try again later")
+        return ThrottledError(
+            f"{about}: AWS throttled {operation} for {waited_seconds:g} s ({detail}); try again later"
+        )
     return StoreBusyError(
-        f"{about}: no answer from AWS to {operation} for {waited_seconds:g} s ({said}); check network and endpoint"
+        f"{about}: no answer from AWS to {operation} for {waited_seconds:g} s ({detail}); check network and endpoint"
     )
 
 

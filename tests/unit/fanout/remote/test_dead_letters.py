@@ -57,9 +57,9 @@ def test_record__a_chunk_that_never_started__is_dead_of_its_letter(rig: Rig) -> 
 
     chunk = rig.row(FIRST)
     assert (recorded.ruling, recorded.address) == (Ruling.DEAD, Address(RUN, FIRST))
-    assert recorded.said == "chunk-0000000 was WAITING, and is given up"
+    assert recorded.reason == "chunk-0000000 was WAITING, and is dead now"
     assert (chunk.disposition, chunk.error_class, chunk.receive_count) == (Disposition.DEAD, "DEAD_LETTER", 3)
-    assert chunk.error == "its message was received 3 times and never seen through"
+    assert chunk.error == "its message was received 3 times and never completed"
     assert chunk.error_fingerprint is not None
     assert chunk.message == rig.body(FIRST)
     assert rig.fanout().chunks_failed == 1
@@ -99,7 +99,7 @@ def test_record__a_chunk_that_someone_runs__is_left_to_them(rig: Rig) -> None:
     recorded = rig.record()
 
     assert (recorded.ruling, rig.snapshot()) == (Ruling.BUSY, before)
-    assert recorded.said.startswith("chunk-0000000 is run by w until ")
+    assert recorded.reason.startswith("chunk-0000000 is run by w until ")
     rig.tracker.release(claim)
 
 
@@ -132,7 +132,7 @@ def test_record__a_chunk_that_has_ended_meanwhile__changes_nothing(rig: Rig, sta
     recorded = rig.record()
 
     assert recorded.ruling is Ruling.DUPLICATE
-    assert recorded.said == f"chunk-0000000 has ended meanwhile: it is {state}"
+    assert recorded.reason == f"chunk-0000000 has ended meanwhile: it is {state}"
     assert rig.snapshot() == before
 
 
@@ -213,7 +213,7 @@ def test_record__a_letter_from_before_the_redrive__does_not_kill_the_new_life(ri
 
     old = rig.record(at=received_at)
     assert old.ruling is Ruling.DUPLICATE
-    assert old.said == "chunk-0000000 was put back to work since this message was first received"
+    assert old.reason == "chunk-0000000 was redriven after this message was first received"
     assert rig.row(FIRST).disposition.value == now
     new = rig.record(at=first_of_new_life)
 
@@ -263,7 +263,7 @@ def test_record__a_letter_that_names_no_chunk__is_reported_back(rig: Rig, body: 
     recorded = rig.letters.record(body, receive_count=3)
 
     assert recorded.ruling is Ruling.UNKNOWN
-    assert said in recorded.said
+    assert said in recorded.reason
     assert rig.snapshot() == before
 
 
@@ -287,7 +287,7 @@ def test_record__a_letter_of_another_programs_fanout__is_reported_back(rig: Rig)
     recorded = rig.letters.record("{}", run_id="theirs", chunk_id="chunk-0000500")
 
     assert recorded.ruling is Ruling.UNKNOWN
-    assert "made by another program" in recorded.said
+    assert "created by another program" in recorded.reason
 
 
 def test_addressed__by_its_receiver_or_by_itself__is_found() -> None:
