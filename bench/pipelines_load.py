@@ -8,12 +8,13 @@ from time import perf_counter, process_time, sleep
 
 from bench.measure import Figure
 from bench.pipelines_service import LANDED, Bench, define, load, pipeline, processor_share, running
+from headgate.bootstrap.watchdog import build_watchdog
 from headgate.clock import SystemClock
 from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition.model import Pipeline, Readiness, Rule, Schedule
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.watchdog.liveness_check import Lifecycle
-from headgate.pipelines.watchdog.watchdog import Watchdog, build_watchdog
+from headgate.pipelines.watchdog.watchdog import Watchdog
 
 COUNT = 10_000
 IDLE_SHARE_MAX = 0.02
@@ -60,7 +61,7 @@ def _quiet(bench: Bench) -> None:
     """Wait until the clockwork has looked at every schedule, and nothing is left to do."""
     until = perf_counter() + 600
     while perf_counter() < until:
-        if processor_share(2.0) < _QUIET_SHARE and bench.pipelines.clockwork.has_pipelines:
+        if processor_share(2.0) < _QUIET_SHARE and bench.pipelines.cron_scheduler.has_pipelines:
             return
     raise TimeoutError("there is no rest")
 
@@ -164,8 +165,8 @@ def _daily(at: datetime) -> Schedule:
 
 def _watchdog(bench: Bench) -> Watchdog:
     service = bench.pipelines
-    lifecycle = Lifecycle(is_open=lambda _: False, orchestrate=service.orchestrator, end_job=service.triggering.end_job)
-    return build_watchdog(service.parts, service.definitions, service.starter, lifecycle)
+    lifecycle = Lifecycle(is_open=lambda _: False, orchestrate=service.orchestrator, end_job=service.jobs.end_job)
+    return build_watchdog(service, lifecycle)
 
 
 def _cost_ms(watchdog: Watchdog, now: datetime) -> float:

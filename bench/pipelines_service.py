@@ -65,7 +65,7 @@ class Bench:
         self.service = service
         self.store = store
         self.pipelines = pipelines
-        self.jobs: Jobs = pipelines.parts.trigger  # type: ignore[assignment]  # it was given one
+        self.jobs: Jobs = pipelines.trigger  # type: ignore[assignment]  # it was given one
 
     def at_rest(self) -> None:
         """Return once nothing was committed for half a second."""

@@ -93,7 +93,7 @@ def _markers(bench: Bench, count: int) -> list[float]:
     known, starts = len(bench.jobs.started_at), []
     for number, date in enumerate(dates(count)):
         put = perf_counter()
-        bench.pipelines.parts.markers.put(Slot("gold", "stream", date), source="bench")
+        bench.pipelines.stores.markers.put(Slot("gold", "stream", date), source="bench")
         bench.jobs.wait_for(known + number + 1, _JOB_SECONDS_MAX)
         starts.append((bench.jobs.started_at["gold", date] - put) * 1000)
         _rest(bench, "gold", date)
@@ -112,9 +112,9 @@ def _rest(bench: Bench, name: str, date: str) -> None:
     until = perf_counter() + _JOB_SECONDS_MAX
     while perf_counter() < until:
         seen = bench.store.generation()
-        log = bench.pipelines.parts.runs.log(slot)
+        log = bench.pipelines.stores.runs.log(slot)
         is_over = log is not None and log.status.is_done
-        is_free = bench.pipelines.parts.locks.find(f"eval:{name}:stream:{date}") is None
+        is_free = bench.pipelines.stores.locks.find(f"eval:{name}:stream:{date}") is None
         # Letting go of the lock is not the last that is committed.
         if bench.store.wait(seen, _QUIET_SECONDS if is_over and is_free else 1.0) == seen and is_over and is_free:
             return
@@ -123,7 +123,7 @@ def _rest(bench: Bench, name: str, date: str) -> None:
 
 def _created(bench: Bench, starts: list[float]) -> float:
     """Return how many milliseconds after its sensor a run was created, by the clock of the rows, at the median."""
-    runs = bench.pipelines.parts.runs.ls("silver", limit=len(starts)).runs
+    runs = bench.pipelines.stores.runs.ls("silver", limit=len(starts)).runs
     spans = [run.created_at_ms - run.sensor_arrival_at_ms for run in runs if run.sensor_arrival_at_ms is not None]
     return statistics.median(spans)
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 from headgate.asl.machines.executions import ExecutionStatus
 from headgate.asl.runtime.durable_host import WORKFLOW
+from headgate.clock import epoch_ms
 from headgate.durable.model.duration import Duration, Seconds, seconds
 from headgate.durable.sdk.app import App
 from headgate.pipelines.definition.model import (
@@ -26,7 +27,7 @@ from headgate.pipelines.enums import FailureCategory, JobState, RunStatus
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.events.outbox import StoredPipelineEvent
 from headgate.pipelines.lifecycle.messages import Answer
-from headgate.pipelines.lifecycle.scheduler import Defined
+from headgate.pipelines.lifecycle.scheduler import ScheduledPipeline
 from headgate.pipelines.lifecycle.starter import MACHINE
 from headgate.pipelines.runs.locks import Lock, evaluation_key
 from headgate.pipelines.runs.rows import Run, RunLog, Slot
@@ -135,14 +136,20 @@ class Rig:
         self.evaluator_calls: list[dict[str, Any]] = []
         self.sla_calls: list[dict[str, Any]] = []
         self._functions = dict(functions or {})
-        self._defined: dict[str, Defined] = {}
+        self._defined: dict[str, ScheduledPipeline] = {}
 
     def __enter__(self) -> Self:
         self.env.__enter__()
         service = self.env.service
         self.store = service.store
         self.pipelines = PipelineService(service.store, service.clock, service.ids, service.bus, service.asl, self.jobs)
-        self.parts = self.pipelines.parts
+        self.stores = self.pipelines.stores
+        self.clock = self.pipelines.clock
+        self.ids = self.pipelines.ids
+        self.reader = self.pipelines.reader
+        self.known = self.pipelines.known
+        self.evaluations = self.pipelines.evaluations
+        self.event_writer = self.pipelines.event_writer
         self.pipelines.register(
             self.app,
             {"EvaluatorFunctionArn": self._evaluate, "sla_monitor_arn": self._sla, **self._functions},
@@ -168,19 +175,19 @@ class Rig:
 
     @property
     def now(self) -> datetime:
-        return self.parts.now()
+        return self.clock.now()
 
     @property
     def now_ms(self) -> int:
-        return self.parts.now_ms()
+        return epoch_ms(self.clock)
 
     def define(self, *pipelines: Pipeline) -> None:
         """Put definitions, and have the clockwork know of all."""
         for pipeline in pipelines:
             change = self.pipelines.definitions.put(pipeline, "text", "ana")
-            self._defined[pipeline.id] = Defined(pipeline, change.stored.version, self.now)
-        self.pipelines.clockwork.know(
-            self._defined.values(), lambda pipeline: timetables(pipeline, self.parts.calendars())
+            self._defined[pipeline.id] = ScheduledPipeline(pipeline, change.stored.version, self.now)
+        self.pipelines.cron_scheduler.load(
+            self._defined.values(), lambda pipeline: timetables(pipeline, self.reader.calendars())
         )
 
     def forget(self, pipeline_id: str) -> None:
@@ -198,7 +205,7 @@ class Rig:
         self.pump()
 
     def mark(self, slot: Slot, source: str = "api") -> None:
-        self.parts.markers.put_again(slot, source=source, by="ana")
+        self.stores.markers.put_again(slot, source=source, by="ana")
         self.pump()
 
     # Making things happen.
@@ -209,7 +216,7 @@ class Rig:
             self.env.run()
             changes = self.read_stream()
             for change in changes:
-                self.pipelines.hear(change)
+                self.pipelines.on_change(change)
             self.env.run()
             if not changes:
                 return
@@ -224,13 +231,13 @@ class Rig:
     def hear_again(self, changes: Iterable[Change]) -> None:
         """Tell the router of changes that it was told of before."""
         for change in changes:
-            self.pipelines.hear(change)
+            self.pipelines.on_change(change)
         self.pump()
 
     def all_changes(self) -> list[Change]:
         """Return every change there ever was, in order."""
         found: list[Change] = []
-        consumer = f"reader {self.parts.ids.ulid()}"
+        consumer = f"reader {self.ids.ulid()}"
         while True:
             batch = self.store.changes(PIPELINES, consumer, limit=1_000)
             if not batch.changes:
@@ -264,25 +271,25 @@ class Rig:
     # Looking.
 
     def log(self, slot: Slot) -> RunLog:
-        log = self.parts.runs.log(slot)
+        log = self.stores.runs.log(slot)
         assert log is not None, f"{slot}: nothing was begun"
         return log
 
     def status(self, slot: Slot) -> RunStatus | None:
-        log = self.parts.runs.log(slot)
+        log = self.stores.runs.log(slot)
         return None if log is None else log.status
 
     def run(self, slot: Slot) -> Run:
         """Return the last run of a period."""
-        return self.parts.runs.get(self.log(slot).run_id)
+        return self.stores.runs.get(self.log(slot).run_id)
 
     def runs(self, slot: Slot) -> list[Run]:
         """Return the runs of a period, the first first."""
-        found = [run for run in self.parts.runs.ls(slot.pipeline_id, limit=500).runs if run.slot == slot]
+        found = [run for run in self.stores.runs.ls(slot.pipeline_id, limit=500).runs if run.slot == slot]
         return sorted(found, key=lambda run: run.attempt)
 
     def lock(self, slot: Slot) -> Lock | None:
-        return self.parts.locks.find(evaluation_key(slot))
+        return self.stores.locks.find(evaluation_key(slot))
 
     def events(self, pipeline_id: str, *names: EventName) -> list[StoredPipelineEvent]:
         """Return what was told of a pipeline, in order: all of it, or what has one of these names."""

@@ -24,6 +24,11 @@ class Clock(Protocol):
         """Wall time as an aware UTC datetime."""
 
 
+def epoch_ms(clock: Clock) -> int:
+    """Return wall time as milliseconds since 1970-01-01 UTC."""
+    return int(clock.seconds() * 1000)
+
+
 class SystemClock:
     """The machine's clock."""
 

@@ -26,7 +26,7 @@ from headgate.pipelines.events.names import EventName
 from headgate.pipelines.runs.locks import evaluation_key
 from headgate.pipelines.runs.rows import Slot
 from tests.pipeline_rig import pipeline
-from tests.unit.pipelines.parts_rig import WatchRig
+from tests.unit.pipelines.watchdog_rig import WatchRig
 
 STEP_SECONDS: Final = 30.0
 TICK_SECONDS: Final = 300.0
@@ -100,7 +100,7 @@ class ChaosRig(WatchRig):
         return len({order.key for order in self.jobs.orders if (order.pipeline, order.date) == slot[::2]})
 
     def is_free(self, *slots: Slot) -> bool:
-        return all(self.parts.locks.find(evaluation_key(slot)) is None for slot in slots)
+        return all(self.stores.locks.find(evaluation_key(slot)) is None for slot in slots)
 
 
 # Pipelines.

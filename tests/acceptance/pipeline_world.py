@@ -15,11 +15,10 @@ from headgate.durable.model.duration import Duration, seconds
 from headgate.durable.sdk.app import App
 from headgate.notify.alert_rows import Alert
 from headgate.pipelines.events.outbox import StoredPipelineEvent
-from headgate.pipelines.lifecycle.scheduler import Defined
-from headgate.pipelines.operations.manual import ManualActions
+from headgate.pipelines.lifecycle.scheduler import ScheduledPipeline
 from headgate.pipelines.runs.rows import Run
 from headgate.pipelines.schedule.timetables import timetables
-from headgate.pipelines.watchdog.heartbeats import Heartbeats, Who
+from headgate.pipelines.watchdog.heartbeats import Heartbeats, HeartbeatSource
 from headgate.pipelines.watchdog.verdicts import StoredVerdict
 from headgate.pipelines.watchdog.watchdog import TICK_SECONDS
 from headgate.settings import Settings
@@ -54,15 +53,17 @@ class World(Rig):
         self.open = open_pipelines(service, opened, fanouts, service.clock, environ={})
         self.store = service.store
         self.pipelines = self.open.service
-        self.parts = self.pipelines.parts
+        self.stores = self.pipelines.stores
+        self.reader = self.pipelines.reader
+        self.known = self.pipelines.known
+        self.evaluations = self.pipelines.evaluations
+        self.event_writer = self.pipelines.event_writer
         self.pipelines.put_machine()
         self.pipelines.tick()
         # Again: the subscriptions of alerts are new.
         service.bus.register(list(self.app.subscriptions.values()), self.app.name)
-        self.heartbeats = Heartbeats(self.store, service.clock, self.parts.tells)
-        self.manual = ManualActions(
-            self.parts, self.pipelines.starter, self.pipelines.waiters, self.pipelines.triggering
-        )
+        self.heartbeats = Heartbeats(self.store, service.clock, self.event_writer)
+        self.manual = self.pipelines.manual
         return self
 
     def apply(self, folder: Path) -> None:
@@ -72,12 +73,12 @@ class World(Rig):
 
     def learn(self) -> None:
         """Have the clockwork know the definitions as they are stored."""
-        calendars = self.parts.calendars()
+        calendars = self.reader.calendars()
         defined = [
-            Defined(stored.pipeline, stored.version, datetime.fromisoformat(stored.at))
+            ScheduledPipeline(stored.pipeline, stored.version, datetime.fromisoformat(stored.at))
             for stored in self.pipelines.definitions.all().pipelines
         ]
-        self.pipelines.clockwork.know(defined, lambda pipeline: timetables(pipeline, calendars))
+        self.pipelines.cron_scheduler.load(defined, lambda pipeline: timetables(pipeline, calendars))
 
     # Time.
 
@@ -106,7 +107,7 @@ class World(Rig):
             if not changes:
                 return
             for change in changes:
-                self.pipelines.hear(change)
+                self.pipelines.on_change(change)
         raise AssertionError("no rest: something asks for itself again and again")
 
     def read_stream(self) -> list[Change]:
@@ -123,7 +124,7 @@ class World(Rig):
             self._watchdog_at = now_seconds + TICK_SECONDS
             return
         self._looked_at = now_seconds
-        self.heartbeats.beat(Who.SERVER)
+        self.heartbeats.beat(HeartbeatSource.SERVER)
         report = self.open.watchdog.tick()
         assert not report.failed, report.failed
         self.open.notifier.tick()
@@ -137,7 +138,7 @@ class World(Rig):
         found: list[Run] = []
         cursor: str | None = None
         while True:
-            page = self.parts.runs.ls(pipeline_id, limit=_PAGE, cursor=cursor)
+            page = self.stores.runs.ls(pipeline_id, limit=_PAGE, cursor=cursor)
             found += page.runs
             cursor = page.cursor
             if cursor is None:

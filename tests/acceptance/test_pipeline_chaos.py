@@ -102,7 +102,7 @@ def test_drop_hour__one_of_twenty_four__is_named_and_the_day_waits_for_it() -> N
         # Once it is there after all, someone asks for it, and the day follows.
         land(rig)
         assert rig.status(hour()) is RunStatus.FAILED
-        rig.parts.reruns.request(hour(), RerunReason.MANUAL, by="ana", note="it is there now")
+        rig.stores.reruns.request(hour(), RerunReason.MANUAL, by="ana", note="it is there now")
         rig.within("2m", lambda: rig.is_done(day()), "the day")
         rig.live("2h")
         assert rig.verdict(day(), COMPLETION) == "MET"

@@ -76,11 +76,11 @@ def test_functions__as_terraform_makes_them__have_handlers_tables_and_time() -> 
     # Lambda ends whatever takes longer, and every check of the watchdog must have had its time before that.
     assert all(each["timeout_seconds"] <= 900 for each in FUNCTIONS.values())
     with Rig() as rig:
+        from headgate.bootstrap.watchdog import build_watchdog
         from headgate.pipelines.watchdog.liveness_check import Lifecycle
-        from headgate.pipelines.watchdog.watchdog import build_watchdog
 
         lifecycle = Lifecycle(is_open=lambda _: True, orchestrate=rig.pipelines.orchestrator, end_job=lambda _: None)
-        watchdog = build_watchdog(rig.parts, rig.pipelines.definitions, rig.pipelines.starter, lifecycle)
+        watchdog = build_watchdog(rig.pipelines, lifecycle)
     assert FUNCTIONS["watchdog"]["timeout_seconds"] >= len(watchdog._checks) * LIMIT_SECONDS
 
 

@@ -107,7 +107,7 @@ def landed(number: int, pipeline_id: str) -> dict[str, Any]:
 
 def ended(cloud: Cloud, slot: Slot) -> RunLog:
     """Return the log of a period once its execution is over."""
-    runs = service_of(cloud).parts.runs
+    runs = service_of(cloud).stores.runs
 
     def look() -> RunLog | None:
         log = runs.log(slot)
@@ -138,7 +138,7 @@ def test_sensor_row__written_by_any_program__becomes_one_completed_run(cloud: Cl
     assert cloud.jobs.count({"pipeline": "silver"}) == 1
     assert executions(cloud, "silver") == [log.execution]
     assert cloud.executions()[log.execution] == "SUCCEEDED"
-    assert service_of(cloud).parts.locks.find(evaluation_key(slot)) is None
+    assert service_of(cloud).stores.locks.find(evaluation_key(slot)) is None
     (letter,) = until("it is published", lambda: cloud.published("silver"))
     assert (letter["eventType"], letter["runId"]) == ("PIPELINE_COMPLETED", log.run_id)
 
@@ -156,7 +156,7 @@ def test_waiting_run__what_it_waits_for_comes_and_its_job_ends__is_woken_through
 
     cloud.put_row("PIPELINE#gold", "SENSOR#orders", data={"M": {"count": {"N": "12"}}})
     until("it waits for its job", lambda: cloud.row("PIPELINE#gold", f"WAIT#stream#{DATE}#{WaitKind.JOB.value}"))
-    service_of(cloud).triggering.complete(service_of(cloud).parts.runs.log(slot).run_id, is_success=True)  # type: ignore[union-attr]
+    service_of(cloud).jobs.complete(service_of(cloud).stores.runs.log(slot).run_id, is_success=True)  # type: ignore[union-attr]
 
     log = ended(cloud, slot)
     assert (log.status, cloud.executions()[log.execution]) == (RunStatus.COMPLETED, "SUCCEEDED")
@@ -258,7 +258,7 @@ def test_engine__a_later_start__is_one_schedule_that_starts_under_the_same_name(
     starter = service_of(cloud).starter
     name = execution_name(slot, Cause.MARKER)
 
-    assert [starter.pursue(slot, Cause.MARKER, delay_seconds=3_600) for _ in range(2)] == [True, False]
+    assert [starter.start_run(slot, Cause.MARKER, delay_seconds=3_600) for _ in range(2)] == [True, False]
 
     scheduler = cloud.client("scheduler")
     found = scheduler.get_schedule(Name=schedule_name(f"start-{name}"), GroupName="default")
@@ -268,7 +268,7 @@ def test_engine__a_later_start__is_one_schedule_that_starts_under_the_same_name(
         stateMachineArn=given["StateMachineArn"], name=given["Name"], input=given["Input"]
     )
     assert ended(cloud, slot).execution == name
-    assert not starter.pursue(slot, Cause.MARKER, delay_seconds=3_600)
+    assert not starter.start_run(slot, Cause.MARKER, delay_seconds=3_600)
 
 
 def test_engine__a_token_that_is_over__is_stale(cloud: Cloud) -> None:
@@ -350,10 +350,10 @@ def test_watchdog__an_execution_that_was_aborted__is_found_and_its_run_ended(clo
         clock.ahead = timedelta(0)
 
     assert report["failed"] == {}
-    log = service_of(cloud).parts.runs.log(slot)
+    log = service_of(cloud).stores.runs.log(slot)
     assert log is not None
     assert log.status is RunStatus.FAILED
-    assert service_of(cloud).parts.locks.find(evaluation_key(slot)) is None
+    assert service_of(cloud).stores.locks.find(evaluation_key(slot)) is None
 
 
 def test_topic__rows_that_change_again_or_are_told_twice__is_told_once_that_a_period_ended(cloud: Cloud) -> None:

@@ -339,4 +339,4 @@ def check_rest(world: World) -> None:
     assert len(slots) == len(hours()) + 14 + len(BUSINESS)
     assert [slot for slot in slots if world.lock(slot) is not None] == []
     assert {world.ended(each) for each in world.executions()} == {ExecutionStatus.SUCCEEDED}
-    assert [slot for slot in slots if world.parts.reruns.pending(slot) is not None] == []
+    assert [slot for slot in slots if world.stores.reruns.pending(slot) is not None] == []

@@ -36,7 +36,7 @@ from headgate.pipelines.definition.model import (
 from headgate.pipelines.enums import FailureCategory, JobState, RerunReason, RunStatus
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.events.outbox import StoredPipelineEvent
-from headgate.pipelines.lifecycle.scheduler import Clockwork, Defined
+from headgate.pipelines.lifecycle.scheduler import CronScheduler, ScheduledPipeline
 from headgate.pipelines.row_codec import struct_of
 from headgate.pipelines.runs.controls import Controls
 from headgate.pipelines.runs.locks import Locks, evaluation_key, lifetime_seconds
@@ -142,13 +142,13 @@ class PipelineProcess(AslProcess):
             },
             reads_are_local=True,
         )
-        self.clockwork: Clockwork = self.pipelines.clockwork
+        self.cron_scheduler: CronScheduler = self.pipelines.cron_scheduler
 
     def know(self) -> None:
         """Read the definitions, as a process does that has just begun."""
-        self.clockwork.know(
+        self.cron_scheduler.load(
             [
-                Defined(stored.pipeline, stored.version, datetime.fromisoformat(stored.at))
+                ScheduledPipeline(stored.pipeline, stored.version, datetime.fromisoformat(stored.at))
                 for stored in self.pipelines.definitions.all().pipelines
             ],
             lambda each: timetables(each, {}),
@@ -159,7 +159,7 @@ class PipelineProcess(AslProcess):
         store: Any = self.store
         batch = store.changes(PIPELINES, "router", limit=limit)
         for change in batch.changes:
-            self.pipelines.hear(change)
+            self.pipelines.on_change(change)
         store.checkpoint(PIPELINES, "router", batch.position)
 
 
@@ -231,7 +231,7 @@ class PipelineWorld:
         process.worker.join()
         process.know()
         # From now on it looks in place of those who wait; and it may die doing so.
-        process.pipelines.lookout.tick()
+        process.pipelines.readiness_poller.tick()
         self.processes.append(process)
 
     def _drive(self, act: Callable[[PipelineProcess], None]) -> None:
@@ -350,20 +350,20 @@ class PipelineWorld:
 
     def _mark(self, process: PipelineProcess) -> None:
         slot = Slot(self.draw.choice(["bronze", "watched", DRY]), "stream", self._date())
-        process.pipelines.parts.markers.put_again(slot, source="api", by="ana")
+        process.pipelines.stores.markers.put_again(slot, source="api", by="ana")
         self.wishes.slots[slot] += 1
 
     def _rerun(self, process: PipelineProcess) -> None:
         slot = Slot(self.draw.choice(["bronze", "watched", "gold", DRY]), "stream", self._date())
         reason = self.draw.choice([RerunReason.MANUAL, RerunReason.MANUAL, RerunReason.LATE_DATA])
         is_forced = self.draw.random() < 0.2
-        rerun = process.pipelines.parts.reruns.request(slot, reason, by="ana", is_forced=is_forced)
+        rerun = process.pipelines.stores.reruns.request(slot, reason, by="ana", is_forced=is_forced)
         self.wishes.reruns.add(rerun.rerun_id)
 
     def _take_back(self, process: PipelineProcess) -> None:
         """Delete a request that was judged: that asks for nothing."""
         for rerun_id in sorted(self.wishes.reruns):
-            rerun = process.pipelines.parts.reruns.get(rerun_id)
+            rerun = process.pipelines.stores.reruns.get(rerun_id)
             if not rerun.status.is_open:
                 process.store.delete(PIPELINES, request_key(rerun.slot))
                 return
@@ -379,17 +379,17 @@ class PipelineWorld:
         live = self._live()
         if live and self.draw.random() < 0.4:
             with suppress(ConflictError, NotFoundError):
-                process.pipelines.triggering.cancel(self.draw.choice(live).run_id, by="ana", reason="simulated")
+                process.pipelines.jobs.cancel(self.draw.choice(live).run_id, by="ana", reason="simulated")
 
     def _pause(self, process: PipelineProcess) -> None:
         if self.draw.random() < 0.3:
-            process.pipelines.parts.controls.pause(
+            process.pipelines.stores.controls.pause(
                 self.draw.choice(list(self.definitions)), by="ana", reason="simulated"
             )
 
     def _resume(self, process: PipelineProcess) -> None:
         for pipeline_id in self.definitions:
-            process.pipelines.parts.controls.resume(pipeline_id, by="ana", reason="simulated")
+            process.pipelines.stores.controls.resume(pipeline_id, by="ana", reason="simulated")
 
     def _redefine(self, process: PipelineProcess) -> None:
         """Put a definition that differs in nothing that matters, so that versions move on."""
@@ -402,7 +402,7 @@ class PipelineWorld:
         store: Any = process.store
         changes = store.changes(PIPELINES, f"again {self.draw.randint(0, 1)}", limit=60)
         for change in changes.changes:
-            process.pipelines.hear(change)
+            process.pipelines.on_change(change)
         if self.draw.random() < 0.7:
             store.checkpoint(PIPELINES, f"again {self.draw.randint(0, 1)}", changes.position)
 
@@ -492,7 +492,7 @@ class PipelineWorld:
         for _ in range(500):
             done = 0
             for process in list(self.processes):
-                process.pipelines.lookout.tick()
+                process.pipelines.readiness_poller.tick()
                 process.worker.poll()
                 while process.worker.engine.has_work:
                     process.worker.turn()
@@ -526,7 +526,7 @@ class PipelineWorld:
             log = self.machine.runs.log(slot)
             was_begun = log is not None and log.attempts > 0
             assert was_begun or slot in refused, f"{slot}: it was asked for, and nothing came of it"
-        reruns = self.outside.pipelines.parts.reruns
+        reruns = self.outside.pipelines.stores.reruns
         for rerun_id in self.wishes.reruns:
             rerun = reruns.get(rerun_id)
             assert not rerun.status.is_open or rerun.slot in refused, f"{rerun}: nothing came of it"

@@ -57,7 +57,7 @@ def world(tmp_path: Path) -> Iterator[PipelineWorld]:
 
 
 def look(process: PipelineProcess) -> None:
-    process.pipelines.lookout.tick()
+    process.pipelines.readiness_poller.tick()
 
 
 def land(world: PipelineWorld, date: str) -> Slot:
@@ -99,7 +99,7 @@ def test_lookout__dies_at_any_call_of_a_look__the_next_process_looks(world: Pipe
 
 @pytest.mark.parametrize("is_done", [False, True])
 def test_lookout__dies_at_any_call_on_the_way_to_waking__run_starts_once(world: PipelineWorld, is_done: bool) -> None:
-    directives = world.outside.pipelines.parts.directives
+    directives = world.outside.pipelines.stores.directives
     deaths = 0
     for call in range(1, WAKE_CALLS):
         date = f"2026-03-{call:02d}"

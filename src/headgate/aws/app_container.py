@@ -25,7 +25,7 @@ from headgate.durable.serverless.sqs import QueueUrls, WakeQueues
 from headgate.durable.serverless.turn_handler import InvokedTurns
 from headgate.durable.serverless.wake_sweep import WakeSweep
 from headgate.durable.serverless.wakeups import Due, WorkerWake, load_due, wake_for
-from headgate.pipelines.lifecycle.eventbridge_timers import OneShots
+from headgate.pipelines.lifecycle.eventbridge_timers import OneShotSchedules
 from headgate.store.catalogue.tables import ALL_TABLES
 from headgate.store.table_names import TableNames
 from headgate.telemetry import configure_logs
@@ -128,7 +128,7 @@ def open_app_container(environ: Mapping[str, str], clock: Clock) -> AppContainer
     opened = open_store(settings, clock)
     service = open_service(app, opened, clock)
     join_fanouts(service, opened, clock)
-    schedules = OneShots(
+    schedules = OneShotSchedules(
         clients.client("scheduler"), role_arn=functions.scheduler_role_arn, group=functions.scheduler_group_name
     )
     return AppContainer(opened, service, WakeQueues(clients.client("sqs"), schedules, urls, clock), clients)

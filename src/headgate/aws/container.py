@@ -31,7 +31,7 @@ from headgate.durable.sdk.app import App
 from headgate.pipelines.background_threads import PipelineLoops
 from headgate.pipelines.lifecycle.messages import Answer
 from headgate.pipelines.lifecycle.starter import FUNCTIONS
-from headgate.pipelines.watchdog.heartbeats import Who
+from headgate.pipelines.watchdog.heartbeats import HeartbeatSource
 from headgate.pipelines.watchdog.watchdog import TickReport
 from headgate.store.cache.read_through import Cache
 from headgate.store.catalogue.tables import PIPELINES
@@ -74,8 +74,8 @@ class Container(Struct, frozen=True, kw_only=True):
             PipelineLoops(pipelines.service).tick()
             pipelines.backfilling.tick()
             pipelines.notifier.tick()
-            own = pipelines.heartbeats.beat(Who.SERVER)
-            pipelines.heartbeats.watch(own, Who.WATCHDOG)
+            own = pipelines.heartbeats.beat(HeartbeatSource.SERVER)
+            pipelines.heartbeats.watch(own, HeartbeatSource.WATCHDOG)
         finally:
             # Whatever could not be begun, people are told of what has happened.
             delivered = work_off(self.service, is_over)
@@ -146,7 +146,7 @@ def open_container(environ: Mapping[str, str], clock: Clock) -> Container:
 
 
 def _hearers(pipelines: OpenPipelines, functions: FunctionSettings, clients: AwsClients) -> Callable[[Change], None]:
-    route = pipelines.service.router.hear
+    route = pipelines.service.router.on_change
     if not functions.lifecycle_topic_arn:
         return route
     topic = LifecycleTopic(clients.client("sns"), functions.lifecycle_topic_arn)

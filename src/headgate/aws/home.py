@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headgate.bootstrap.store import keys_path
 from headgate.errors import StoreIOError
-from headgate.pipelines.lifecycle.aws_errors import asking
+from headgate.pipelines.lifecycle.aws_errors import aws_request
 from headgate.settings import Settings
 from headgate.triggers.aws.clients import AwsClients
 
@@ -32,7 +32,7 @@ def furnish(settings: Settings, clients: AwsClients, *, keys_secret_arn: str, fi
 
 
 def _secret(arn: str, clients: AwsClients) -> str:
-    with asking(f"secret {arn}"):
+    with aws_request(f"secret {arn}"):
         answer = clients.client("secretsmanager").get_secret_value(SecretId=arn)
     return str(answer.get("SecretString", ""))
 

@@ -11,7 +11,7 @@ from headgate.durable.model.records import instant
 from headgate.errors import HeadgateError
 from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.events.names import EventName
-from headgate.pipelines.lifecycle.aws_errors import asking
+from headgate.pipelines.lifecycle.aws_errors import aws_request
 from headgate.pipelines.runs.rows import run_log_of
 from headgate.store.model.requests import Change
 
@@ -49,7 +49,7 @@ class LifecycleTopic:
             "timestamp": instant(log.updated_at_ms),
         }
         try:
-            with asking(f"topic {self._topic_arn}"):
+            with aws_request(f"topic {self._topic_arn}"):
                 self._client.publish(
                     TopicArn=self._topic_arn,
                     Message=msgspec.json.encode(message).decode(),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from headgate.clock import Clock
 from headgate.pipelines.definition.model import Json
-from headgate.pipelines.lifecycle.eventbridge_timers import OneShots
+from headgate.pipelines.lifecycle.eventbridge_timers import OneShotSchedules
 from headgate.pipelines.lifecycle.messages import Answer
 from headgate.pipelines.watchdog.sla_monitor import BREACH, WARNING
 
@@ -25,7 +25,7 @@ class ScheduledSlaMonitor:
     """Answers like the SLA monitor itself, and keeps its schedules."""
 
     def __init__(
-        self, monitor: Callable[[dict[str, Any]], Answer], one_shots: OneShots, *, own_arn: str, clock: Clock
+        self, monitor: Callable[[dict[str, Any]], Answer], one_shots: OneShotSchedules, *, own_arn: str, clock: Clock
     ) -> None:
         self._monitor = monitor
         self._one_shots = one_shots

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from headgate.auth.audit_entry import AuditEntry
 from headgate.bootstrap.store import AppService, OpenedStore
+from headgate.bootstrap.watchdog import build_sla_monitor, build_watchdog
 from headgate.clock import Clock
 from headgate.durable.bus.egress_policy import Destinations
 from headgate.durable.model.retry import Retry
@@ -38,11 +39,11 @@ from headgate.pipelines.definition.problems import InvalidPipelineError, Problem
 from headgate.pipelines.events.catalogue import CATALOGUE
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.events.outbox import PipelineEvent
-from headgate.pipelines.lifecycle.eventbridge_timers import OneShots
+from headgate.pipelines.lifecycle.eventbridge_timers import OneShotSchedules
 from headgate.pipelines.lifecycle.messages import Answer
 from headgate.pipelines.lifecycle.starter import MACHINE
 from headgate.pipelines.lifecycle.step_functions import StepFunctions
-from headgate.pipelines.operations.backfill_runner import Backfilling
+from headgate.pipelines.operations.backfill_runner import BackfillRunner
 from headgate.pipelines.operations.backfills import Backfills
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.service import Engine, PipelineService
@@ -55,9 +56,8 @@ from headgate.pipelines.traits.rows import TraitResult
 from headgate.pipelines.traits.subprocess import ProcessEvaluator
 from headgate.pipelines.watchdog.heartbeats import Heartbeats
 from headgate.pipelines.watchdog.liveness_check import Lifecycle
-from headgate.pipelines.watchdog.sla_monitor import SlaMonitor
 from headgate.pipelines.watchdog.verdicts import Verdicts
-from headgate.pipelines.watchdog.watchdog import Watchdog, build_watchdog
+from headgate.pipelines.watchdog.watchdog import Watchdog
 from headgate.settings import Settings
 from headgate.store.model.requests import Write
 from headgate.store.resilience.circuit_breaker import BreakerChange, BreakerState
@@ -80,7 +80,7 @@ class OpenPipelines(Struct, frozen=True, kw_only=True):
     evaluators: Evaluators
     verdicts: Verdicts
     backfills: Backfills
-    backfilling: Backfilling
+    backfilling: BackfillRunner
     calendars: CalendarStore
     alerts: Alerts
     mutes: Mutes
@@ -122,11 +122,11 @@ def open_pipelines(
         gate=gate,
         engine=engine,
     )
-    verdicts = Verdicts(store, clock, pipelines.parts.tells)
+    verdicts = Verdicts(store, clock, pipelines.event_writer)
     evaluators = _open_evaluators(settings, pipelines, clock, environ)
     functions = {
         "EvaluatorFunctionArn": _evaluator(evaluators, pipelines),
-        "sla_monitor_arn": SlaMonitor(pipelines.parts, verdicts),
+        "sla_monitor_arn": build_sla_monitor(pipelines, verdicts),
     }
     pipelines.register(service.app, functions, reads_are_local=settings.store.backend == "sqlite")
     service.app.on_event(alarms.TYPE, name=alarms.SUBSCRIPTION)(alarms.Alarms(pipelines.events).handle)
@@ -137,7 +137,7 @@ def open_pipelines(
     lifecycle = Lifecycle(
         is_open=(lambda name: _is_open(service, name)) if engine is None else engine.is_open,
         orchestrate=pipelines.orchestrator,
-        end_job=pipelines.triggering.end_job,
+        end_job=pipelines.jobs.end_job,
     )
     return OpenPipelines(
         service=pipelines,
@@ -145,15 +145,15 @@ def open_pipelines(
         evaluators=evaluators,
         verdicts=verdicts,
         backfills=backfills,
-        backfilling=Backfilling(pipelines.parts, pipelines.starter, backfills),
+        backfilling=BackfillRunner(pipelines.stores.runs, pipelines.event_writer, pipelines.starter, backfills),
         calendars=calendars,
         alerts=alerts,
         mutes=mutes,
         notifier=notifier,
         deliverer=deliverer,
         channels=tuple(_notify_config(settings).channels),
-        watchdog=build_watchdog(pipelines.parts, pipelines.definitions, pipelines.starter, lifecycle),
-        heartbeats=Heartbeats(store, clock, pipelines.parts.tells),
+        watchdog=build_watchdog(pipelines, lifecycle),
+        heartbeats=Heartbeats(store, clock, pipelines.event_writer),
     )
 
 
@@ -182,7 +182,7 @@ def open_step_functions(
     scheduler_group: str,
 ) -> StepFunctions:
     """Return the lifecycle engine on Step Functions, with EventBridge one-shot schedules for delayed starts."""
-    one_shots = OneShots(clients.client("scheduler"), role_arn=scheduler_role_arn, group=scheduler_group)
+    one_shots = OneShotSchedules(clients.client("scheduler"), role_arn=scheduler_role_arn, group=scheduler_group)
     return StepFunctions(clients.client("stepfunctions"), one_shots, machine_arn=machine_arn, clock=clock, ids=ids)
 
 
@@ -208,7 +208,7 @@ def _open_triggers(
 def _open_evaluators(
     settings: Settings, pipelines: PipelineService, clock: Clock, environ: Mapping[str, str]
 ) -> Evaluators:
-    builtin = BuiltinEvaluator(pipelines.sensors, pipelines.parts.runs, probes(aws=lambda: _aws(settings)))
+    builtin = BuiltinEvaluator(pipelines.sensors, pipelines.stores.runs, probes(aws=lambda: _aws(settings)))
 
     def changed(change: BreakerChange) -> None:
         if change.after is BreakerState.OPEN:
@@ -221,7 +221,7 @@ def _open_evaluators(
             return []
         slot = Slot(result.pipeline_id, result.schedule_id, result.date)
         detail = {"trait": result.trait_type, "status": result.status.value}
-        return pipelines.parts.tells(EventName.TRAIT_EVALUATED, slot, detail)
+        return pipelines.event_writer.writes(EventName.TRAIT_EVALUATED, slot, detail)
 
     return Evaluators(
         clock,
@@ -243,8 +243,8 @@ def _evaluator(evaluators: Evaluators, pipelines: PipelineService) -> Any:  # no
     """Return the function behind EvaluateSingleTrait."""
 
     def evaluate(event: dict[str, Any]) -> Answer:
-        run = pipelines.parts.runs.get(str(event["runId"]))
-        pipeline = pipelines.parts.pipeline_of(run)
+        run = pipelines.stores.runs.get(str(event["runId"]))
+        pipeline = pipelines.reader.of_run(run)
         name = str(event["trait"]["type"])
         order = TraitOrder(
             pipeline_id=run.pipeline_id,
@@ -254,8 +254,8 @@ def _evaluator(evaluators: Evaluators, pipelines: PipelineService) -> Any:  # no
             date=run.date,
             run_id=run.run_id,
         )
-        result = evaluators.evaluate_trait(order, pipelines.parts.now())
-        return _trait_answer(result, pipelines.parts.now())
+        result = evaluators.evaluate_trait(order, pipelines.clock.now())
+        return _trait_answer(result, pipelines.clock.now())
 
     return evaluate
 
@@ -327,7 +327,7 @@ def _open_alerts(
         # The watchdog may report a missed period after a run has already completed it.
         if notice.event not in CATALOGUE[EventName.PIPELINE_COMPLETED].resolves:
             return ""
-        log = pipelines.parts.runs.log(Slot(notice.pipeline_id, notice.schedule_id, notice.date))
+        log = pipelines.stores.runs.log(Slot(notice.pipeline_id, notice.schedule_id, notice.date))
         return EventName.PIPELINE_COMPLETED.value if log is not None and log.status.is_done else ""
 
     notifier = Notifier(
@@ -376,7 +376,7 @@ def apply_folder(pipelines: OpenPipelines, folder: Path) -> None:
     )
     loaded = load_folder(folder, known)
     for each in loaded.pipelines:
-        service.definitions.put(each.pipeline, each.text, "folder", source=each.source, also=service.defined)
+        service.definitions.put(each.pipeline, each.text, "folder", source=each.source, also=service.definition_events)
     for problem in (*bad, *errors_of(loaded.problems)):
         _log.error("pipeline not defined", file=problem.source, error=problem.text())
         event = PipelineEvent(name=EventName.PIPELINE_CONFIG_INVALID, detail={"error": problem.text()})

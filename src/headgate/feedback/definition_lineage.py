@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 from msgspec import Struct
 
+from headgate.clock import epoch_ms
 from headgate.durable.bus.events import Event
 from headgate.errors import InvalidIdError, StoreBusyError, UserError
 from headgate.health.lineage.manifests import Outcome
@@ -46,7 +47,7 @@ class DefinitionLineage:
 
     def __init__(self, pipelines: PipelineService, health: HealthService) -> None:
         self._definitions = pipelines.definitions
-        self._now_ms = pipelines.parts.now_ms
+        self._clock = pipelines.clock
         self._health = health
         self._lock = threading.Lock()
         # Edges that this process has written or confirmed.
@@ -85,7 +86,7 @@ class DefinitionLineage:
         if edges == DatasetEdges() and not self._health.lineage.specs(producer_of(pipeline_id), limit=1).specs:
             # Most pipelines without datasets never had any.
             return edges
-        now = instant(self._now_ms())
+        now = instant(epoch_ms(self._clock))
         moments = (now,) if stored is None or not stored.at else (stored.at, now)
         # If its own time is stale because the clock was set back, the current time is used.
         outcomes = (self._health.lineage.update(spec_of(pipeline_id, edges, at)).outcome for at in moments)

@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
+from headgate.clock import epoch_ms
 from headgate.durable.bus.events import Event
 from headgate.errors import ConflictError, StoreBusyError, UserError
 from headgate.feedback.definition_lineage import DefinitionLineage
@@ -59,8 +60,8 @@ class Outcomes:
         self._pipelines = pipelines
         self._health = health
         self._lineage = lineage
-        self._verdicts = WriterVerdicts(pipelines.parts.store)
-        self._quarantine = QuarantineRecords(pipelines.parts.store, pipelines.parts.clock)
+        self._verdicts = WriterVerdicts(pipelines.store)
+        self._quarantine = QuarantineRecords(pipelines.store, pipelines.clock)
 
     def handle(self, event: Event) -> None:
         """Apply an event of a pipeline. Raises `TransientError` if health is unavailable."""
@@ -110,7 +111,7 @@ class Outcomes:
         if before is not None and before.order == verdict.order:
             return True
         try:
-            self._verdicts.put(verdict, self._pipelines.parts.now_ms())
+            self._verdicts.put(verdict, epoch_ms(self._pipelines.clock))
         except ConflictError:
             return False
         return True
@@ -137,7 +138,7 @@ class Outcomes:
 
     def _is_superseded(self, notice: Notice, effect: SignalEffect, slot: Slot) -> bool:
         if effect.until_done:
-            log = self._pipelines.parts.runs.log(slot)
+            log = self._pipelines.stores.runs.log(slot)
             if log is not None and log.status.is_done:
                 return True
         return is_superseded(notice, self._later_events(notice, effect))

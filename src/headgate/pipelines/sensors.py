@@ -15,7 +15,7 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.errors import ConflictError, InvalidPayloadError
 from headgate.pipelines.definition.model import Json
-from headgate.pipelines.rules.operators import moment_ms
+from headgate.pipelines.field_values import moment_ms
 from headgate.pipelines.schedule.sensor_periods import (
     DELIMITER,
     forms_of,

@@ -1,4 +1,4 @@
-"""The service: pipelines around one store: their functions, what begins them, and what listens to their changes."""
+"""Pipeline service: builds the components of the pipelines layer around one store."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from headgate.errors import AlreadyStartedError, InvalidPayloadError, UserError
 from headgate.ids import IdMaker
 from headgate.pipelines.authoring.archetypes import Archetype
 from headgate.pipelines.catalog.cache import KnownPipelines
-from headgate.pipelines.catalog.store import Change as DefinitionChange
-from headgate.pipelines.catalog.store import PipelineStore
-from headgate.pipelines.change_router import Router
-from headgate.pipelines.context import Parts
+from headgate.pipelines.catalog.store import PipelineChange, PipelineStore
+from headgate.pipelines.change_router import ChangeRouter
 from headgate.pipelines.definition.model import Json
+from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.event_schedules import EventSchedules
+from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
-from headgate.pipelines.events.outbox import PipelineEvent, PipelineEvents
-from headgate.pipelines.lifecycle.completion import RunEndings
-from headgate.pipelines.lifecycle.downstream import Downstream
-from headgate.pipelines.lifecycle.job_control import Triggering
-from headgate.pipelines.lifecycle.job_events import JobNews
+from headgate.pipelines.events.outbox import PipelineEvents
+from headgate.pipelines.lifecycle.admission_actions import AdmissionActions
+from headgate.pipelines.lifecycle.completion import RunCompletion
+from headgate.pipelines.lifecycle.downstream import DownstreamNotifier
+from headgate.pipelines.lifecycle.drift import DryRunEvents, RunBaselines
+from headgate.pipelines.lifecycle.job_control import JobControl
+from headgate.pipelines.lifecycle.job_events import JobEndListener
 from headgate.pipelines.lifecycle.messages import Answer
+from headgate.pipelines.lifecycle.monitoring_actions import MonitoringActions
 from headgate.pipelines.lifecycle.orchestrator import Orchestrator
+from headgate.pipelines.lifecycle.outcome_actions import OutcomeActions
 from headgate.pipelines.lifecycle.readiness_actions import ReadinessActions
-from headgate.pipelines.lifecycle.scheduler import Clockwork
-from headgate.pipelines.lifecycle.starter import FUNCTIONS, MACHINE, Starter, lifecycle_definition
+from headgate.pipelines.lifecycle.scheduler import CronScheduler
+from headgate.pipelines.lifecycle.sensor_arrivals import SensorArrivals
+from headgate.pipelines.lifecycle.starter import FUNCTIONS, MACHINE, LifecycleStarter, lifecycle_definition
+from headgate.pipelines.operations.manual import ManualActions
 from headgate.pipelines.readiness.evaluation_log import Evaluations
-from headgate.pipelines.readiness.evaluator import Looking
-from headgate.pipelines.readiness.poller import Lookout
+from headgate.pipelines.readiness.evaluator import ReadinessEvaluator
+from headgate.pipelines.readiness.poller import ReadinessPoller
+from headgate.pipelines.readiness.simulation import Simulator
 from headgate.pipelines.readiness.waiters import Waiters
 from headgate.pipelines.rules.facts import FactReader, Gate
-from headgate.pipelines.runs.controls import Controls
-from headgate.pipelines.runs.directives import Directives
-from headgate.pipelines.runs.job_log import JobLog
-from headgate.pipelines.runs.late_data import LateData
-from headgate.pipelines.runs.locks import Locks
-from headgate.pipelines.runs.markers import Markers
-from headgate.pipelines.runs.reruns import Reruns
 from headgate.pipelines.runs.rows import Slot
-from headgate.pipelines.runs.store import Runs
+from headgate.pipelines.runs.stores import run_stores
 from headgate.pipelines.schedule.calendars import Calendars
 from headgate.pipelines.schedule.related_periods import RelatedPeriods
 from headgate.pipelines.sensors import Sensors
@@ -59,20 +59,20 @@ from headgate.triggers.contract import Trigger, TriggerFailedError
 
 
 class Engine(Protocol):
-    """What runs executions of the lifecycle in the place of the durable engine: Step Functions, on AWS."""
+    """Runs executions of the lifecycle in place of the durable engine: Step Functions on AWS."""
 
-    def start(self, name: str, given: Json, delay_seconds: float) -> bool:
-        """Start an execution. False: there is, or was, one of this name."""
+    def start(self, name: str, machine_input: Json, delay_seconds: float) -> bool:
+        """Start an execution. False: an execution of this name exists or existed."""
 
     def answer(self, token: str, output: dict[str, str]) -> None:
-        """End the task of a token. Raises `StaleClaimError` or `NotFoundError` for one that is over."""
+        """Complete the task of a token. Raises `StaleClaimError` or `NotFoundError` if it has ended."""
 
     def is_open(self, name: str) -> bool:
-        """Whether an execution of this name is under way. Raises `TransientError` if that cannot be told."""
+        """Whether an execution of this name is running. Raises `TransientError` if the check fails."""
 
 
 class PipelineService:
-    """Everything about the pipelines of one store. It begins nothing by itself: `loops` do."""
+    """The pipelines of one store. It starts no threads: `background_threads` does."""
 
     def __init__(
         self,
@@ -87,58 +87,99 @@ class PipelineService:
         gate: Gate | None = None,
         engine: Engine | None = None,
     ) -> None:
-        """Take what pipelines work with. Without an `engine`, the lifecycle runs on the durable one."""
-        self.definitions = PipelineStore(store, clock)
-        # Those of the project, for whoever defines pipelines; None: only those that come with Headgate.
+        """Build all components. Without an `engine`, the lifecycle runs on the durable engine."""
+        self.store = store
+        self.clock = clock
+        self.ids = ids
+        self.trigger = trigger
+        # The archetypes of the project; None: only the built-in ones.
         self.archetypes: Mapping[str, Archetype] | None = None
+        self.definitions = PipelineStore(store, clock)
         self.known = KnownPipelines(self.definitions)
         self.events = PipelineEvents(store, clock, ids, bus)
+        self.event_writer = EventWriter(store, clock, self.events)
         self.sensors = Sensors(store, clock)
         self.traits = Traits(store, clock)
         self.evaluations = Evaluations(store, clock, ids)
+        self.stores = run_stores(store, clock, ids)
+        self.reader = DefinitionReader(self.known, calendars)
         periods = RelatedPeriods(self.known.find)
-        reader = FactReader(store, self.sensors, periods, traits=self.traits.facts, **({"gate": gate} if gate else {}))
-        self.parts = Parts(
-            store=store,
-            clock=clock,
-            ids=ids,
-            definitions=self.known,
-            calendars=calendars,
-            runs=Runs(store, clock, ids),
-            locks=Locks(store, clock, ids),
-            reruns=Reruns(store, clock, ids),
-            markers=Markers(store, clock),
-            controls=Controls(store, clock),
-            directives=Directives(store, clock),
-            job_log=JobLog(store),
-            late_data=LateData(store),
-            sensors=self.sensors,
-            evaluations=self.evaluations,
-            facts=reader,
-            trigger=trigger,
-            tells=self._told,
+        self.facts = FactReader(
+            store, self.sensors, periods, traits=self.traits.facts, **({"gate": gate} if gate else {})
         )
         self._asl = asl
         self._bus = bus
         self._engine = engine
         answer = self._answer if engine is None else engine.answer
-        self.waiters = Waiters(store, self.parts.now_ms, answer)
-        self.downstream = Downstream(self.parts, self.waiters, periods, self.known.dependents)
-        endings = RunEndings(self.parts)
-        self.triggering = Triggering(self.parts, self.waiters, endings)
-        self.starter = Starter(self.parts, self._start if engine is None else self._start_elsewhere)
-        looking = Looking(self.parts)
-        self.lookout = Lookout(self.parts, self.waiters, looking, lambda: bus.on_committed())
-        readiness = ReadinessActions(self.parts, self.waiters, endings, looking, self.lookout.watches)
+        self.waiters = Waiters(store, clock, answer)
+        self._build_lifecycle(periods)
+
+    def _build_lifecycle(self, periods: RelatedPeriods) -> None:
+        store, clock = self.store, self.clock
+        stores, reader, events = self.stores, self.reader, self.event_writer
+        baselines = RunBaselines(store, self.facts, events, clock)
+        self.completion = RunCompletion(stores, events, clock, baselines)
+        self.downstream = DownstreamNotifier(
+            stores, reader, self.facts, events, clock, self.waiters, periods, self.known.dependents
+        )
+        self.jobs = JobControl(stores, reader, self.trigger, events, clock, self.waiters, self.completion)
+        start = self._start if self._engine is None else self._start_on_step_functions
+        self.starter = LifecycleStarter(reader, events, start)
+        self.readiness_evaluator = ReadinessEvaluator(
+            store, clock, stores.runs, reader, self.evaluations, self.facts, events
+        )
+        self.readiness_poller = ReadinessPoller(
+            store,
+            clock,
+            stores.runs,
+            reader,
+            self.waiters,
+            self.readiness_evaluator,
+            on_committed=lambda: self._bus.on_committed(),
+        )
         self.orchestrator = Orchestrator(
-            self.parts, self.downstream, self.triggering, endings, readiness, self.starter.pursue_rerun
+            stores,
+            reader,
+            admission=AdmissionActions(
+                stores, reader, self.sensors, events, clock, start_rerun=self.starter.start_rerun
+            ),
+            readiness=ReadinessActions(
+                store,
+                stores.runs,
+                reader,
+                self.evaluations,
+                clock,
+                self.waiters,
+                self.completion,
+                self.readiness_evaluator,
+                is_polled=self.readiness_poller.polls,
+            ),
+            jobs=self.jobs,
+            outcomes=OutcomeActions(stores, reader, events, clock, self.downstream, self.completion, baselines),
+            monitoring=MonitoringActions(stores, reader, self.facts, events, clock),
         )
-        self.event_schedules = EventSchedules(bus, self.starter, self.known.dependents)
-        self.router = Router(
-            self.parts, self.starter, self.waiters, self.downstream, follow=self.event_schedules.follow
+        self.event_schedules = EventSchedules(self._bus, self.starter, self.known.dependents)
+        dry_runs = DryRunEvents(store, stores.runs, events)
+        arrivals = SensorArrivals(
+            stores, reader, self.sensors, self.facts, events, clock, self.starter, baselines, dry_runs
         )
-        self.clockwork = Clockwork(self.parts, self.starter)
+        self.router = ChangeRouter(
+            stores.reruns,
+            events,
+            clock,
+            self.starter,
+            self.waiters,
+            self.downstream,
+            arrivals,
+            dry_runs,
+            follow=self.event_schedules.follow,
+        )
+        self.cron_scheduler = CronScheduler(store, clock, self.starter)
         self.stuck = StuckExecutions(store, clock, self.events)
+        self.simulator = Simulator(clock, self.sensors, self.evaluations, self.facts)
+        self.manual = ManualActions(
+            stores, reader, self.sensors, events, clock, self.ids, self.starter, self.waiters, self.jobs
+        )
 
     def register(
         self,
@@ -147,10 +188,10 @@ class PipelineService:
         *,
         reads_are_local: bool = False,
     ) -> None:
-        """Give an app the functions of the lifecycle, and the store its machine.
+        """Register the functions of the lifecycle as activities of an app.
 
-        `functions` are the evaluator and the SLA monitor, by the variables of the definition. If the store is near,
-        reading is so quick that a turn of the lifecycle does it by itself.
+        `functions` are the evaluator and the SLA monitor, by the variables of the state machine. If reads are local, a
+        workflow turn answers read-only calls in place, without an activity.
         """
         own: dict[str, Callable[[dict[str, Any]], Answer]] = {
             "orchestrator_arn": self.orchestrator,
@@ -158,86 +199,76 @@ class PipelineService:
             "RunCheckerFunctionArn": self.orchestrator,
             **functions,
         }
-        self.event_schedules.join(app)
-        JobNews(self.parts.runs, self.waiters).join(app)
-        self.stuck.join(app)
+        self.event_schedules.subscribe(app)
+        JobEndListener(self.stores.runs, self.waiters).subscribe(app)
+        self.stuck.subscribe(app)
         for variable, function in own.items():
             name = FUNCTIONS[variable]
-            look = self.orchestrator.look if reads_are_local and function is self.orchestrator else None
-            app.activities[name] = _activity(name, function, self._bus, look)
+            peek = self.orchestrator.peek if reads_are_local and function is self.orchestrator else None
+            app.activities[name] = _activity(name, function, self._bus, peek)
 
-    # What `loops` do.
+    # Called by the background threads.
 
-    def hear(self, change: Change) -> None:
-        """Act on a change of the table of pipelines."""
-        self.lookout.hear(change)
-        self.router.hear(change)
+    def on_change(self, change: Change) -> None:
+        """Act on a change of the pipelines table."""
+        self.readiness_poller.on_change(change)
+        self.router.on_change(change)
 
     def tick(self) -> None:
-        """Do what is due by the clock."""
-        self.clockwork.tick()
-        self.lookout.tick()
+        """Run everything that is due."""
+        self.cron_scheduler.tick()
+        self.readiness_poller.tick()
         self.stuck.tick()
 
     def seconds_left(self) -> float:
-        """Return in how many seconds something may be due by the clock."""
-        return min(self.clockwork.seconds_left(), self.lookout.seconds_left())
+        """Return the seconds until something may be due."""
+        return min(self.cron_scheduler.seconds_left(), self.readiness_poller.seconds_left())
 
-    def defined(self, change: DefinitionChange) -> list[Write]:
-        """Return the writes that tell of a definition, for the transaction that puts it into force."""
+    def definition_events(self, change: PipelineChange) -> list[Write]:
+        """Return the writes that publish a definition, for the transaction that stores it."""
         detail = {"version": change.stored.version, "by": change.stored.by, "changes": list(change.lines)}
-        return self._told(EventName.PIPELINE_DEFINED, Slot(change.stored.pipeline.id, "", ""), detail)
+        return self.event_writer.writes(EventName.PIPELINE_DEFINED, Slot(change.stored.pipeline.id, "", ""), detail)
 
     def put_machine(self) -> None:
-        """Keep the lifecycle as it is shipped, for executions that begin from now on."""
+        """Store the shipped state machine; new executions use it."""
         self._asl.machines.put(MACHINE, lifecycle_definition(), variables=dict(FUNCTIONS), created_by="headgate")
 
-    def _start(self, name: str, given: Json, delay_seconds: float, also: Sequence[Write]) -> bool:
+    def _start(self, name: str, machine_input: Json, delay_seconds: float, also: Sequence[Write]) -> bool:
         start = self._asl.executions.start
         try:
-            _, is_new = start(MACHINE, given, name=name, delay_seconds=delay_seconds or None, also=also)
+            _, is_new = start(MACHINE, machine_input, name=name, delay_seconds=delay_seconds or None, also=also)
         except AlreadyStartedError:
-            # The same wish, told again after the definition has changed: it was heard.
+            # The same start request under a changed definition: its execution exists already.
             return False
         self._bus.on_committed()
         return is_new
 
-    def _start_elsewhere(self, name: str, given: Json, delay_seconds: float, also: Sequence[Write]) -> bool:
-        """Start it where our store is not known: what goes with it is written after it, or lost with this process."""
-        assert self._engine is not None, "only where there is another engine"
-        is_new = self._engine.start(name, given, delay_seconds)
+    def _start_on_step_functions(
+        self, name: str, machine_input: Json, delay_seconds: float, also: Sequence[Write]
+    ) -> bool:
+        """Start an execution outside our store: `also` is written after it, and lost if the process dies between."""
+        assert self._engine is not None, "only used with an engine"
+        is_new = self._engine.start(name, machine_input, delay_seconds)
         if is_new:
-            self.parts.store.transact(also)
+            self.store.transact(also)
         return is_new
 
     def _answer(self, token: str, output: dict[str, str]) -> None:
         self._asl.executions.send_callback(token, TaskCallback(CallbackKind.SUCCESS, output=output))
-
-    def _told(self, name: EventName, slot: Slot, detail: Mapping[str, Json], *, once: str = "") -> list[Write]:
-        event = PipelineEvent(
-            name=name,
-            pipeline_id=slot.pipeline_id,
-            schedule_id=slot.schedule_id,
-            date=slot.date,
-            run_id=str(detail.get("run_id", "")),
-            detail=dict(detail),
-            once=once,
-        )
-        return self.events.event_writes(event, self.parts.now_ms())
 
 
 def _activity(
     name: str,
     function: Callable[[dict[str, Any]], Answer],
     bus: Bus,
-    look: Callable[[dict[str, Any]], Answer | None] | None,
+    peek: Callable[[dict[str, Any]], Answer | None] | None,
 ) -> Activity[..., Any]:
     def call(event: dict[str, Any]) -> dict[str, Any]:
         answer = function(event)
-        # What it told is delivered now and not with the next look at what waits.
+        # Deliver the published events now instead of at the next poll of the outbox.
         bus.on_committed()
         return answer
 
-    # A busy store is tried again here; what the lifecycle retries is what it was told of.
+    # The activity retries a busy store; other failures are retried by the state machine.
     retry = Retry(attempts=10, deaths=20, first=0.2, never=(UserError, InvalidPayloadError, TriggerFailedError))
-    return Activity(call, name=name, options=ActivityOptions(retry=retry), look=look)
+    return Activity(call, name=name, options=ActivityOptions(retry=retry), look=peek)

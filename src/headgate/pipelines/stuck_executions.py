@@ -1,7 +1,7 @@
-"""Stuck executions: people are told of each like of any other trouble, and that is over when it goes on or has ended.
+"""Stuck executions: publishes an alert for each stuck execution, and resolves it when the execution goes on or ends.
 
-That one is stuck comes over the bus. That it no longer is, nobody says, whoever redrove or ended it; so those that
-were told of are looked at now and then, found by a row that each has as long as it is stuck.
+The bus reports that an execution is stuck. Nothing reports that it no longer is, so the reported ones are polled; each
+has a row while it is stuck.
 """
 
 from __future__ import annotations
@@ -25,83 +25,87 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 SUBSCRIPTION: Final = "headgate.pipelines.stuck"
-LOOK_SECONDS: Final = 5.0
+CHECK_SECONDS: Final = 5.0
 _DUE: Final = "EXECUTIONS#STUCK"
 _PAGE: Final = 100
 _GONE: Final = "GONE"
-# A key has room for most ids as they are.
+# Longer ids are hashed to fit into a key.
 _ID_MAX: Final = 400
 
 
 class StuckExecutions:
-    """Tells of executions that get stuck, and of those that no longer are."""
+    """Publishes executions that get stuck, and those that no longer are."""
 
     def __init__(self, store: Store, clock: Clock, events: PipelineEvents) -> None:
         self._store = store
         self._clock = clock
         self._events = events
-        self._look_at = 0.0
+        self._check_at = 0.0
 
-    def join(self, app: App) -> None:
-        """Have an app hear of executions that get stuck."""
+    def subscribe(self, app: App) -> None:
+        """Subscribe an app to stuck executions."""
         app.on_event(STUCK_EVENT, name=SUBSCRIPTION)(self.handle)
 
     def handle(self, event: Event) -> None:
-        """Tell of an execution that got stuck, once."""
-        said = event.decoded().data
-        facts: dict[str, Any] = said if isinstance(said, dict) else {}
+        """Publish a stuck execution, once."""
+        data = event.decoded().data
+        facts: dict[str, Any] = data if isinstance(data, dict) else {}
         execution_id = str(facts.get("execution_id") or event.subject)
         error = facts.get("error")
         error = error if isinstance(error, dict) else {}
         detail = {
             "execution_id": execution_id,
             "workflow": str(facts.get("workflow", "")),
-            # One line: what follows is with the execution.
+            # The first line; the execution has the rest.
             "error": f"{error.get('type', '')}: {error.get('message', '')}".split("\n", 1)[0],
         }
-        told = PipelineEvent(
+        stuck = PipelineEvent(
             name=EventName.EXECUTION_STUCK,
             detail=detail,
-            message=f"mend its code, then run 'headgate execution redrive {execution_id}'",
-            dedup_key=trouble_key(execution_id),
+            message=f"fix its code, then run 'headgate execution redrive {execution_id}'",
+            dedup_key=alert_key(execution_id),
             once=f"stuck#{event.id}",
         )
-        look = {"event_id": event.id, "execution_id": execution_id, **self._due()}
-        row = {**CONTROL.key_attributes(_key(execution_id)), **look}
-        self._events.tell(told, also=[Put(CONTROL, row)])
+        row = {
+            **CONTROL.key_attributes(_key(execution_id)),
+            "event_id": event.id,
+            "execution_id": execution_id,
+            **self._due(),
+        }
+        self._events.tell(stuck, also=[Put(CONTROL, row)])
 
     def tick(self) -> int:
-        """Tell of those that no longer are stuck, and return how many. Looks at most every few seconds."""
+        """Publish executions that are no longer stuck, and return their number. Polls at most every few seconds."""
         now = self._clock.monotonic()
-        if now < self._look_at:
+        if now < self._check_at:
             return 0
-        self._look_at = now + LOOK_SECONDS
+        self._check_at = now + CHECK_SECONDS
         due = Sort(Range.AT_MOST, int(self._clock.seconds() * 1000))
         page = self._store.query(Query(table=CONTROL, index="due-index", partition=_DUE, sort=due, limit=_PAGE))
-        return sum(map(self._looked_at, page.items))
+        return sum(map(self._check, page.items))
 
     def ended_by(self, notice: Notice) -> str:
-        """Return what has put an end to a trouble by now, if it is one of an execution that was stuck."""
+        """Return the event that has resolved an alert, if it was for a stuck execution that no longer is."""
         if notice.event != EventName.EXECUTION_STUCK:
             return ""
         is_stuck = self._status(str(notice.detail.get("execution_id"))) == Status.STUCK
         return "" if is_stuck else EventName.EXECUTION_WENT_ON.value
 
-    def _looked_at(self, row: dict[str, Any]) -> bool:
+    def _check(self, row: dict[str, Any]) -> bool:
         execution_id, event_id = row["execution_id"], row["event_id"]
-        same = equals("event_id", event_id)
+        is_same = equals("event_id", event_id)
         status = self._status(execution_id)
         try:
             if status == Status.STUCK:
-                self._store.update(CONTROL, _key(execution_id), set=self._due(), condition=same)
+                self._store.update(CONTROL, _key(execution_id), set=self._due(), condition=is_same)
                 return False
-            told = PipelineEvent(
+            resolved = PipelineEvent(
                 name=EventName.EXECUTION_WENT_ON,
                 detail={"execution_id": execution_id, "status": status},
                 dedup_key=f"{EventName.EXECUTION_WENT_ON}#{_short(execution_id)}",
-                resolves=(trouble_key(execution_id),),
+                resolves=(alert_key(execution_id),),
             )
-            return self._events.tell(told, also=[Delete(CONTROL, _key(execution_id), same)])
+            return self._events.tell(resolved, also=[Delete(CONTROL, _key(execution_id), is_same)])
         except ConflictError:
             # It got stuck again, or another process was faster.
             return False
@@ -111,11 +115,11 @@ class StuckExecutions:
         return _GONE if item is None else str(item["status"])
 
     def _due(self) -> dict[str, Any]:
-        return {"due_pk": _DUE, "due_at_ms": int((self._clock.seconds() + LOOK_SECONDS) * 1000)}
+        return {"due_pk": _DUE, "due_at_ms": int((self._clock.seconds() + CHECK_SECONDS) * 1000)}
 
 
-def trouble_key(execution_id: str) -> str:
-    """Return the key of the trouble that an execution is stuck."""
+def alert_key(execution_id: str) -> str:
+    """Return the alert key of a stuck execution."""
     return f"{EventName.EXECUTION_STUCK}#{_short(execution_id)}"
 
 

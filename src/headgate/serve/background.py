@@ -14,7 +14,7 @@ from headgate.fanout.service import FanoutService
 from headgate.health.regions.agent import KEEP_SECONDS
 from headgate.health.service import HealthService
 from headgate.pipelines.background_threads import PipelineLoops
-from headgate.pipelines.watchdog.heartbeats import Who
+from headgate.pipelines.watchdog.heartbeats import HeartbeatSource
 from headgate.serve.sweeper import Sweeper
 from headgate.serve.watchdog_process import WatchdogChild
 from headgate.settings import Settings
@@ -97,14 +97,14 @@ class Workers:
         """Deliver alerts, advance backfills, keep the watchdog running and exchange heartbeats with it."""
         self._pipelines.notifier.tick()
         self._pipelines.backfilling.tick()
-        if not self._settings.pipelines.watchdog or not self._pipelines.service.clockwork.has_pipelines:
+        if not self._settings.pipelines.watchdog or not self._pipelines.service.cron_scheduler.has_pipelines:
             return
         self._watchdog.start()
         now = self._clock.monotonic()
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + _HEARTBEAT_SECONDS
-            own = self._pipelines.heartbeats.beat(Who.SERVER)
-            self._pipelines.heartbeats.watch(own, Who.WATCHDOG)
+            own = self._pipelines.heartbeats.beat(HeartbeatSource.SERVER)
+            self._pipelines.heartbeats.watch(own, HeartbeatSource.WATCHDOG)
 
 
 def sweepers(opened: OpenedStore, health: HealthService, region: OpenRegion | None) -> list[Sweeper]:

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.errors import ConflictError, DefinitionError, InvalidPayloadError, NotFoundError, UserError
 from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
-from headgate.pipelines.watchdog.expectations import Expectation, Judgement
+from headgate.pipelines.watchdog.expectations import Expectation, ExpectationJudgement
 from headgate.pipelines.watchdog.verdicts import Verdicts
 from headgate.triggers.contract import JobState
 from tests.unit.cli.pipeline_site import Site, site_in
@@ -481,13 +481,15 @@ def test_events__of_one_and_of_all__are_in_the_order_of_time(silver: Site) -> No
 
 
 def judged(site: Site, verdict: ExpectationVerdict, margin_seconds: float | None, reason: str = "") -> None:
-    parts = site.api.pipelines.parts
-    now = parts.now()
+    pipelines = site.api.pipelines
+    now = pipelines.clock.now()
     expectation = Expectation(
         kind=ExpectationKind.COMPLETION_SLA, schedule_id="stream", date=TODAY, due_at=now, ready_at=now
     )
-    judgement = Judgement(verdict=verdict, margin_seconds=margin_seconds, reason=reason)
-    assert Verdicts(parts.store, parts.clock, parts.tells).judge_once("silver", expectation, judgement)
+    judgement = ExpectationJudgement(verdict=verdict, margin_seconds=margin_seconds, reason=reason)
+    assert Verdicts(pipelines.store, pipelines.clock, pipelines.event_writer).judge_once(
+        "silver", expectation, judgement
+    )
 
 
 def test_expect__missed__is_listed_without_being_asked_for(silver: Site) -> None:

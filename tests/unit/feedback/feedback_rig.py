@@ -49,7 +49,12 @@ class LoopRig(Rig):
             self.jobs,
             gate=DatasetGate(self.health.gatekeeper),
         )
-        self.parts = self.pipelines.parts
+        self.stores = self.pipelines.stores
+        self.clock = self.pipelines.clock
+        self.reader = self.pipelines.reader
+        self.known = self.pipelines.known
+        self.evaluations = self.pipelines.evaluations
+        self.event_writer = self.pipelines.event_writer
         self.pipelines.register(self.app, {"EvaluatorFunctionArn": self._evaluate, "sla_monitor_arn": self._sla})
         close_loop(self.app, self.pipelines, self.health)
         self.pipelines.put_machine()

@@ -12,7 +12,7 @@ from headgate.durable.bus.event_log import first_id
 from headgate.durable.bus.events import Event
 from headgate.feedback.definition_lineage import TYPES, DefinitionLineage
 from headgate.notify.notices import Notice
-from headgate.pipelines.catalog.store import Change
+from headgate.pipelines.catalog.store import PipelineChange
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.events.names import EventName
 from headgate.store.model.requests import Write
@@ -33,14 +33,14 @@ def rig(tmp_path: Path) -> Iterator[LoopRig]:
 def define(rig: LoopRig, *pipelines: Pipeline) -> None:
     """Put definitions as the API and the folder do."""
     for each in pipelines:
-        rig.pipelines.definitions.put(each, "text", "ana", also=rig.pipelines.defined)
+        rig.pipelines.definitions.put(each, "text", "ana", also=rig.pipelines.definition_events)
     rig.pump()
 
 
 def remove(rig: LoopRig, pipeline_id: str) -> None:
-    def also(change: Change) -> list[Write]:
+    def also(change: PipelineChange) -> list[Write]:
         detail = {"by": "ana", "version": change.stored.version, "reason": ""}
-        return rig.parts.tells(EventName.PIPELINE_DELETED, slot_of(pipeline_id), detail)
+        return rig.event_writer.writes(EventName.PIPELINE_DELETED, slot_of(pipeline_id), detail)
 
     rig.pipelines.definitions.delete(pipeline_id, "ana", also=also)
     rig.pump()

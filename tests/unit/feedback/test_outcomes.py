@@ -36,7 +36,7 @@ def land(rig: LoopRig, *pipelines: str) -> None:
 
 
 def run_again(rig: LoopRig, pipeline_id: str = "bronze", date: str = DATE) -> None:
-    rig.parts.reruns.request(slot_of(pipeline_id, date), RerunReason.MANUAL, by="ana", note="mended", is_forced=True)
+    rig.stores.reruns.request(slot_of(pipeline_id, date), RerunReason.MANUAL, by="ana", note="mended", is_forced=True)
     rig.advance("1m")
 
 
@@ -154,7 +154,7 @@ def test_outcomes__an_old_period_fails__says_nothing_of_today(rig: LoopRig) -> N
 
 def test_outcomes__late_and_then_done__the_breach_is_over_and_stays_so(rig: LoopRig) -> None:
     rig.define(writer())
-    rig.parts.tell(E.SLA_BREACH, BRONZE, deadline="08:00", status="not started")
+    rig.event_writer.publish(E.SLA_BREACH, BRONZE, deadline="08:00", status="not started")
     rig.pump()
     assert rig.signal(RUN).value.failure_signature == "LATE:bronze"
     rig.advance("1m")
@@ -162,7 +162,7 @@ def test_outcomes__late_and_then_done__the_breach_is_over_and_stays_so(rig: Loop
     land(rig, "bronze")
     rig.advance("1m")
     # Judged only now, as by a watchdog that was away.
-    rig.parts.tell(E.SLA_BREACH, BRONZE, deadline="08:00", status="done late")
+    rig.event_writer.publish(E.SLA_BREACH, BRONZE, deadline="08:00", status="done late")
     rig.pump()
 
     assert rig.signal(RUN).state is SignalState.OK
@@ -189,7 +189,7 @@ def test_outcomes__one_writer_fails_while_another_is_well__neither_word_is_lost(
     for number, urn in urns.items():
         rig.define(writer(f"bronze-{number}", urn), writer(f"copper-{number}", urn))
         land(rig, f"bronze-{number}", f"copper-{number}")
-    rig.jobs.succeed(*[run for run in rig.jobs.begun if rig.parts.runs.get(run).pipeline_id.startswith("bronze")])
+    rig.jobs.succeed(*[run for run in rig.jobs.begun if rig.stores.runs.get(run).pipeline_id.startswith("bronze")])
     rig.jobs.fail()
     rig.advance("1m")
 
@@ -275,7 +275,7 @@ def test_outcomes__records_are_put_aside__are_not_forgotten_when_the_run_is_done
     quarantine.put("bronze", DATE, 3)
     rig.pump()
     rig.jobs.succeed()
-    rig.parts.directives.force(BRONZE, by="ana", reason="it must be")
+    rig.stores.directives.force(BRONZE, by="ana", reason="it must be")
     land(rig, "bronze")
     rig.advance("1m")
     aside = rig.signal(DATA)
@@ -304,7 +304,7 @@ def test_gate__a_name_that_no_dataset_can_have__is_unknown_and_says_why(rig: Loo
     rig.define(reader(urn="orders"))
     land(rig, "silver")
 
-    stored = rig.parts.evaluations.latest(SILVER)
+    stored = rig.evaluations.latest(SILVER)
     assert stored is not None
     assert "Invalid dataset URN" in stored.verdict.reason
     assert rig.status(SILVER) is RunStatus.PENDING

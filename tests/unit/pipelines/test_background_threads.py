@@ -93,12 +93,12 @@ def test_route__config_among_the_changes__clockwork_is_told(rig: Rig) -> None:
     loops.route()
 
     assert loops._is_stale
-    assert loops._rung.is_set()
+    assert loops._wakeup.is_set()
 
 
-@pytest.mark.parametrize(("interval_seconds", "is_rung"), [(2, True), (300, False)])
+@pytest.mark.parametrize(("interval_seconds", "is_wakeup"), [(2, True), (300, False)])
 def test_route__someone_begins_to_wait__clockwork_is_told_if_it_would_look_too_late(
-    rig: Rig, interval_seconds: int, is_rung: bool
+    rig: Rig, interval_seconds: int, is_wakeup: bool
 ) -> None:
     loops = PipelineLoops(rig.pipelines)
     rig.define(waiting_pipeline(readiness=Readiness(rules=(ORDERS_THERE,), interval=Seconds(interval_seconds))))
@@ -107,13 +107,13 @@ def test_route__someone_begins_to_wait__clockwork_is_told_if_it_would_look_too_l
     rig.pipelines.sensors.push("silver", "landed", {"date": DATE})
     loops.route()
     rig.env.run()
-    before = loops._rung.is_set()
+    before = loops._wakeup.is_set()
 
     loops.route()
 
     assert (rests_seconds, before) == (5.0, False)
-    assert loops._rung.is_set() is is_rung
-    assert rig.pipelines.lookout.seconds_left() == interval_seconds
+    assert loops._wakeup.is_set() is is_wakeup
+    assert rig.pipelines.readiness_poller.seconds_left() == interval_seconds
 
 
 def test_tick__what_is_done_beside_the_clock__not_with_every_look(rig: Rig) -> None:

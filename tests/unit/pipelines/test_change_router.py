@@ -55,7 +55,7 @@ def done(rig: Rig, **fields: Any) -> None:
 
 
 def begun(rig: Rig) -> list[str]:
-    return sorted(log.date for log in rig.parts.runs.logs("silver").logs if log.attempts)
+    return sorted(log.date for log in rig.stores.runs.logs("silver").logs if log.attempts)
 
 
 # Baselines.
@@ -172,9 +172,9 @@ def test_sensor__written_by_others_after_the_run__is_late_data(rig: Rig) -> None
 
 def test_sensor__written_again_by_others_after_a_pause__begins(rig: Rig) -> None:
     rig.define(pipeline())
-    rig.parts.controls.pause("silver", by="ana", reason="migration")
+    rig.stores.controls.pause("silver", by="ana", reason="migration")
     raw(rig, "SENSOR#landed", data={"date": DATE, "n": 1})
-    rig.parts.controls.resume("silver", by="ana", reason="done")
+    rig.stores.controls.resume("silver", by="ana", reason="done")
 
     raw(rig, "SENSOR#landed", data={"date": DATE, "n": 2})
 
@@ -184,10 +184,10 @@ def test_sensor__written_again_by_others_after_a_pause__begins(rig: Rig) -> None
 def test_sensor__said_again_after_a_pause__begins(rig: Rig) -> None:
     # bug 23: a pursuit that came to nothing does not block the next.
     rig.define(pipeline())
-    rig.parts.controls.pause("silver", by="ana", reason="migration")
+    rig.stores.controls.pause("silver", by="ana", reason="migration")
     rig.push("silver", "landed", date=DATE)
     refused = rig.told("silver", EventName.PIPELINE_EXCLUDED)
-    rig.parts.controls.resume("silver", by="ana", reason="done")
+    rig.stores.controls.resume("silver", by="ana", reason="done")
 
     rig.push("silver", "landed", date=DATE)
 
@@ -198,10 +198,10 @@ def test_sensor__said_again_after_a_pause__begins(rig: Rig) -> None:
 def test_sensor__deleted_and_said_again_after_a_pause__begins(rig: Rig) -> None:
     # Its versions begin anew, and are yet other wishes.
     rig.define(pipeline())
-    rig.parts.controls.pause("silver", by="ana", reason="migration")
+    rig.stores.controls.pause("silver", by="ana", reason="migration")
     rig.push("silver", "landed", DATE)
     rig.pipelines.sensors.delete("silver", "landed", period=DATE)
-    rig.parts.controls.resume("silver", by="ana", reason="done")
+    rig.stores.controls.resume("silver", by="ana", reason="done")
     rig.advance("1m")
 
     rig.push("silver", "landed", DATE)
@@ -324,12 +324,12 @@ def test_stream__told_again_from_the_beginning__changes_nothing(rig: Rig) -> Non
     done(rig, post_run=COUNTED)
     rig.push("silver", "orders", date=DATE, count=20)
     rig.advance("2m")
-    before = (rig.executions(), rig.jobs.begun, rig.log(SLOT), len(rig.parts.reruns.ls("silver").reruns))
+    before = (rig.executions(), rig.jobs.begun, rig.log(SLOT), len(rig.stores.reruns.ls("silver").reruns))
 
     rig.hear_again(rig.all_changes())
     rig.advance("2m")
 
-    after = (rig.executions(), rig.jobs.begun, rig.log(SLOT), len(rig.parts.reruns.ls("silver").reruns))
+    after = (rig.executions(), rig.jobs.begun, rig.log(SLOT), len(rig.stores.reruns.ls("silver").reruns))
     assert after == before
 
 
@@ -383,9 +383,9 @@ def test_marker__put_again_after_a_failure__begins_another_attempt(rig: Rig) -> 
     rig.jobs.fail()
     rig.mark(SLOT)
     rig.advance("30s")
-    rig.parts.controls.pause("silver", by="ana", reason="stop")
+    rig.stores.controls.pause("silver", by="ana", reason="stop")
     rig.advance("10m")
-    rig.parts.controls.resume("silver", by="ana", reason="go")
+    rig.stores.controls.resume("silver", by="ana", reason="go")
     attempts = rig.log(SLOT).attempts
     rig.jobs.succeed()
 
@@ -530,7 +530,7 @@ def test_drift__of_two_sensors_at_once__one_rerun(rig: Rig) -> None:
     rig.advance("3m")
 
     assert len(rig.told("silver", EventName.POST_RUN_DRIFT)) == 2
-    assert len(rig.parts.reruns.ls("silver").reruns) == 1
+    assert len(rig.stores.reruns.ls("silver").reruns) == 1
     assert rig.log(SLOT).attempts == 2
 
 
@@ -549,13 +549,13 @@ def test_drift__of_the_sensor_that_begins_runs__is_seen_too(rig: Rig) -> None:
     assert rig.told("silver", EventName.LATE_DATA_ARRIVAL) == ["LATE_DATA_ARRIVAL"]
     # Both ask for the same, and get one rerun.
     assert rig.log(SLOT).attempts == 2
-    assert len(rig.parts.reruns.ls("silver").reruns) == 1
+    assert len(rig.stores.reruns.ls("silver").reruns) == 1
 
 
 def test_drift__while_a_rerun_is_under_way__is_told_and_begins_nothing(rig: Rig) -> None:
     done(rig, post_run=COUNTED)
     rig.jobs.keep_running()
-    rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     rig.pump()
 
     rig.push("silver", "orders", date=DATE, count=20)
@@ -567,7 +567,7 @@ def test_drift__while_a_rerun_is_under_way__is_told_and_begins_nothing(rig: Rig)
 def test_drift__after_a_rerun_that_failed__is_not_told_as_under_way(rig: Rig) -> None:
     done(rig, post_run=COUNTED, retry=pipeline().retry)
     rig.jobs.fail()
-    rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     rig.advance("30m")
     failed = rig.status(SLOT)
 
@@ -593,7 +593,7 @@ def test_drift__read_as_it_was_just_written__not_missed(rig: Rig) -> None:
 def test_rerun_request__deleted__is_no_request(rig: Rig) -> None:
     # D12
     done(rig)
-    rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     rig.advance("2m")
     attempts = rig.log(SLOT).attempts
 
@@ -609,7 +609,7 @@ def test_rerun_request__written_by_others__is_judged_by_its_budget(rig: Rig, rea
     raw(rig, f"RERUN_REQUEST#stream#{DATE}", reason=reason, requestedAt="2026-03-03T08:05:00Z")
     rig.advance("2m")
 
-    (rerun,) = rig.parts.reruns.ls("silver").reruns
+    (rerun,) = rig.stores.reruns.ls("silver").reruns
     assert rerun.status is RerunStatus.COMPLETED
     assert rig.log(SLOT).reruns == {budget: 1}
 
@@ -624,7 +624,7 @@ def test_rerun_request__told_twice__is_one(rig: Rig) -> None:
     rig.advance("5m")
 
     assert rig.log(SLOT).attempts == 2
-    assert len(rig.parts.reruns.ls("silver").reruns) == 1
+    assert len(rig.stores.reruns.ls("silver").reruns) == 1
 
 
 def test_rerun_request__on_an_excluded_date__is_rejected_and_leaves_the_period_as_it_is(rig: Rig) -> None:
@@ -633,20 +633,20 @@ def test_rerun_request__on_an_excluded_date__is_rejected_and_leaves_the_period_a
     done(rig)
     rig.define(pipeline(schedules=(excludes,)))
 
-    rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     rig.advance("2m")
 
     assert rig.status(SLOT) is RunStatus.COMPLETED
     assert rig.log(SLOT).attempts == 1
     assert rig.told("silver", EventName.RERUN_REJECTED, EventName.PIPELINE_EXCLUDED)
-    (rerun,) = rig.parts.reruns.ls("silver").reruns
+    (rerun,) = rig.stores.reruns.ls("silver").reruns
     assert rerun.status is RerunStatus.REJECTED
     assert rig.lock(SLOT) is None
 
 
 def test_rerun_request__of_a_period_that_never_ran__begins_it(rig: Rig) -> None:
     rig.define(pipeline())
-    rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     rig.pump()
     assert rig.status(SLOT) is RunStatus.RUNNING
 
@@ -666,8 +666,8 @@ def test_other_rows__of_the_table__begin_nothing(rig: Rig) -> None:
             new={"PK": "PIPELINE#silver", "SK": sort},
             at_seconds=0.0,
         )
-        rig.pipelines.router.hear(change)
-        rig.pipelines.router.hear(replace(change, kind=ChangeKind.REMOVE, new=None))
+        rig.pipelines.router.on_change(change)
+        rig.pipelines.router.on_change(replace(change, kind=ChangeKind.REMOVE, new=None))
     rig.pump()
 
     assert rig.executions() == []

@@ -35,7 +35,7 @@ def emit(rig: Rig, data: Json = None, event_id: str = "1", at: str = "2026-03-03
 
 
 def begun(rig: Rig, pipeline_id: str = "silver") -> list[str]:
-    return sorted(log.date for log in rig.parts.runs.logs(pipeline_id).logs if log.attempts)
+    return sorted(log.date for log in rig.stores.runs.logs(pipeline_id).logs if log.attempts)
 
 
 def test_event_schedule__an_event_comes__its_period_begins(rig: Rig) -> None:

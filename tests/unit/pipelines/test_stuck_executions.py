@@ -13,7 +13,7 @@ from headgate.bootstrap.store import OpenedStore, open_fanouts
 from headgate.clock import Clock
 from headgate.notify.alert_rows import Alert
 from headgate.notify.enums import AlertStatus, Severity
-from headgate.pipelines.stuck_executions import LOOK_SECONDS
+from headgate.pipelines.stuck_executions import CHECK_SECONDS
 from headgate.settings import Settings
 from headgate.testing import Environment
 
@@ -53,7 +53,7 @@ class Open(Site):
 
     def pass_time(self) -> None:
         for _ in range(3):
-            self.env.advance(2 * LOOK_SECONDS)
+            self.env.advance(2 * CHECK_SECONDS)
             self.pipelines.service.tick()
             self.env.run()
 

@@ -158,7 +158,7 @@ class PipelineApi:
             self.env.run()
             batch = store.changes(PIPELINES, "router", limit=100)
             for change in batch.changes:
-                self.pipelines.router.hear(change)
+                self.pipelines.router.on_change(change)
             store.checkpoint(PIPELINES, "router", batch.position)
             self.env.run()
             if not batch.changes:

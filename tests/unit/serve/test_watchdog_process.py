@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from headgate.bootstrap.store import database_path, open_store
 from headgate.clock import SystemClock
 from headgate.pipelines.runs.rows import Slot
-from headgate.pipelines.watchdog.followups import Watch, Watches, WatchKind
-from headgate.pipelines.watchdog.heartbeats import Who, heartbeat_key
+from headgate.pipelines.watchdog.followups import Followup, FollowupKind, Followups
+from headgate.pipelines.watchdog.heartbeats import HeartbeatSource, heartbeat_key
 from headgate.pipelines.watchdog.watchdog import TickReport
 from headgate.serve.watchdog_process import DEGRADED_SECONDS, WatchdogChild, pause_seconds, run
 from headgate.settings import Settings
@@ -62,12 +62,12 @@ def test_run__database_lost_between_two_ticks__ends_and_says_so(
     opened = open_store(settings, clock)
     # So that it does not rest for minutes between the ticks.
     due_at_ms = round(1000 * (clock.seconds() + 2))
-    watch = Watch(**SLOT._asdict(), kind=WatchKind.PURSUIT, due_at_ms=due_at_ms, since_ms=due_at_ms)
-    Watches(opened.store).note_all([watch])
+    watch = Followup(**SLOT._asdict(), kind=FollowupKind.LIVENESS, due_at_ms=due_at_ms, since_ms=due_at_ms)
+    Followups(opened.store).record_all([watch])
 
     def lose_after_a_tick() -> None:
         with closing(opened.store):
-            beat = heartbeat_key(Who.WATCHDOG)
+            beat = heartbeat_key(HeartbeatSource.WATCHDOG)
             until(lambda: opened.store.get(PIPELINES, beat) is not None, "the heartbeat, which is the last check")
         lose(database)
 

@@ -75,7 +75,7 @@ class PipelinePage(Struct, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class PipelineChange(Struct, frozen=True, kw_only=True):
     """What `put` and `delete` came to. `lines` say what is different; none, if nothing is."""
 
     stored: StoredPipeline
@@ -89,10 +89,10 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 # Makes the writes that go with a change, such as events, in the same transaction.
-Also = Callable[[Change], Sequence[Write]]
+Also = Callable[[PipelineChange], Sequence[Write]]
 
 
-def _nothing(_: Change) -> Sequence[Write]:
+def _nothing(_: PipelineChange) -> Sequence[Write]:
     return ()
 
 
@@ -113,7 +113,7 @@ class PipelineStore:
         reason: str = "",
         version: int | None = None,
         also: Also = _nothing,
-    ) -> Change:
+    ) -> PipelineChange:
         """Make this the current definition of its pipeline. The same definition again is no new version.
 
         With `version`, only if that is the current one (0: there is none); otherwise raises `VersionConflictError`.
@@ -146,7 +146,7 @@ class PipelineStore:
         reason: str = "",
         version: int | None = None,
         also: Also = _nothing,
-    ) -> Change:
+    ) -> PipelineChange:
         """Take a pipeline out of every list, with its dependencies. All its versions stay, and this is one more.
 
         Raises `NotFoundError` if there is none, `VersionConflictError` as `put` does.
@@ -249,7 +249,7 @@ class PipelineStore:
                     continue
         return found
 
-    def _change(self, wanted: StoredPipeline, source_text: str, version: int | None, also: Also) -> Change:
+    def _change(self, wanted: StoredPipeline, source_text: str, version: int | None, also: Also) -> PipelineChange:
         pipeline_id = wanted.pipeline.id
         for _ in range(_TRIES):
             row = self._row(pipeline_id)
@@ -317,7 +317,7 @@ class _Row(Struct, frozen=True):
         return 0 if is_gone else self.version
 
 
-def _change_of(wanted: StoredPipeline, row: _Row) -> Change:
+def _change_of(wanted: StoredPipeline, row: _Row) -> PipelineChange:
     """Return what storing this comes to. What is in force already is returned as it is."""
     before = row.stored if row.is_live and row.stored is not None and not row.stored.deleted else None
     if wanted.deleted:
@@ -329,9 +329,9 @@ def _change_of(wanted: StoredPipeline, row: _Row) -> Change:
         if not lines and before.source_digest != wanted.source_digest:
             lines = ["~ its text alone: comments, order or layout"]
     if before is not None and not lines:
-        return Change(stored=before)
+        return PipelineChange(stored=before)
     stored = replace(wanted, version=row.version + 1)
-    return Change(stored=stored, lines=tuple(lines), is_new=before is None and not wanted.deleted)
+    return PipelineChange(stored=stored, lines=tuple(lines), is_new=before is None and not wanted.deleted)
 
 
 def _as_found(item: Item) -> Condition:

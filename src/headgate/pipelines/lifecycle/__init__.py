@@ -1,1 +1,1 @@
-"""Lifecycle: say here what this part is for."""
+"""The lifecycle of a run: actions behind the state machine, their messages, and the components that start it."""

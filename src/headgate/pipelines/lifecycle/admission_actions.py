@@ -1,14 +1,16 @@
-"""Admission: may this period be pursued now, by whom, and under which definition?"""
+"""Admission actions: decide whether a period may run now, take its lock, and create the run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
 
+from headgate.clock import Clock, epoch_ms
 from headgate.errors import IllegalTransitionError, NotFoundError, StaleClaimError
-from headgate.pipelines.context import Parts
 from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import Cause, RerunReason
+from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.lifecycle.messages import Answer, Call
 from headgate.pipelines.runs import locks
@@ -19,111 +21,124 @@ from headgate.pipelines.runs.rerun_decisions import Situation, newest_update_ms,
 from headgate.pipelines.runs.rerun_rows import Rerun
 from headgate.pipelines.runs.rows import Run
 from headgate.pipelines.runs.store import RunStart
+from headgate.pipelines.runs.stores import RunStores
+from headgate.pipelines.sensors import Sensors
 from headgate.store.model.requests import Write
 
-# What a run was before it began.
+# The status that the first state-change event of a run names as the previous one.
 NO_RUN = "no run"
 PROCEED = "proceed"
 SKIP = "skip"
-# Someone wants this very period, on a day on which nothing is done by itself.
-_BY_HAND = frozenset({Cause.MANUAL, Cause.REPLAY})
+# An operator asked for this period, so calendar exclusions do not apply.
+_MANUAL_CAUSES = frozenset({Cause.MANUAL, Cause.REPLAY})
 
 
 class AdmissionActions:
-    """checkExclusion, acquireLock, checkRunLog, resolvePipeline and releaseLock."""
+    """The actions checkExclusion, acquireLock, checkRunLog, resolvePipeline and releaseLock."""
 
-    def __init__(self, parts: Parts, pursue: Callable[[Rerun, str], None]) -> None:
-        """Take `pursue`, which begins a rerun; the text tells one time of asking from another."""
-        self._parts = parts
-        self._pursue = pursue
+    def __init__(
+        self,
+        stores: RunStores,
+        definitions: DefinitionReader,
+        sensors: Sensors,
+        events: EventWriter,
+        clock: Clock,
+        *,
+        start_rerun: Callable[[Rerun, str], None],
+    ) -> None:
+        """`start_rerun` starts an execution for a rerun; its second argument makes the execution name unique."""
+        self._stores = stores
+        self._definitions = definitions
+        self._sensors = sensors
+        self._events = events
+        self._clock = clock
+        self._start_rerun = start_rerun
 
     def check_exclusion(self, call: Call) -> Answer:
-        """Say whether the pipeline is dormant: excluded on the period's own date, paused, or stopped by its breaker."""
+        """Skip a period whose date is excluded, or whose pipeline is paused or stopped by its circuit breaker."""
         try:
-            pipeline, _ = self._parts.definitions.newest(call.pipeline_id)
+            pipeline, _ = self._definitions.newest(call.pipeline_id)
         except NotFoundError as exc:
             return {"result": SKIP, "reason": str(exc)}
-        reason = self._why_dormant(pipeline, call)
+        reason = self._exclusion_reason(pipeline, call)
         if not reason:
             return {"result": PROCEED}
-        self._parts.tell(EventName.PIPELINE_EXCLUDED, call.slot, source=call.cause.value, reason=reason)
+        self._events.publish(EventName.PIPELINE_EXCLUDED, call.slot, source=call.cause.value, reason=reason)
         return {"result": SKIP, "reason": reason}
 
-    def look_at_exclusion(self, call: Call) -> Answer | None:
-        """Say that the pipeline is not dormant. None: it is, or there is none, which has to be told."""
-        pipeline, _ = self._parts.definitions.newest(call.pipeline_id)
-        return None if self._why_dormant(pipeline, call) else {"result": PROCEED}
+    def peek_exclusion(self, call: Call) -> Answer | None:
+        """Answer checkExclusion without a write. None: the period is skipped, which publishes an event."""
+        pipeline, _ = self._definitions.newest(call.pipeline_id)
+        return None if self._exclusion_reason(pipeline, call) else {"result": PROCEED}
 
-    def look_at_run_log(self, call: Call) -> Answer | None:
-        """Say whether the period may have another attempt. None: a rerun asks, which has to be judged."""
+    def peek_run_log(self, call: Call) -> Answer | None:
+        """Answer checkRunLog without a write. None: a rerun has to be decided on, which is stored."""
         return None if call.cause is Cause.RERUN and call.rerun_id else self.check_run_log(call)
 
-    def _why_dormant(self, pipeline: Pipeline, call: Call) -> str:
-        if call.cause is Cause.RERUN and self._is_by_hand(call.rerun_id):
-            # Judged by itself, with the lock in hand: what is refused is then told as that.
+    def _exclusion_reason(self, pipeline: Pipeline, call: Call) -> str:
+        if call.cause is Cause.RERUN and self._is_manual_rerun(call.rerun_id):
+            # checkRunLog decides on manual reruns, under the lock, and publishes a refusal.
             return ""
-        control = self._parts.controls.get(call.pipeline_id)
-        refused = refusal(control, call.cause, self._parts.now_ms(), while_paused=call.cause is Cause.BACKFILL)
-        if refused or call.cause in (*_BY_HAND, Cause.RERUN):
+        control = self._stores.controls.get(call.pipeline_id)
+        refused = refusal(control, call.cause, epoch_ms(self._clock), while_paused=call.cause is Cause.BACKFILL)
+        if refused or call.cause in (*_MANUAL_CAUSES, Cause.RERUN):
             return refused
-        timetable = self._parts.timetable(pipeline, call.schedule_id)
-        return "" if timetable is None else timetable.why_dormant(call.date) or ""
+        timetable = self._definitions.timetable(pipeline, call.schedule_id)
+        return "" if timetable is None else timetable.exclusion_reason(call.date) or ""
 
-    def _is_by_hand(self, rerun_id: str) -> bool:
-        rerun = self._parts.reruns.find(rerun_id) if rerun_id else None
+    def _is_manual_rerun(self, rerun_id: str) -> bool:
+        rerun = self._stores.reruns.find(rerun_id) if rerun_id else None
         return rerun is not None and rerun.reason is RerunReason.MANUAL
 
     def acquire_lock(self, call: Call) -> Answer:
-        """Take the lock of the period for as long as the whole pursuit may last."""
-        pipeline, _ = self._parts.definitions.newest(call.pipeline_id)
+        """Take the lock of the period, with a lifetime that covers the whole run."""
+        pipeline, _ = self._definitions.newest(call.pipeline_id)
         key = evaluation_key(call.slot)
-        held = self._parts.locks.acquire(key, call.execution_name, locks.lifetime_seconds(pipeline))
+        held = self._stores.locks.acquire(key, call.execution_name, locks.lifetime_seconds(pipeline))
         if held is None:
-            holder = self._parts.locks.find(key)
+            holder = self._stores.locks.find(key)
             whose = "another execution" if holder is None else holder.owner
             return {"result": SKIP, "lockToken": "", "reason": f"{whose} has the lock of {call.slot}"}
         return {"result": PROCEED, "lockToken": held.token}
 
     def check_run_log(self, call: Call) -> Answer:
-        """Say whether the period may have another attempt, and judge the rerun that asked for it."""
-        pipeline, _ = self._parts.definitions.newest(call.pipeline_id)
+        """Decide whether the period may have another attempt, and on the rerun that requests it."""
+        pipeline, _ = self._definitions.newest(call.pipeline_id)
         rerun_id = call.rerun_id
         if call.cause is Cause.RERUN and rerun_id:
             judged = self._judge_rerun(pipeline, call)
             if judged is not None:
                 return judged
         applicant = Applicant(cause=call.cause, execution=call.execution_name, is_replay=call.replay, rerun_id=rerun_id)
-        admission = admit(self._parts.runs.log(call.slot), applicant, pipeline.retry)
+        admission = admit(self._stores.runs.log(call.slot), applicant, pipeline.retry)
         return {"result": PROCEED if admission.proceeds else SKIP, "reason": admission.reason}
 
     def _judge_rerun(self, pipeline: Pipeline, call: Call) -> Answer | None:
-        """Return the answer for a rerun that is not to be; None: it is accepted."""
-        parts = self._parts
-        timetable = parts.timetable(pipeline, call.schedule_id)
-        sensors = [sensor.data for sensor in parts.sensors.ls(call.pipeline_id)]
+        """Return the answer for a refused rerun; None: it is accepted."""
+        timetable = self._definitions.timetable(pipeline, call.schedule_id)
+        sensors = [sensor.data for sensor in self._sensors.ls(call.pipeline_id)]
         situation = Situation(
             budgets=pipeline.budgets,
             retry=pipeline.retry,
-            is_excluded=timetable is not None and timetable.why_dormant(call.date) is not None,
+            is_excluded=timetable is not None and timetable.exclusion_reason(call.date) is not None,
             newest_update_ms=newest_update_ms(sensors),
         )
-        judgement = parts.reruns.judge(
+        judgement = self._stores.reruns.judge(
             call.rerun_id,
             situation,
             execution=call.execution_name,
             lock_token=call.lock_token,
-            also=lambda rerun, _log: _rerun_told(parts, rerun, pipeline),
+            also=lambda rerun, _log: self._rerun_events(rerun, pipeline),
         )
         return None if judgement.proceeds else {"result": SKIP, "reason": judgement.reason}
 
     def resolve_pipeline(self, call: Call) -> Answer:
-        """Begin a run under the definition as it is now, and say what it needs to go on."""
-        parts = self._parts
-        pipeline, version = parts.definitions.newest(call.pipeline_id)
+        """Create a run under the newest definition, and return its configuration."""
+        pipeline, version = self._definitions.newest(call.pipeline_id)
         if pipeline.trigger is None and not pipeline.dry_run:
             reason = f"pipeline {pipeline.id} has no trigger"
-            told = parts.tells(EventName.PIPELINE_FAILED, call.slot, {"reason": reason})
-            parts.runs.close(call.slot, reason, by="lifecycle", also=told)
+            failed = self._events.writes(EventName.PIPELINE_FAILED, call.slot, {"reason": reason})
+            self._stores.runs.close(call.slot, reason, by="lifecycle", also=failed)
             return {"result": "error", "runId": "", "reason": reason}
         applicant = Applicant(
             cause=call.cause, execution=call.execution_name, is_replay=call.replay, rerun_id=call.rerun_id
@@ -141,13 +156,13 @@ class AdmissionActions:
             is_dry_run=pipeline.dry_run,
         )
         try:
-            run = parts.runs.create(
+            run = self._stores.runs.create(
                 start,
                 admits=lambda log: admit(log, applicant, pipeline.retry),
-                also=lambda run, _log: [*_begun(parts, run), *self._taken_over(run)],
+                also=lambda run, _log: [*self._created_events(run), *self._superseded_rerun_writes(run)],
             )
         except (StaleClaimError, IllegalTransitionError) as exc:
-            # Skipped, closed or taken over since it was looked at: nothing is to be done, and nothing has failed.
+            # The period was skipped, closed or claimed by another execution in the meantime. This is not a failure.
             return {"result": SKIP, "runId": "", "reason": str(exc)}
         return {
             "result": PROCEED,
@@ -156,51 +171,46 @@ class AdmissionActions:
             "config": lifecycle_config(pipeline),
         }
 
-    def _taken_over(self, run: Run) -> list[Write]:
-        """Return the writes that end a rerun whose period another run takes over."""
-        log = self._parts.runs.log(run.slot)
-        rerun = self._parts.reruns.find(log.rerun_id) if log is not None and log.rerun_id else None
+    def _superseded_rerun_writes(self, run: Run) -> list[Write]:
+        """Return the writes that end the rerun which the new run replaces."""
+        log = self._stores.runs.log(run.slot)
+        rerun = self._stores.reruns.find(log.rerun_id) if log is not None and log.rerun_id else None
         if rerun is None or rerun.rerun_id == run.rerun_id:
             return []
-        return self._parts.reruns.ending_writes(rerun, run_id=run.run_id, is_success=False)
+        return self._stores.reruns.ending_writes(rerun, run_id=run.run_id, is_success=False)
 
     def release_lock(self, call: Call) -> Answer:
-        """Let go of the period's lock: by its token, or of whatever this execution holds."""
+        """Release the lock of the period by its token, or any lock that this execution owns on it."""
         key = evaluation_key(call.slot)
-        locks_ = self._parts.locks
-        released = (
-            locks_.release(key, call.lock_token) if call.lock_token else locks_.release_owned(key, call.execution_name)
-        )
-        self._let_in(call)
+        if call.lock_token:
+            released = self._stores.locks.release(key, call.lock_token)
+        else:
+            released = self._stores.locks.release_owned(key, call.execution_name)
+        # A rerun that was requested while the lock was held starts now.
+        pending = self._stores.reruns.pending(call.slot)
+        if pending is not None:
+            self._start_rerun(pending, f"{call.execution_name}#{call.run_id}")
         return {"released": released}
 
-    def _let_in(self, call: Call) -> None:
-        """Begin what was asked for while the lock was held, and had to turn away."""
-        waiting = self._parts.reruns.pending(call.slot)
-        if waiting is not None:
-            self._pursue(waiting, f"{call.execution_name}#{call.run_id}")
+    def _rerun_events(self, rerun: Rerun, pipeline: Pipeline) -> list[Write]:
+        detail = {"rerun_id": rerun.rerun_id, "reason": rerun.reason.value, "refusal": rerun.decision}
+        limit = spent_limit(rerun, pipeline.budgets, pipeline.retry)
+        if rerun.status.is_open:
+            name = EventName.DRY_RUN_WOULD_RERUN if pipeline.dry_run else EventName.RERUN_ACCEPTED
+        else:
+            name = EventName.DRY_RUN_RERUN_REJECTED if pipeline.dry_run else EventName.RERUN_REJECTED
+        writes = self._events.writes(name, rerun.slot, detail)
+        if limit is not None and not pipeline.dry_run:
+            writes += self._events.writes(EventName.RERUN_CAP_REACHED, rerun.slot, {**detail, "limit": limit})
+        return writes
 
-
-def _rerun_told(parts: Parts, rerun: Rerun, pipeline: Pipeline) -> list[Write]:
-    detail = {"rerun_id": rerun.rerun_id, "reason": rerun.reason.value, "refusal": rerun.decision}
-    limit = spent_limit(rerun, pipeline.budgets, pipeline.retry)
-    if rerun.status.is_open:
-        name = EventName.DRY_RUN_WOULD_RERUN if pipeline.dry_run else EventName.RERUN_ACCEPTED
-    else:
-        name = EventName.DRY_RUN_RERUN_REJECTED if pipeline.dry_run else EventName.RERUN_REJECTED
-    told = parts.tells(name, rerun.slot, detail)
-    if limit is not None and not pipeline.dry_run:
-        told += parts.tells(EventName.RERUN_CAP_REACHED, rerun.slot, {**detail, "limit": limit})
-    return told
-
-
-def _begun(parts: Parts, run: Run) -> list[Write]:
-    detail = {"run_id": run.run_id, "before": NO_RUN, "after": run.status.value, "attempt": run.attempt}
-    return parts.tells(EventName.RUN_STATE_CHANGED, run.slot, detail)
+    def _created_events(self, run: Run) -> list[Write]:
+        detail = {"run_id": run.run_id, "before": NO_RUN, "after": run.status.value, "attempt": run.attempt}
+        return self._events.writes(EventName.RUN_STATE_CHANGED, run.slot, detail)
 
 
 def _traits(pipeline: Pipeline) -> list[dict[str, object]]:
-    """Return the traits that are to be evaluated; those that are pushed from outside are there or not."""
+    """Return the traits that the lifecycle evaluates; pushed traits arrive from outside."""
     return [
         {
             "type": name,
@@ -216,7 +226,7 @@ def _traits(pipeline: Pipeline) -> list[dict[str, object]]:
 
 
 def lifecycle_config(pipeline: Pipeline) -> Answer:
-    """Return what the lifecycle needs to know of a definition."""
+    """Return the settings of a definition that the state machine reads."""
     readiness, trigger, sla = pipeline.readiness, pipeline.trigger, pipeline.sla
     config: Answer = {
         "evaluationIntervalSeconds": max(1, round(readiness.interval)),

@@ -1,4 +1,4 @@
-"""Refusals: what AWS answers to a call that it does not carry out, as errors that say whether to try again."""
+"""AWS error mapping: turns failed AWS calls into retryable and permanent errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headgate.triggers.contract import FailureCategory, TriggerFailedError
 
 
 @contextmanager
-def asking(what: str) -> Iterator[None]:
-    """Raise what AWS answers within the block as `TransientError`, or `StoreIOError` if trying again is no use."""
+def aws_request(subject: str) -> Iterator[None]:
+    """Raise failures of AWS calls in the block as `TransientError`, or as `StoreIOError` if a retry cannot help."""
     try:
-        with aws_call(what):
+        with aws_call(subject):
             yield
     except TriggerFailedError as exc:
         if exc.category is FailureCategory.PERMANENT:

@@ -1,4 +1,4 @@
-"""Cascading: whom the end of a run concerns, and for which of their periods."""
+"""Downstream notifier: requests the periods of dependent pipelines when a run completes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Final
 
 from msgspec import Struct
 
+from headgate.clock import Clock, epoch_ms
 from headgate.errors import NotFoundError, UserError
-from headgate.pipelines.context import Parts
 from headgate.pipelines.definition.model import Pipeline, Upstream
+from headgate.pipelines.definition_reader import DefinitionReader
+from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.readiness.waiters import Waiters, WaitKind
-from headgate.pipelines.rules.facts import Needs
+from headgate.pipelines.rules.facts import FactReader, Needs
 from headgate.pipelines.runs.rows import Run, Slot
+from headgate.pipelines.runs.stores import RunStores
 from headgate.pipelines.schedule.dependencies import Dependency, upstreams_of
 from headgate.pipelines.schedule.periods import periods_of
 from headgate.pipelines.schedule.related_periods import RelatedPeriods
@@ -22,89 +25,96 @@ from headgate.pipelines.schedule.timetables import schedule_id_of
 _SOURCE: Final = "cascade"
 
 
-class Concerned(Struct, frozen=True):
-    """A period of another pipeline that a run may have been the last to be waited for by."""
+class DependentPeriod(Struct, frozen=True):
+    """A period of a dependent pipeline that a completed period is an input of."""
 
     pipeline: Pipeline
     date: str
     dependency: Dependency
 
 
-class Downstream:
-    """The pipelines that depend on others."""
+class DownstreamNotifier:
+    """Wakes and starts the pipelines that depend on a completed period."""
 
     def __init__(
         self,
-        parts: Parts,
+        stores: RunStores,
+        definitions: DefinitionReader,
+        facts: FactReader,
+        events: EventWriter,
+        clock: Clock,
         waiters: Waiters,
         periods: RelatedPeriods,
         dependents: Callable[[str], Sequence[str]],
     ) -> None:
-        """Take `dependents`, which gives the ids of the pipelines that depend on one."""
-        self._parts = parts
+        """`dependents` returns the ids of the pipelines that depend on a pipeline."""
+        self._stores = stores
+        self._definitions = definitions
+        self._facts = facts
+        self._events = events
+        self._clock = clock
         self._waiters = waiters
         self._periods = periods
         self._dependents = dependents
 
     def notify(self, run: Run) -> int:
-        """Wake those who wait for this run, ask for the periods that it completes, and return how many these are."""
-        return self.done(run.slot, self._parts.pipeline_of(run), run.run_id)
+        """Wake executions that wait for a run, request the periods it completes, and return their number."""
+        return self.notify_done(run.slot, self._definitions.of_run(run), run.run_id)
 
-    def done(self, slot: Slot, pipeline: Pipeline, run_id: str = "") -> int:
-        """Do what `notify` does for a period that is done, by a run or by someone's word."""
-        parts = self._parts
+    def notify_done(self, slot: Slot, pipeline: Pipeline, run_id: str = "") -> int:
+        """Do the same for a period that is done, by a run or because an operator marked it."""
         cascade = pipeline.cascade
-        asked_for = 0
+        requested = 0
         delay_ms = round(1000 * cascade.delay_between)
-        for concerned in self.concerned(slot):
-            wanted = Slot(concerned.pipeline.id, concerned.dependency.schedule, concerned.date)
-            if not concerned.dependency.starts:
-                self._waiters.wake_all(concerned.pipeline.id, WaitKind.CHANGE, f"{slot} is done")
+        for dependent in self.dependent_periods(slot):
+            target = Slot(dependent.pipeline.id, dependent.dependency.schedule, dependent.date)
+            if not dependent.dependency.starts:
+                self._waiters.wake_all(dependent.pipeline.id, WaitKind.CHANGE, f"{slot} is done")
                 continue
-            if not cascade.enabled or not self._is_complete(concerned):
+            if not cascade.enabled or not self._is_complete(dependent):
                 continue
-            parts.markers.put_again(
-                wanted,
+            self._stores.markers.put_again(
+                target,
                 source=f"{_SOURCE}:{slot.pipeline_id}",
-                data={"upstreamRunId": run_id, "notBeforeMs": parts.now_ms() + asked_for * delay_ms},
-                also=parts.tells(EventName.CASCADE_SENT, slot, {"run_id": run_id, "downstream": str(wanted)}),
+                data={"upstreamRunId": run_id, "notBeforeMs": epoch_ms(self._clock) + requested * delay_ms},
+                also=self._events.writes(EventName.CASCADE_SENT, slot, {"run_id": run_id, "downstream": str(target)}),
             )
-            asked_for += 1
-        return asked_for
+            requested += 1
+        return requested
 
-    def concerned(self, slot: Slot) -> Iterator[Concerned]:
-        """Give the periods of other pipelines for which a period of this one counts."""
+    def dependent_periods(self, slot: Slot) -> Iterator[DependentPeriod]:
+        """Yield the periods of other pipelines that have this period as an input."""
         for pipeline_id in self._dependents(slot.pipeline_id):
             try:
-                pipeline, _ = self._parts.definitions.newest(pipeline_id)
+                pipeline, _ = self._definitions.newest(pipeline_id)
             except NotFoundError:
-                # Deleted since: what depended on nobody's behalf is not asked for.
+                # The dependent pipeline was deleted in the meantime.
                 continue
             for dependency in upstreams_of(pipeline):
                 if dependency.upstream.pipeline == slot.pipeline_id and _is_of(dependency.upstream, slot):
                     yield from self._dates(pipeline, dependency, slot)
 
-    def _dates(self, pipeline: Pipeline, dependency: Dependency, slot: Slot) -> Iterator[Concerned]:
-        ours = periods_of(pipeline)
-        upstream, _ = self._parts.definitions.newest(slot.pipeline_id)
-        theirs = periods_of(upstream, upstream.schedule(slot.schedule_id))
-        # Ours that begins with theirs, its neighbours, and the one of the same name.
-        near = ours.at(theirs.start(slot.date))
-        for date in dict.fromkeys((near, ours.next(near), ours.previous(near))):
+    def _dates(self, pipeline: Pipeline, dependency: Dependency, slot: Slot) -> Iterator[DependentPeriod]:
+        own_periods = periods_of(pipeline)
+        upstream, _ = self._definitions.newest(slot.pipeline_id)
+        upstream_periods = periods_of(upstream, upstream.schedule(slot.schedule_id))
+        # Candidates: the period that contains the upstream's start, and its two neighbours.
+        near = own_periods.at(upstream_periods.start(slot.date))
+        for date in dict.fromkeys((near, own_periods.next(near), own_periods.previous(near))):
             try:
-                looked_at = self._periods.of_upstream(pipeline, dependency.upstream, date)
+                upstream_dates = self._periods.of_upstream(pipeline, dependency.upstream, date)
             except UserError:
                 continue
-            if slot.date in looked_at:
-                yield Concerned(pipeline, date, dependency)
+            if slot.date in upstream_dates:
+                yield DependentPeriod(pipeline, date, dependency)
 
-    def _is_complete(self, concerned: Concerned) -> bool:
-        """Whether everything that starts this schedule is there, or as much of it as it needs."""
-        schedule_id = concerned.dependency.schedule
-        schedule = next(each for each in concerned.pipeline.schedules if schedule_id_of(each) == schedule_id)
-        slot = Slot(concerned.pipeline.id, schedule_id, concerned.date)
+    def _is_complete(self, dependent: DependentPeriod) -> bool:
+        """Whether enough upstream periods are done to start the dependent schedule."""
+        schedule_id = dependent.dependency.schedule
+        schedule = next(each for each in dependent.pipeline.schedules if schedule_id_of(each) == schedule_id)
+        slot = Slot(dependent.pipeline.id, schedule_id, dependent.date)
         needs = Needs(upstreams=schedule.upstream)
-        facts = self._parts.facts.gather(concerned.pipeline, slot, needs, self._parts.now())
+        facts = self._facts.gather(dependent.pipeline, slot, needs, self._clock.now())
         return all(_is_done(upstream, facts.upstreams[upstream]) for upstream in schedule.upstream)
 
 

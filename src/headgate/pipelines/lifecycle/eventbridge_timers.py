@@ -1,4 +1,4 @@
-"""One-shots: schedules of EventBridge Scheduler that fire once, and are gone after that."""
+"""EventBridge Scheduler timers: one-time schedules that delete themselves after they fire."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import Any, Final
 import msgspec
 
 from headgate.pipelines.definition.model import Json
-from headgate.pipelines.lifecycle.aws_errors import asking
+from headgate.pipelines.lifecycle.aws_errors import aws_request
 
 _NAME_MAX: Final = 64
 _DIGEST_CHARS: Final = 16
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_.-]")
-# A call that fails is made again, and for so long: later than that its answer is not worth having.
+# EventBridge retries a failed call within this time and number of attempts.
 _AGE_SECONDS_MAX: Final = 3_600
 _RETRIES_MAX: Final = 10
 
 
-class OneShots:
-    """One-shot schedules in one group, which call as one role."""
+class OneShotSchedules:
+    """Creates and deletes one-time schedules in one schedule group, under one role."""
 
     def __init__(self, client: Any, *, role_arn: str, group: str) -> None:  # noqa: ANN401 - boto3 has no types here
         self._client = client
         self._role_arn = role_arn
         self._group = group
 
-    def put(self, wish: str, at: datetime, target_arn: str, given: Json) -> bool:
-        """Have a target called with `given` at a time. False: the same wish waits already.
+    def put(self, timer_id: str, at: datetime, target_arn: str, target_input: Json) -> bool:
+        """Schedule one call of a target. False: a schedule for this id exists already.
 
         Raises `TransientError` and `StoreIOError`.
         """
-        # Rounded up: whoever is called before the time finds that it has not come.
+        # Rounded up: a target that is called early finds its time not reached.
         second = datetime.fromtimestamp(-(-at.timestamp() // 1), UTC)
-        name = schedule_name(wish)
-        with asking(f"schedule {name}"):
+        name = schedule_name(timer_id)
+        with aws_request(f"schedule {name}"):
             try:
                 self._client.create_schedule(
                     Name=name,
@@ -48,7 +48,7 @@ class OneShots:
                     Target={
                         "Arn": target_arn,
                         "RoleArn": self._role_arn,
-                        "Input": msgspec.json.encode(given).decode(),
+                        "Input": msgspec.json.encode(target_input).decode(),
                         "RetryPolicy": {
                             "MaximumEventAgeInSeconds": _AGE_SECONDS_MAX,
                             "MaximumRetryAttempts": _RETRIES_MAX,
@@ -59,17 +59,17 @@ class OneShots:
                 return False
         return True
 
-    def drop(self, wish: str) -> None:
-        """Take a schedule back; one that has fired, or never was, is gone. Raises `TransientError`, `StoreIOError`."""
-        name = schedule_name(wish)
-        with asking(f"schedule {name}"):
+    def drop(self, timer_id: str) -> None:
+        """Delete a schedule; a missing one is no error. Raises `TransientError`, `StoreIOError`."""
+        name = schedule_name(timer_id)
+        with aws_request(f"schedule {name}"):
             try:
                 self._client.delete_schedule(Name=name, GroupName=self._group)
             except self._client.exceptions.ResourceNotFoundException:
                 return
 
 
-def schedule_name(wish: str) -> str:
-    """Return a name for a wish: readable, the same for the same wish, and at most 64 characters."""
-    digest = hashlib.sha256(wish.encode()).hexdigest()[:_DIGEST_CHARS]
-    return f"{_OTHER.sub('_', wish)[: _NAME_MAX - _DIGEST_CHARS - 1]}-{digest}"
+def schedule_name(timer_id: str) -> str:
+    """Return a schedule name of at most 64 characters: readable, deterministic and unique for an id."""
+    digest = hashlib.sha256(timer_id.encode()).hexdigest()[:_DIGEST_CHARS]
+    return f"{_OTHER.sub('_', timer_id)[: _NAME_MAX - _DIGEST_CHARS - 1]}-{digest}"

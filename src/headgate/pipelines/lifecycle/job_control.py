@@ -1,4 +1,4 @@
-"""Triggering: starts the job of a run, asks after it, and has it end. Every step is a compare-and-swap on the run."""
+"""Job control: starts, polls, completes and cancels the job of a run. Every step is a compare-and-swap on the run."""
 
 from __future__ import annotations
 
@@ -6,67 +6,82 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from headgate.clock import Clock, epoch_ms
 from headgate.errors import IllegalTransitionError, VersionConflictError
-from headgate.pipelines.context import Parts
 from headgate.pipelines.definition.model import Json, Pipeline
+from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
-from headgate.pipelines.lifecycle.completion import RunEndings, job_entry
+from headgate.pipelines.lifecycle.completion import RunCompletion, job_entry
 from headgate.pipelines.lifecycle.messages import Answer, Call
 from headgate.pipelines.readiness.waiters import Waiters, WaitKind
 from headgate.pipelines.runs.rows import Run
+from headgate.pipelines.runs.stores import RunStores
 from headgate.store.model.requests import Write
-from headgate.triggers.contract import JobState, StartStatus, TriggerFailedError, TriggerOrder
+from headgate.triggers.contract import JobState, StartStatus, Trigger, TriggerFailedError, TriggerOrder
 
-# Between two looks at a job that takes long.
+# Longest interval between two polls of a job.
 CHECK_SECONDS_MAX: Final = 300
-# The looks become rarer by this much of the time that has passed.
+# The poll interval grows to this fraction of the elapsed time.
 _STRETCH: Final = 0.1
-# Where a run keeps that the bus tells of the end of its job.
-_TELLS_END: Final = "tells_end"
+# Key in `Run.job`: the bus publishes the end of this job.
+_REPORTS_END: Final = "tells_end"
 
 
-class Triggering:
-    """What the trigger and the run-checker do."""
+class JobControl:
+    """The modes trigger, check-job and await-job, and the completion and cancellation of jobs from outside."""
 
-    def __init__(self, parts: Parts, waiters: Waiters, endings: RunEndings) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        stores: RunStores,
+        definitions: DefinitionReader,
+        trigger: Trigger,
+        events: EventWriter,
+        clock: Clock,
+        waiters: Waiters,
+        completion: RunCompletion,
+    ) -> None:
+        self._stores = stores
+        self._definitions = definitions
+        self._trigger = trigger
+        self._events = events
+        self._clock = clock
         self._waiters = waiters
-        self._endings = endings
+        self._completion = completion
 
     def trigger(self, call: Call) -> Answer:
-        """Start the job of a run, once, and say whether it runs or is done already.
+        """Start the job of a run, once, and return whether it is running or already complete.
 
-        Raises `TriggerFailedError` for what another try may mend; the lifecycle tries again, and the start is
-        idempotent. A job that was refused or has failed for good is an answer, not an error.
+        Raises `TriggerFailedError` if a retry may help: the lifecycle retries, and the start is idempotent. A job that
+        is refused, or has failed for good, is an answer and not an error.
         """
-        parts = self._parts
-        run = parts.runs.get(call.run_id)
-        pipeline = parts.pipeline_of(run)
+        run = self._stores.runs.get(call.run_id)
+        pipeline = self._definitions.of_run(run)
         if run.status is RunStatus.PENDING:
-            run = parts.runs.move(run, RunStatus.TRIGGERING, lock_token=call.lock_token, also=self._told_state)
+            run = self._stores.runs.move(run, RunStatus.TRIGGERING, lock_token=call.lock_token, also=self._state_events)
         if run.status is not RunStatus.TRIGGERING:
-            return _standing(run)
+            return _status_answer(run)
         order = order_of(run, pipeline)
         try:
-            started = parts.trigger.start(order)
+            started = self._trigger.start(order)
         except TriggerFailedError as exc:
-            return self._not_started(call, run, exc)
+            return self._on_start_failed(call, run, exc)
         to = RunStatus.RUNNING
         job: dict[str, Json] = {"metadata": started.metadata}
         if started.tells_end:
-            job[_TELLS_END] = True
+            job[_REPORTS_END] = True
         try:
-            parts.runs.move(
-                run, to, lock_token=call.lock_token, job_id=started.external_id, job=job, also=self._told_triggered
+            self._stores.runs.move(
+                run, to, lock_token=call.lock_token, job_id=started.external_id, job=job, also=self._triggered_events
             )
         except VersionConflictError:
-            current = parts.runs.get(run.run_id)
+            current = self._stores.runs.get(run.run_id)
             if not current.status.is_terminal:
                 raise
-            # Ended while its job was being started: the job is nobody's any more.
+            # The run ended while its job was starting: no run owns the job, so cancel it.
             self._cancel(replace(current, job_id=started.external_id, job=job), pipeline)
-            return _standing(current)
+            return _status_answer(current)
         is_done = started.status is StartStatus.COMPLETED
         return {
             "status": "completed" if is_done else "running",
@@ -74,47 +89,47 @@ class Triggering:
             "metadata": started.metadata,
         }
 
-    def _not_started(self, call: Call, run: Run, error: TriggerFailedError) -> Answer:
-        parts = self._parts
+    def _on_start_failed(self, call: Call, run: Run, error: TriggerFailedError) -> Answer:
         category = error.category
         event = JobEvent.FAIL if error.was_started else JobEvent.INFRA_TRIGGER_FAILURE
-        noted = parts.runs.change(
+        failed = self._stores.runs.change(
             run,
             lock_token=call.lock_token,
             category=category,
             event=event,
             reason=str(error),
             also=lambda changed, _log: [
-                parts.job_log.entry_write(job_entry(changed, event, parts.now_ms(), str(error))),
-                *parts.tells(EventName.TRIGGER_FAILED, changed.slot, _trouble(changed, str(error))),
+                self._stores.job_log.entry_write(job_entry(changed, event, epoch_ms(self._clock), str(error))),
+                *self._events.writes(EventName.TRIGGER_FAILED, changed.slot, _error_detail(changed, str(error))),
             ],
         )
         if category is FailureCategory.PERMANENT or error.was_started:
-            return {"status": "failed", "runId": "", "metadata": {}, "reason": noted.reason}
+            return {"status": "failed", "runId": "", "metadata": {}, "reason": failed.reason}
         raise error
 
     def check_job(self, call: Call) -> Answer:
-        """Say how the job is. Without an `event` it is still running; an error in asking is no failure of the job."""
-        parts = self._parts
-        run = parts.runs.get(call.run_id)
-        pipeline = parts.pipeline_of(run)
+        """Poll the job. Without an `event` in the answer it is running; a failed poll is no failure of the job."""
+        run = self._stores.runs.get(call.run_id)
+        pipeline = self._definitions.of_run(run)
         begun_ms = run.started_at_ms or run.created_at_ms
-        elapsed_seconds = max(0, (parts.now_ms() - begun_ms) // 1000)
+        elapsed_seconds = max(0, (epoch_ms(self._clock) - begun_ms) // 1000)
         answer: Answer = {"elapsedSeconds": elapsed_seconds, "waitSeconds": _wait_seconds(pipeline, elapsed_seconds)}
         if run.status is RunStatus.CANCELLED:
             self._cancel(run, pipeline)
             return {**answer, "event": JobEvent.CANCELLED.value}
         if run.event is not None and run.event.is_terminal:
-            # It was told from outside, or ended by someone else.
-            return {**answer, "event": _as_seen(run.event).value}
+            # A callback or another process reported the end.
+            return {**answer, "event": _lifecycle_event(run.event).value}
         if run.status.is_done:
             return {**answer, "event": JobEvent.SUCCESS.value}
         if run.status.is_terminal:
             return {**answer, "event": JobEvent.FAIL.value}
         try:
-            polled = parts.trigger.poll(order_of(run, pipeline), _metadata(run))
+            polled = self._trigger.poll(order_of(run, pipeline), _metadata(run))
         except TriggerFailedError as exc:
-            parts.tell(EventName.TRIGGER_FAILED, run.slot, **_trouble(run, f"asking after the job: {exc}"))
+            self._events.publish(
+                EventName.TRIGGER_FAILED, run.slot, **_error_detail(run, f"asking after the job: {exc}")
+            )
             return answer
         if polled.state is JobState.RUNNING:
             return answer
@@ -122,61 +137,59 @@ class Triggering:
             return {**answer, "event": JobEvent.SUCCESS.value}
         category = polled.category
         event = JobEvent.TIMEOUT if category is FailureCategory.TIMEOUT else JobEvent.FAIL
-        parts.runs.change(run, event=event, category=category or FailureCategory.TRANSIENT, reason=polled.reason)
+        self._stores.runs.change(run, event=event, category=category or FailureCategory.TRANSIENT, reason=polled.reason)
         return {**answer, "event": event.value}
 
     def await_job(self, call: Call) -> Answer:
-        """Have the task ended as soon as the job, or someone, says something; at once if that has been."""
+        """Register a waiter that ends the task when the job ends; end it at once if that has happened."""
         self._waiters.register(call.slot, WaitKind.JOB, call.task_token)
-        run = self._parts.runs.get(call.run_id)
+        run = self._stores.runs.get(call.run_id)
         if run.status is not RunStatus.RUNNING or (run.event is not None and run.event.is_terminal):
             self._waiters.wake(call.slot, WaitKind.JOB, "it is over")
-        elif run.job.get(_TELLS_END) and self._has_ended(run):
-            # Told of before anyone waited for it.
+        elif run.job.get(_REPORTS_END) and self._has_ended(run):
+            # The job's end was published before the waiter was registered.
             self._waiters.wake(call.slot, WaitKind.JOB, "the job has ended")
         return {}
 
     def _has_ended(self, run: Run) -> bool:
         try:
-            polled = self._parts.trigger.poll(order_of(run, self._parts.pipeline_of(run)), _metadata(run))
+            polled = self._trigger.poll(order_of(run, self._definitions.of_run(run)), _metadata(run))
         except TriggerFailedError:
-            # Told when the run asks for itself.
+            # check-job polls again and reports the error.
             return False
         return polled.state is not JobState.RUNNING
 
     def complete(
         self, run_id: str, *, is_success: bool, reason: str = "", category: FailureCategory | None = None
     ) -> Run:
-        """Take a job's own word for how it ended. Raises `NotFoundError`, `VersionConflictError`."""
-        parts = self._parts
-        run = parts.runs.get(run_id)
+        """Record the end that a job reports itself. Raises `NotFoundError`, `VersionConflictError`."""
+        run = self._stores.runs.get(run_id)
         if run.status.is_terminal or run.status.is_done or (run.event is not None and run.event.is_terminal):
             return run
         event = JobEvent.SUCCESS if is_success else JobEvent.FAIL
-        changed = parts.runs.change(
+        changed = self._stores.runs.change(
             run,
             event=event,
             category=None if is_success else category or FailureCategory.TRANSIENT,
             reason=reason,
-            also=lambda told, _log: parts.tells(
-                EventName.CALLBACK_RECEIVED, told.slot, {"run_id": told.run_id, "status": event.value}
+            also=lambda changed, _log: self._events.writes(
+                EventName.CALLBACK_RECEIVED, changed.slot, {"run_id": changed.run_id, "status": event.value}
             ),
         )
         self._waiters.wake(run.slot, WaitKind.JOB, "the job has ended")
         return changed
 
     def cancel(self, run_id: str, *, by: str, reason: str) -> Run:
-        """End a run, and its job with it. Raises `NotFoundError`, `IllegalTransitionError` if it has ended."""
-        parts = self._parts
-        run = parts.runs.get(run_id)
+        """Cancel a run and its job. Raises `NotFoundError`, and `IllegalTransitionError` if the run has ended."""
+        run = self._stores.runs.get(run_id)
         if run.status.is_terminal or run.status.is_done:
             raise IllegalTransitionError(f"run {run_id}: it is {run.status.value}; nothing is left to cancel")
         detail = {"run_id": run.run_id, "by": by, "reason": reason}
-        cancelled = self._endings.end(
+        cancelled = self._completion.end(
             run,
             RunStatus.CANCELLED,
-            parts.pipeline_of(run),
-            also=parts.tells(EventName.RUN_CANCELLED, run.slot, detail),
+            self._definitions.of_run(run),
+            also=self._events.writes(EventName.RUN_CANCELLED, run.slot, detail),
             event=JobEvent.CANCELLED,
             reason=f"{by}: {reason}",
         )
@@ -186,29 +199,29 @@ class Triggering:
 
     def _cancel(self, run: Run, pipeline: Pipeline) -> None:
         try:
-            self._parts.trigger.cancel(order_of(run, pipeline), _metadata(run))
+            self._trigger.cancel(order_of(run, pipeline), _metadata(run))
         except TriggerFailedError as exc:
-            self._parts.tell(EventName.TRIGGER_FAILED, run.slot, **_trouble(run, f"cancelling the job: {exc}"))
+            self._events.publish(EventName.TRIGGER_FAILED, run.slot, **_error_detail(run, f"cancelling the job: {exc}"))
 
     def end_job(self, call: Call) -> None:
-        """Have the job of a run end that nobody asks after any more."""
-        run = self._parts.runs.get(call.run_id)
-        self._cancel(run, self._parts.pipeline_of(run))
+        """Cancel the job of a run that is no longer polled."""
+        run = self._stores.runs.get(call.run_id)
+        self._cancel(run, self._definitions.of_run(run))
 
-    def _told_state(self, run: Run, _log: object) -> list[Write]:
+    def _state_events(self, run: Run, _log: object) -> list[Write]:
         before = run.transitions[-2].status.value if len(run.transitions) > 1 else ""
         detail = {"run_id": run.run_id, "before": before, "after": run.status.value, "attempt": run.attempt}
-        return self._parts.tells(EventName.RUN_STATE_CHANGED, run.slot, detail)
+        return self._events.writes(EventName.RUN_STATE_CHANGED, run.slot, detail)
 
-    def _told_triggered(self, run: Run, log: object) -> list[Write]:
-        trigger = self._parts.pipeline_of(run).trigger
+    def _triggered_events(self, run: Run, log: object) -> list[Write]:
+        trigger = self._definitions.of_run(run).trigger
         kind = "" if trigger is None else trigger.type
         detail = {"run_id": run.run_id, "job_id": run.job_id, "attempt": run.attempt, "trigger": kind}
-        return [*self._told_state(run, log), *self._parts.tells(EventName.JOB_TRIGGERED, run.slot, detail)]
+        return [*self._state_events(run, log), *self._events.writes(EventName.JOB_TRIGGERED, run.slot, detail)]
 
 
 def order_of(run: Run, pipeline: Pipeline) -> TriggerOrder:
-    """Return the order for the job of a run."""
+    """Return the trigger order for the job of a run."""
     assert pipeline.trigger is not None, "a pipeline without a trigger begins no run"
     return TriggerOrder(
         type=pipeline.trigger.type,
@@ -224,18 +237,18 @@ def _metadata(run: Run) -> dict[str, str]:
     return {str(name): str(value) for name, value in run.job.get("metadata", {}).items()}
 
 
-def _trouble(run: Run, error: str) -> dict[str, Json]:
+def _error_detail(run: Run, error: str) -> dict[str, Json]:
     return {"run_id": run.run_id, "attempt": run.attempt, "error": error}
 
 
-def _as_seen(event: JobEvent) -> JobEvent:
-    """Return an event as the lifecycle knows it."""
+def _lifecycle_event(event: JobEvent) -> JobEvent:
+    """Map a job event to one of the four that the state machine knows."""
     if event in (JobEvent.SUCCESS, JobEvent.CANCELLED):
         return event
     return JobEvent.TIMEOUT if event in (JobEvent.TIMEOUT, JobEvent.JOB_POLL_EXHAUSTED) else JobEvent.FAIL
 
 
-def _standing(run: Run) -> Answer:
+def _status_answer(run: Run) -> Answer:
     metadata = run.job.get("metadata", {})
     if run.status is RunStatus.CANCELLED:
         return {"status": "cancelled", "runId": run.job_id, "metadata": metadata}
@@ -245,7 +258,7 @@ def _standing(run: Run) -> Answer:
 
 
 def _wait_seconds(pipeline: Pipeline, elapsed_seconds: int) -> int:
-    """Return when to look again: soon at first, then ever more rarely, and never after the window has closed."""
+    """Return the time until the next poll: it grows with the elapsed time, and ends with the poll window."""
     trigger = pipeline.trigger
     interval = 30.0 if trigger is None else float(trigger.check_interval)
     stretched = max(interval, min(CHECK_SECONDS_MAX, elapsed_seconds * _STRETCH))

@@ -1,6 +1,6 @@
-"""Job news: a run whose job is a workflow or a fan-out of ours is woken when that ends, and asks after it then.
+"""Job end listener: wakes a run when its job, a workflow or a fan-out of Headgate, ends.
 
-The bus brings the news, which was written down with the end itself. Were it lost, the run asks at its interval.
+The end is published in the transaction that ends the job. If the event is lost, the run polls at its interval.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ SUBSCRIPTION: Final = "headgate.pipelines.jobs"
 TYPES: Final = (ENDED_EVENT, fanout_events.ENDED_EVENT)
 
 
-class JobNews:
-    """Hears of jobs that have ended. To be woken in vain does no harm, so that news may come twice."""
+class JobEndListener:
+    """Subscribes to the ends of jobs. A spurious or duplicate wake-up is harmless."""
 
     def __init__(self, runs: Runs, waiters: Waiters) -> None:
         self._runs = runs
         self._waiters = waiters
 
-    def join(self, app: App) -> None:
-        """Have an app take the news, of what is called as runs are."""
+    def subscribe(self, app: App) -> None:
+        """Subscribe an app to the ends of workflows and fan-outs that are named like runs."""
         app.on_event(*TYPES, name=SUBSCRIPTION, filter=Filter(subject=f"{PREFIX}_*"))(self.handle)
 
     def handle(self, event: Event) -> None:
-        """Wake the run whose job has ended. One that does not wait yet looks for itself once it does."""
+        """Wake the run whose job ended. A run that does not wait yet polls before it does."""
         run = self._runs.find(event.subject)
         if run is not None:
             self._waiters.wake(run.slot, WaitKind.JOB, "the job has ended")

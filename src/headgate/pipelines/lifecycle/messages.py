@@ -1,4 +1,4 @@
-"""Calls: what the lifecycle asks of its functions, and the words in which they answer."""
+"""Messages between the state machine and its functions: the call, and the answers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headgate.pipelines.definition.model import Json
 from headgate.pipelines.enums import Cause, FailureCategory, JobEvent, RunStatus
 from headgate.pipelines.runs.rows import Slot
 
-# An answer is a document of the machine: JSON with the names that the lifecycle reads.
+# A JSON document with the field names that the state machine reads.
 Answer = dict[str, Json]
 
 
 class Call(Struct, frozen=True, kw_only=True, rename="camel"):
-    """One call. Which fields it has depends on the action or mode that it names."""
+    """One call of a function. The action or mode determines which fields are set."""
 
     pipeline_id: str
     schedule_id: str
@@ -51,20 +51,20 @@ class Call(Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def slot(self) -> Slot:
-        """The period that it is about."""
+        """The period of the call."""
         return Slot(self.pipeline_id, self.schedule_id, self.date)
 
 
 def read_call(event: dict[str, Any]) -> Call:
-    """Return a call. Raises `InvalidPayloadError` that names the field."""
+    """Decode a call. Raises `InvalidPayloadError` that names the field."""
     try:
         return typed_decode.convert(event, Call)
     except msgspec.ValidationError as exc:
         raise InvalidPayloadError(f"a call of the lifecycle: {exc}; see deploy/statemachine.asl.json") from exc
 
 
-def cause_of(error: Json) -> str:
-    """Return what an error of a state says, in a sentence."""
+def error_text(error: Json) -> str:
+    """Return the error of a state as one sentence."""
     if isinstance(error, dict):
         name, cause = error.get("Error", ""), error.get("Cause", "")
         return f"{name}: {cause}" if name and cause else str(name or cause)

@@ -1,6 +1,6 @@
-"""Orchestrating: the functions behind the lifecycle, by the actions and modes that its states name.
+"""Orchestrator: dispatches calls of the state machine to the lifecycle actions and modes they name.
 
-Each takes an event and returns a document. Locally they are activities of the engine; on AWS each is a Lambda.
+Each takes an event and returns a document. Locally they are durable activities; on AWS each is a Lambda.
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from headgate.errors import InvalidPayloadError
-from headgate.pipelines.context import Parts
+from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.lifecycle.admission_actions import AdmissionActions
-from headgate.pipelines.lifecycle.completion import RunEndings
-from headgate.pipelines.lifecycle.downstream import Downstream
-from headgate.pipelines.lifecycle.job_control import Triggering
+from headgate.pipelines.lifecycle.job_control import JobControl
 from headgate.pipelines.lifecycle.messages import Answer, Call, read_call
 from headgate.pipelines.lifecycle.monitoring_actions import MonitoringActions
 from headgate.pipelines.lifecycle.outcome_actions import OutcomeActions
 from headgate.pipelines.lifecycle.readiness_actions import ReadinessActions
 from headgate.pipelines.runs.locks import evaluation_key, lifetime_seconds
-from headgate.pipelines.runs.rerun_rows import Rerun
+from headgate.pipelines.runs.stores import RunStores
 
 _RELEASE: Final = "releaseLock"
 
@@ -27,22 +25,23 @@ Action = Callable[[Call], Answer]
 
 
 class Orchestrator:
-    """Carries out what a state of the lifecycle asks for."""
+    """Dispatches a call of the state machine to its action."""
 
     def __init__(
         self,
-        parts: Parts,
-        downstream: Downstream,
-        triggering: Triggering,
-        endings: RunEndings,
+        stores: RunStores,
+        definitions: DefinitionReader,
+        *,
+        admission: AdmissionActions,
         readiness: ReadinessActions,
-        pursue: Callable[[Rerun, str], None],
+        jobs: JobControl,
+        outcomes: OutcomeActions,
+        monitoring: MonitoringActions,
     ) -> None:
-        self._parts = parts
-        self._triggering = triggering
-        admission = AdmissionActions(parts, pursue)
-        self._outcomes = OutcomeActions(parts, downstream, endings)
-        monitoring = MonitoringActions(parts)
+        self._stores = stores
+        self._definitions = definitions
+        self._jobs = jobs
+        self._outcomes = outcomes
         self._actions: Mapping[str, Action] = {
             "checkExclusion": admission.check_exclusion,
             "acquireLock": admission.acquire_lock,
@@ -61,9 +60,10 @@ class Orchestrator:
             "handleLateArrival": monitoring.handle_late_arrival,
             "checkMonitoringExpired": monitoring.check_monitoring_expired,
         }
-        self._looks: Mapping[str, Callable[[Call], Answer | None]] = {
-            "checkExclusion": admission.look_at_exclusion,
-            "checkRunLog": admission.look_at_run_log,
+        # Answers that need no write; None means that the action has to run.
+        self._peeks: Mapping[str, Callable[[Call], Answer | None]] = {
+            "checkExclusion": admission.peek_exclusion,
+            "checkRunLog": admission.peek_run_log,
             "checkReadiness": readiness.check_readiness,
             "checkEvaluationSLA": readiness.check_evaluation_sla,
             "checkValidationTimeout": readiness.check_validation_timeout,
@@ -72,16 +72,16 @@ class Orchestrator:
         self._modes: Mapping[str, Action] = {
             "evaluate": readiness.evaluate,
             "await-change": readiness.await_change,
-            "await-job": triggering.await_job,
-            "trigger": triggering.trigger,
-            "check-job": triggering.check_job,
+            "await-job": jobs.await_job,
+            "trigger": jobs.trigger,
+            "check-job": jobs.check_job,
             "validation-exhausted": readiness.validation_exhausted,
             "trigger-exhausted": self._outcomes.trigger_exhausted,
             "job-poll-exhausted": self._job_poll_exhausted,
         }
 
     def __call__(self, event: dict[str, Any]) -> Answer:
-        """Return the answer to an event. Raises `InvalidPayloadError` for one that names no action or mode."""
+        """Run the action or mode that an event names. Raises `InvalidPayloadError` for an unknown one."""
         call = read_call(event)
         action = self._actions.get(call.action) if call.action else self._modes.get(call.mode)
         if action is None:
@@ -90,31 +90,31 @@ class Orchestrator:
                 f"or {sorted(self._modes)}"
             )
         if call.lock_token and call.action != _RELEASE:
-            self._hold_on(call)
+            self._restore_lock(call)
         return action(call)
 
-    def look(self, event: dict[str, Any]) -> Answer | None:
-        """Return the answer to an event that asks for nothing but a look. None: it may have to change something.
+    def peek(self, event: dict[str, Any]) -> Answer | None:
+        """Return the answer to an event if it needs no write. None: the action has to run.
 
-        Raises as an action does; whoever calls it then has done the same.
+        Raises the same errors as the action.
         """
-        look = self._looks.get(str(event.get("action", "")))
-        return None if look is None else look(read_call(event))
+        peek = self._peeks.get(str(event.get("action", "")))
+        return None if peek is None else peek(read_call(event))
 
-    def _hold_on(self, call: Call) -> None:
-        """Take up a lock again that ran out while no process was there, if nobody has begun the period since."""
-        parts, key = self._parts, evaluation_key(call.slot)
-        if parts.locks.find(key) is not None:
+    def _restore_lock(self, call: Call) -> None:
+        """Take a lock again that expired while no process was running, unless another run has started since."""
+        key = evaluation_key(call.slot)
+        if self._stores.locks.find(key) is not None:
             return
-        log = parts.runs.log(call.slot)
+        log = self._stores.runs.log(call.slot)
         is_ours = log is None or log.run_id == call.run_id or not (call.run_id or log.is_live)
         if not is_ours:
             return
-        pipeline, _ = parts.definitions.newest(call.pipeline_id)
+        pipeline, _ = self._definitions.newest(call.pipeline_id)
         owner = call.execution_name or ("" if log is None else log.execution)
-        parts.locks.take_up(key, owner, call.lock_token, lifetime_seconds(pipeline))
+        self._stores.locks.take_up(key, owner, call.lock_token, lifetime_seconds(pipeline))
 
     def _job_poll_exhausted(self, call: Call) -> Answer:
-        # The job first: if ending the run is lost, the job is asked to end once more, which changes nothing.
-        self._triggering.end_job(call)
+        # Cancel the job first: if ending the run fails, the retry cancels again, which is idempotent.
+        self._jobs.end_job(call)
         return self._outcomes.job_poll_exhausted(call)

@@ -1,4 +1,4 @@
-"""Starting: one execution of the lifecycle for one pursuit of a period."""
+"""Lifecycle starter: starts one execution of the state machine for each start request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from headgate.errors import NotFoundError
-from headgate.pipelines.context import Parts
 from headgate.pipelines.definition.model import Json, Pipeline
+from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import Cause
+from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.lifecycle.admission_actions import lifecycle_config
 from headgate.pipelines.runs.rerun_rows import Rerun
@@ -22,7 +23,7 @@ from headgate.store.model.requests import Write
 
 MACHINE: Final = "headgate-lifecycle"
 FILE: Final = "statemachine.asl.json"
-# What the functions of the lifecycle are called here, by the variables of its definition.
+# Local activity names of the state machine's functions, by the variables of its definition.
 FUNCTIONS: Final = {
     "OrchestratorFunctionArn": "headgate.pipelines.orchestrator",
     "orchestrator_arn": "headgate.pipelines.orchestrator",
@@ -36,7 +37,7 @@ _OTHER: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def lifecycle_definition() -> str:
-    """Return the lifecycle as it is shipped, its variables not filled in."""
+    """Return the shipped state machine with its variables unresolved."""
     packaged = resources.files("headgate.pipelines").joinpath(FILE)
     if packaged.is_file():
         return packaged.read_text()
@@ -44,18 +45,21 @@ def lifecycle_definition() -> str:
     return (Path(__file__).parents[4] / "deploy" / FILE).read_text()
 
 
-class Starter:
-    """Starts executions of the lifecycle. `start` of the same name again changes nothing."""
+class LifecycleStarter:
+    """Starts executions of the lifecycle. Starting the same name again changes nothing."""
 
-    def __init__(self, parts: Parts, start: Callable[[str, Json, float, Sequence[Write]], bool]) -> None:
-        """Take `start`, which starts the machine, by name, input and delay in seconds, and says whether it is new.
-
-        Its last argument is what is written with a new one.
-        """
-        self._parts = parts
+    def __init__(
+        self,
+        definitions: DefinitionReader,
+        events: EventWriter,
+        start: Callable[[str, Json, float, Sequence[Write]], bool],
+    ) -> None:
+        """`start` takes name, input, delay in seconds and further writes; it returns whether the execution is new."""
+        self._definitions = definitions
+        self._events = events
         self._start = start
 
-    def pursue(
+    def start_run(
         self,
         slot: Slot,
         cause: Cause,
@@ -68,15 +72,14 @@ class Starter:
         is_replay: bool = False,
         delay_seconds: float = 0.0,
     ) -> bool:
-        """Have a period pursued. False: the same wish has started an execution before.
+        """Start an execution for a period. False: the same start request has started one before.
 
-        `token` tells one wish from another: a version of a marker, the id of a rerun. `note` is what whoever asks has
-        to say about it, and stays with the run. Raises `NotFoundError` if there
-        is no such pipeline.
+        `token` distinguishes start requests: a marker version, a rerun id. `note` is stored with the run. Raises
+        `NotFoundError` for an unknown pipeline.
         """
-        pipeline, _ = self._parts.definitions.newest(slot.pipeline_id)
+        pipeline, _ = self._definitions.newest(slot.pipeline_id)
         name = execution_name(slot, cause, token)
-        given: dict[str, Json] = {
+        machine_input: dict[str, Json] = {
             "pipelineId": slot.pipeline_id,
             "scheduleId": slot.schedule_id,
             "date": slot.date,
@@ -89,17 +92,18 @@ class Starter:
             "config": lifecycle_config(pipeline),
         }
         detail: dict[str, Json] = {"execution": name, "cause": cause.value}
-        return self._start(name, given, delay_seconds, self._parts.tells(EventName.EXECUTION_STARTED, slot, detail))
+        event_writes = self._events.writes(EventName.EXECUTION_STARTED, slot, detail)
+        return self._start(name, machine_input, delay_seconds, event_writes)
 
-    def pursue_rerun(self, rerun: Rerun, after: str = "") -> None:
-        """Have a rerun pursued; `after` tells another try from the first, which found the lock taken."""
+    def start_rerun(self, rerun: Rerun, after: str = "") -> None:
+        """Start an execution for a rerun; `after` names the execution that held the lock at the first attempt."""
         token = f"{rerun.rerun_id}-{_short(after)}" if after else rerun.rerun_id
-        self.pursue(rerun.slot, Cause.RERUN, token=token, rerun_id=rerun.rerun_id, by=rerun.by, note=rerun.note)
+        self.start_run(rerun.slot, Cause.RERUN, token=token, rerun_id=rerun.rerun_id, by=rerun.by, note=rerun.note)
 
-    def knows(self, pipeline_id: str) -> Pipeline | None:
-        """Return a pipeline, or None if there is none of this id."""
+    def find_pipeline(self, pipeline_id: str) -> Pipeline | None:
+        """Return the newest definition of a pipeline, or None."""
         try:
-            return self._parts.definitions.newest(pipeline_id)[0]
+            return self._definitions.newest(pipeline_id)[0]
         except NotFoundError:
             return None
 
@@ -109,8 +113,8 @@ def _short(text: str, characters: int = 8) -> str:
 
 
 def execution_name(slot: Slot, cause: Cause, token: str = "") -> str:
-    """Return a name for a pursuit: readable, the same for the same wish, and at most 80 characters."""
-    parts = [slot.pipeline_id, slot.schedule_id, slot.date, cause.value, *([token] if token else [])]
-    plain = _OTHER.sub("_", "-".join(parts))
-    # Names of pipelines and schedules have hyphens too, so that the text alone does not tell wishes apart.
-    return f"{plain[: _NAME_MAX - 11]}-{_short(json.dumps(parts), 10)}"
+    """Return an execution name of at most 80 characters: readable, and the same for the same start request."""
+    fields = [slot.pipeline_id, slot.schedule_id, slot.date, cause.value, *([token] if token else [])]
+    plain = _OTHER.sub("_", "-".join(fields))
+    # Ids may contain hyphens and long names are cut, so the digest makes the name unique.
+    return f"{plain[: _NAME_MAX - 11]}-{_short(json.dumps(fields), 10)}"

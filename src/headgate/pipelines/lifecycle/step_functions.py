@@ -1,4 +1,4 @@
-"""Step Functions in the place of the durable engine: starts executions of the lifecycle, and answers their tokens."""
+"""Step Functions adapter: runs the lifecycle on AWS in place of the durable engine."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from headgate.clock import Clock
 from headgate.errors import StaleClaimError
 from headgate.ids import IdMaker
 from headgate.pipelines.definition.model import Json
-from headgate.pipelines.lifecycle.aws_errors import asking
-from headgate.pipelines.lifecycle.eventbridge_timers import OneShots
+from headgate.pipelines.lifecycle.aws_errors import aws_request
+from headgate.pipelines.lifecycle.eventbridge_timers import OneShotSchedules
 
-# Whom a schedule calls to start an execution under a name of our choice.
+# EventBridge Scheduler's universal target that starts an execution under a given name.
 START_TARGET: Final = "arn:aws:scheduler:::aws-sdk:sfn:startExecution"
 _OPEN: Final = frozenset({"RUNNING", "PENDING_REDRIVE"})
 
 
 class StepFunctions:
-    """The lifecycle on Step Functions: what `pipelines.service.Engine` asks for."""
+    """Implements `pipelines.service.Engine` on Step Functions."""
 
     def __init__(
         self,
         client: Any,  # noqa: ANN401 - boto3 has no types here
-        one_shots: OneShots,
+        one_shots: OneShotSchedules,
         *,
         machine_arn: str,
         clock: Clock,
@@ -37,20 +37,20 @@ class StepFunctions:
         self._clock = clock
         self._ids = ids
 
-    def start(self, name: str, given: Json, delay_seconds: float) -> bool:
-        """Start an execution, or have it started later. False: there is, or was, one of this name.
+    def start(self, name: str, machine_input: Json, delay_seconds: float) -> bool:
+        """Start an execution, now or after a delay. False: an execution of this name exists or existed.
 
         Raises `TransientError` and `StoreIOError`.
         """
-        assert isinstance(given, dict), "the lifecycle takes a document"
-        # A start under the same name with the same input would be answered as if it were the first. No two of ours
-        # have the same, so that the second is refused; the client's own repetition of one call still is the same.
-        text = msgspec.json.encode({**given, "startId": self._ids.ulid()}).decode()
+        assert isinstance(machine_input, dict), "the lifecycle takes a document"
+        # Step Functions accepts a second start with the same name and input. A unique start id makes ours differ, so
+        # that it is refused, while the client's own retry of one call still has the same input.
+        text = msgspec.json.encode({**machine_input, "startId": self._ids.ulid()}).decode()
         if delay_seconds > 0:
             at = self._clock.now() + timedelta(seconds=delay_seconds)
-            later: Json = {"StateMachineArn": self._machine_arn, "Name": name, "Input": text}
-            return not self._is_known(name) and self.one_shots.put(f"start-{name}", at, START_TARGET, later)
-        with asking(f"execution {name}"):
+            target_input: Json = {"StateMachineArn": self._machine_arn, "Name": name, "Input": text}
+            return not self._is_known(name) and self.one_shots.put(f"start-{name}", at, START_TARGET, target_input)
+        with aws_request(f"execution {name}"):
             try:
                 self._client.start_execution(stateMachineArn=self._machine_arn, name=name, input=text)
             except self._client.exceptions.ExecutionAlreadyExists:
@@ -58,16 +58,16 @@ class StepFunctions:
         return True
 
     def answer(self, token: str, output: dict[str, str]) -> None:
-        """End the task of a token. Raises `StaleClaimError` for one that is over, `TransientError`, `StoreIOError`."""
-        refused = self._client.exceptions
-        with asking("a task token"):
+        """Complete the task of a token. Raises `StaleClaimError` if it has ended, `TransientError`, `StoreIOError`."""
+        exceptions = self._client.exceptions
+        with aws_request("a task token"):
             try:
                 self._client.send_task_success(taskToken=token, output=msgspec.json.encode(output).decode())
-            except (refused.TaskDoesNotExist, refused.TaskTimedOut, refused.InvalidToken) as exc:
-                raise StaleClaimError("task token: it is not waited for any more; nothing is left to do") from exc
+            except (exceptions.TaskDoesNotExist, exceptions.TaskTimedOut, exceptions.InvalidToken) as exc:
+                raise StaleClaimError("task token: the task has ended or timed out; nothing is left to do") from exc
 
     def is_open(self, name: str) -> bool:
-        """Whether an execution of this name is under way. Raises `TransientError` and `StoreIOError`."""
+        """Whether an execution of this name is running. Raises `TransientError` and `StoreIOError`."""
         return self._status(name) in _OPEN
 
     def _is_known(self, name: str) -> bool:
@@ -75,7 +75,7 @@ class StepFunctions:
 
     def _status(self, name: str) -> str | None:
         arn = f"{self._machine_arn.replace(':stateMachine:', ':execution:', 1)}:{name}"
-        with asking(f"execution {name}"):
+        with aws_request(f"execution {name}"):
             try:
                 return str(self._client.describe_execution(executionArn=arn)["status"])
             except self._client.exceptions.ExecutionDoesNotExist:

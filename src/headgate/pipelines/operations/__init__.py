@@ -1,1 +1,1 @@
-"""Operations: say here what this part is for."""
+"""Operator actions: manual control of periods and pipelines, and backfills."""

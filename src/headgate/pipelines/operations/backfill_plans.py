@@ -1,4 +1,4 @@
-"""Backfill plans: which periods of a range are begun next, in what order, and what each end means. Decided here."""
+"""Backfill plans: pure decisions about which periods of a range start next, and what each end means."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONCURRENCY_MAX: Final = 1_000
 
 
 class BackfillState(enum.StrEnum):
-    """Where a backfill stands."""
+    """The state of a backfill."""
 
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"
@@ -27,54 +27,54 @@ class BackfillState(enum.StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is begun."""
+        """Whether no more periods start."""
         return self in (BackfillState.COMPLETED, BackfillState.CANCELLED)
 
 
 class DateOrder(enum.StrEnum):
-    """In which order periods are begun."""
+    """The order in which periods start."""
 
     OLDEST_FIRST = "oldest-first"
     NEWEST_FIRST = "newest-first"
 
 
 class BackfillSpec(Struct, frozen=True, kw_only=True):
-    """What a backfill is asked to do. `dates` are the periods of the range, in the order of time."""
+    """The specification of a backfill. `dates` are the periods of the range, in order of time."""
 
     pipeline_id: str
     schedule_id: str
     dates: tuple[str, ...]
     order: DateOrder = DateOrder.OLDEST_FIRST
     concurrency: int = 1
-    # Also what is done already.
+    # Run periods that are done already, too.
     redo: bool = False
-    # Although the pipeline is paused.
+    # Run although the pipeline is paused.
     while_paused: bool = False
     # Pause when a period fails.
     stop_on_failure: bool = False
 
 
 class Plan(Struct, frozen=True):
-    """What a backfill would do."""
+    """What a backfill would start and skip."""
 
     begins: tuple[str, ...]
     skips: tuple[str, ...]
 
 
 class Batch(Struct, frozen=True):
-    """What a backfill does next."""
+    """The next step of a backfill."""
 
     begins: tuple[str, ...] = ()
     skips: tuple[str, ...] = ()
 
 
 class Backfill(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A range of periods that is being done. Every change of it moves `version`."""
+    """A range of periods in progress. Every change increments `version`."""
 
     backfill_id: str
     pipeline_id: str
     schedule_id: str
-    # In the order in which they are begun. The copy in the list of the pipeline goes without them.
+    # In starting order. The copy in the list of the pipeline omits them.
     dates: tuple[str, ...] = ()
     dates_count: int = 0
     concurrency: int = 1
@@ -88,21 +88,21 @@ class Backfill(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_at_ms: int | None = None
     by: str = ""
     reason: str = ""
-    # How many of the dates were begun or skipped, and those of them that have not ended.
+    # How many dates were started or skipped, and those of them that have not ended.
     taken: int = 0
     running: tuple[str, ...] = ()
     succeeded: int = 0
     skipped: int = 0
-    # Those that failed or were cancelled, and why.
+    # Failed and cancelled periods, with the reason.
     failed: dict[str, str] = {}
 
     def slot(self, date: str) -> Slot:
-        """Return one of its periods."""
+        """Return the slot of one of its periods."""
         return Slot(self.pipeline_id, self.schedule_id, date)
 
 
 def check_spec(spec: BackfillSpec) -> None:
-    """Raise `InvalidPayloadError` for what cannot be asked."""
+    """Raise `InvalidPayloadError` for an invalid specification."""
     what = f"backfill of {spec.pipeline_id}/{spec.schedule_id}"
     if not 1 <= len(spec.dates) <= DATES_MAX:
         raise InvalidPayloadError(f"{what}: {len(spec.dates)} periods; give 1 to {DATES_MAX}, in several if need be")
@@ -113,19 +113,19 @@ def check_spec(spec: BackfillSpec) -> None:
 
 
 def ordered(spec: BackfillSpec) -> tuple[str, ...]:
-    """Return the periods in the order in which they are begun."""
+    """Return the periods in starting order."""
     return spec.dates if spec.order is DateOrder.OLDEST_FIRST else tuple(reversed(spec.dates))
 
 
 def plan(spec: BackfillSpec, done: Collection[str]) -> Plan:
-    """Return what a backfill would do now, where `done` are the periods that are. Raises `InvalidPayloadError`."""
+    """Return what a backfill would do now, given the periods that are done. Raises `InvalidPayloadError`."""
     check_spec(spec)
     begins, skips = _split(ordered(spec), done, len(spec.dates), redo=spec.redo)
     return Plan(begins, skips)
 
 
 def next_batch(backfill: Backfill, done: Collection[str], *, limit: int = CONCURRENCY_MAX) -> Batch:
-    """Return what to begin now, at most `limit`, and what to pass over because it is done."""
+    """Return the periods to start now, at most `limit`, and those to skip because they are done."""
     room = min(backfill.concurrency - len(backfill.running), limit)
     if backfill.state is not BackfillState.RUNNING or room <= 0:
         return Batch()
@@ -133,7 +133,7 @@ def next_batch(backfill: Backfill, done: Collection[str], *, limit: int = CONCUR
 
 
 def advanced(backfill: Backfill, batch: Batch, now_ms: int) -> Backfill:
-    """Return the backfill once a batch is begun."""
+    """Return the backfill after a batch was started."""
     return _ended_if_done(
         replace(
             backfill,
@@ -148,7 +148,7 @@ def advanced(backfill: Backfill, batch: Batch, now_ms: int) -> Backfill:
 
 
 def settled(backfill: Backfill, date: str, status: RunStatus, reason: str, now_ms: int) -> Backfill:
-    """Return the backfill once a period of it has ended so. The same object: that is known, or none of its business."""
+    """Return the backfill after one of its periods has ended. The same object: nothing changes."""
     if date not in backfill.running or not (status.is_terminal or status.is_done):
         return backfill
     is_success = status.is_done
@@ -170,7 +170,7 @@ def settled(backfill: Backfill, date: str, status: RunStatus, reason: str, now_m
 def _split(
     dates: Sequence[str], done: Collection[str], room: int, *, redo: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what to begin and what to pass over, from the front, until there is no more room."""
+    """Return the periods to start and to skip, from the front, until the room is used up."""
     known = frozenset() if redo else frozenset(done)
     begins: list[str] = []
     skips: list[str] = []

@@ -1,4 +1,4 @@
-"""Backfill requests: a range of dates turned into the periods that are to be done, and what of it is done already."""
+"""Backfill requests: turns a range of dates into the periods to run, and finds those that are done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAGE: Final = 100
 
 
 class BackfillRequest(Struct, frozen=True, kw_only=True):
-    """A range of periods, both ends among them, and how they are to be done."""
+    """A range of periods, both ends included, and how to run them."""
 
     first: str
     last: str
@@ -29,7 +29,7 @@ class BackfillRequest(Struct, frozen=True, kw_only=True):
 
 
 class Range(Struct, frozen=True):
-    """The periods of a range: those to do, and those that the calendar leaves out, with why."""
+    """The periods of a range: those to run, and those that the calendar excludes, with the reason."""
 
     dates: tuple[str, ...]
     excluded: dict[str, str]
@@ -48,7 +48,7 @@ def range_of(timetable: Timetable, first: str, last: str) -> Range:
             raise InvalidPayloadError(
                 f"from {first!r} to {last!r} are more than {DATES_MAX} periods; ask for them in several"
             )
-        reason = timetable.why_dormant(date)
+        reason = timetable.exclusion_reason(date)
         if reason is None:
             dates.append(date)
         else:
@@ -57,7 +57,7 @@ def range_of(timetable: Timetable, first: str, last: str) -> Range:
 
 
 def spec_of(timetable: Timetable, request: BackfillRequest, dates: tuple[str, ...]) -> BackfillSpec:
-    """Return what is asked of a backfill."""
+    """Return the specification of a requested backfill."""
     return BackfillSpec(
         pipeline_id=timetable.pipeline.id,
         schedule_id=timetable.schedule_id,
@@ -72,17 +72,17 @@ def spec_of(timetable: Timetable, request: BackfillRequest, dates: tuple[str, ..
 
 def done_dates(store: Store, spec: BackfillSpec) -> frozenset[str]:
     """Return the periods of a backfill that are done."""
-    found: set[str] = set()
+    done: set[str] = set()
     for begin in range(0, len(spec.dates), _PAGE):
         dates = spec.dates[begin : begin + _PAGE]
         keys = [run_log_key(Slot(spec.pipeline_id, spec.schedule_id, date)) for date in dates]
         items = store.get_many(PIPELINES, keys)
-        found |= {
+        done |= {
             date
             for date, item in zip(dates, items, strict=True)
             if item is not None and run_log_of(item).status.is_done
         }
-    return frozenset(found)
+    return frozenset(done)
 
 
 def _checked(timetable: Timetable, field: str, date: str) -> str:

@@ -1,40 +1,42 @@
-"""Backfilling: takes backfills forward: notes what has ended, and begins what comes next."""
+"""Backfill runner: records ended periods of backfills, and starts the next ones."""
 
 from __future__ import annotations
 
 import structlog
 
 from headgate.errors import ConflictError, UserError
-from headgate.pipelines.context import Parts
 from headgate.pipelines.enums import Cause
+from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
-from headgate.pipelines.lifecycle.starter import Starter
+from headgate.pipelines.lifecycle.starter import LifecycleStarter
 from headgate.pipelines.operations.backfill_plans import Backfill, BackfillState
 from headgate.pipelines.operations.backfills import Backfills
 from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.runs.store import Runs
 from headgate.store.model.requests import Write
 
 _log = structlog.get_logger(__name__)
 
 
-class Backfilling:
-    """Looks after all backfills of a store. Two that do it at once do no harm."""
+class BackfillRunner:
+    """Advances all backfills of a store. Running two at once is safe."""
 
-    def __init__(self, parts: Parts, starter: Starter, backfills: Backfills) -> None:
-        self._parts = parts
+    def __init__(self, runs: Runs, events: EventWriter, starter: LifecycleStarter, backfills: Backfills) -> None:
+        self._runs = runs
+        self._events = events
         self._starter = starter
         self._backfills = backfills
 
     def tick(self) -> int:
-        """Take every backfill that is not over one step further, and return how many periods were begun."""
-        begun = 0
+        """Advance every unfinished backfill by one step, and return the number of started periods."""
+        started = 0
         for backfill_id in self._backfills.unfinished():
             try:
-                begun += self._step(backfill_id)
+                started += self._step(backfill_id)
             except (ConflictError, UserError) as exc:
-                # One that cannot go on now stops no other.
+                # An error in one does not stop the others.
                 _log.warning("backfill not advanced", backfill_id=backfill_id, error=str(exc))
-        return begun
+        return started
 
     def _step(self, backfill_id: str) -> int:
         backfill = self._backfills.get(backfill_id)
@@ -47,34 +49,34 @@ class Backfilling:
         done = set() if backfill.redo else {date for date in waiting if self._is_done(backfill.slot(date))}
         batch = self._backfills.advance(backfill_id, done)
         for date in batch.begins:
-            # Under the id of the backfill: who dies here begins it again, which changes nothing.
-            self._begin(backfill, date)
+            # The backfill id makes the name unique: after a crash the same start is repeated, which is idempotent.
+            self._start(backfill, date)
         for date in backfill.running:
-            self._begin(backfill, date)
+            self._start(backfill, date)
         return len(batch.begins)
 
-    def _begin(self, backfill: Backfill, date: str) -> None:
-        self._starter.pursue(
+    def _start(self, backfill: Backfill, date: str) -> None:
+        self._starter.start_run(
             backfill.slot(date), Cause.BACKFILL, token=backfill.backfill_id, by=backfill.by, is_replay=backfill.redo
         )
 
     def _settle(self, backfill: Backfill, date: str) -> None:
-        log = self._parts.runs.log(backfill.slot(date))
+        log = self._runs.log(backfill.slot(date))
         if log is None or not (log.status.is_terminal or log.status.is_done):
             return
         is_own = log.begun_at_ms is None or log.begun_at_ms >= backfill.created_at_ms
         if not is_own:
             return
-        self._backfills.settle(backfill.backfill_id, date, log.status, reason=log.reason, also=self._told)
+        self._backfills.settle(backfill.backfill_id, date, log.status, reason=log.reason, also=self._end_events)
 
-    def _told(self, backfill: Backfill) -> list[Write]:
+    def _end_events(self, backfill: Backfill) -> list[Write]:
         slot = Slot(backfill.pipeline_id, backfill.schedule_id, "")
         detail = {"backfill_id": backfill.backfill_id, "failed": len(backfill.failed), "succeeded": backfill.succeeded}
         if backfill.state is not BackfillState.COMPLETED:
             return []
         name = EventName.BACKFILL_FAILED if backfill.failed else EventName.BACKFILL_COMPLETED
-        return self._parts.tells(name, slot, detail)
+        return self._events.writes(name, slot, detail)
 
     def _is_done(self, slot: Slot) -> bool:
-        log = self._parts.runs.log(slot)
+        log = self._runs.log(slot)
         return log is not None and log.status.is_done

@@ -1,6 +1,6 @@
-"""Backfills: ranges of periods, done a few at a time, paused, resumed and cancelled.
+"""Backfills: stores ranges of periods that run a few at a time, and can be paused, resumed and cancelled.
 
-A batch is noted as begun in the transaction that begins it, so that none is forgotten and none begun twice.
+A batch is recorded as started before it is started under unique names, so none is lost and none starts twice.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from headgate.store.model.requests import Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
-# What goes into the same transaction: writes, or what makes them from the backfill as it will be.
+# Writes for the same transaction, or a function that makes them from the changed backfill.
 Also = Sequence[Write] | Callable[[Backfill], Sequence[Write]]
 
 PREFIX: Final = "backfill"
-# A batch is one transaction, with what begins each of its periods.
+# A batch is one transaction, with the start of each of its periods.
 BATCH_MAX: Final = 10
 _RACES_MAX: Final = 20
 
 
 class BackfillPage(Struct, frozen=True):
-    """Some backfills of a pipeline, the latest first and without their dates."""
+    """A page of backfills of a pipeline, latest first and without their dates."""
 
     backfills: list[Backfill]
     cursor: str | None = None
 
 
 class Backfills:
-    """The backfills of one store. Safe to use from many threads."""
+    """Stores backfills. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock, ids: IdMaker) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class Backfills:
         self._ids = ids
 
     def create(self, spec: BackfillSpec, *, by: str, reason: str, also: Also = ()) -> Backfill:
-        """Ask for a range of periods. Raises `InvalidPayloadError` for what cannot be asked."""
+        """Create a backfill. Raises `InvalidPayloadError` for an invalid specification."""
         check_spec(spec)
         now_ms = self._now_ms()
         backfill = Backfill(
@@ -79,7 +79,7 @@ class Backfills:
             by=required(f"backfill of {spec.pipeline_id}", "by", by),
             reason=required(f"backfill of {spec.pipeline_id}", "reason", reason),
         )
-        self._store.transact([*backfill_writes(backfill), *_made(also, backfill)])
+        self._store.transact([*backfill_writes(backfill), *_writes(also, backfill)])
         return backfill
 
     def advance(
@@ -90,10 +90,10 @@ class Backfills:
         limit: int = BATCH_MAX,
         also: Callable[[Backfill, Batch], Sequence[Write]] = lambda _backfill, _batch: (),
     ) -> Batch:
-        """Begin what comes next, as far as there is room, and return it. `also` makes the writes that begin it.
+        """Record the next batch as started, and return it. `also` makes the writes that start it.
 
-        `done` are periods that are done already. Who loses a race against another begins nothing of the other's.
-        Raises `NotFoundError`, and `ConflictError` if `also` is refused.
+        `done` are periods that are done already. After a lost race the batch is computed again. Raises `NotFoundError`,
+        and `ConflictError` if a write of `also` is refused.
         """
         for _ in range(_RACES_MAX):
             backfill = self.get(backfill_id)
@@ -106,23 +106,23 @@ class Backfills:
         raise _busy(backfill_id)
 
     def settle(self, backfill_id: str, date: str, status: RunStatus, *, reason: str = "", also: Also = ()) -> Backfill:
-        """Note that a period has ended. Told twice, it is noted once, and `also` written once."""
+        """Record the end of a period. A repeated call changes nothing, and writes `also` once."""
         return self._change(backfill_id, lambda backfill, now_ms: settled(backfill, date, status, reason, now_ms), also)
 
     def pause(self, backfill_id: str, *, by: str, reason: str, also: Also = ()) -> Backfill:
-        """Begin nothing more for now. Raises `IllegalTransitionError` if it is over."""
+        """Start no more periods for now. Raises `IllegalTransitionError` if it has ended."""
         return self._order(backfill_id, BackfillState.PAUSED, by, reason, also)
 
     def resume(self, backfill_id: str, *, by: str, reason: str, also: Also = ()) -> Backfill:
-        """Go on. Raises `IllegalTransitionError` if it is over."""
+        """Continue a paused backfill. Raises `IllegalTransitionError` if it has ended."""
         return self._order(backfill_id, BackfillState.RUNNING, by, reason, also)
 
     def cancel(self, backfill_id: str, *, by: str, reason: str, also: Also = ()) -> Backfill:
-        """Begin nothing more, ever. What is under way is for the caller to cancel. Raises `IllegalTransitionError`."""
+        """End a backfill. The caller cancels periods that are running. Raises `IllegalTransitionError`."""
         return self._order(backfill_id, BackfillState.CANCELLED, by, reason, also)
 
     def get(self, backfill_id: str) -> Backfill:
-        """Return the backfill as it stands. Raises `NotFoundError`."""
+        """Return a backfill. Raises `NotFoundError`."""
         item = self._store.get(PIPELINES, backfill_key(backfill_id), consistent=True)
         if item is None:
             raise NotFoundError(f"backfill {backfill_id}: there is none; list those of the pipeline to find its id")
@@ -142,15 +142,15 @@ class Backfills:
         return BackfillPage([backfill_of(item) for item in page.items], page.cursor)
 
     def unfinished(self) -> list[str]:
-        """Return the ids of all backfills that are not over, oldest first, for who sees to them."""
-        found: list[str] = []
+        """Return the ids of all unfinished backfills, oldest first."""
+        ids: list[str] = []
         cursor: str | None = None
         while True:
             page = self._store.query(Query(table=PIPELINES, index="GSI1", partition="BACKFILLS", cursor=cursor))
-            found += [item["backfill_id"] for item in page.items]
+            ids += [item["backfill_id"] for item in page.items]
             cursor = page.cursor
             if cursor is None:
-                return found
+                return ids
 
     def _order(self, backfill_id: str, to: BackfillState, by: str, reason: str, also: Also) -> Backfill:
         by, reason = required(backfill_id, "by", by), required(backfill_id, "reason", reason)
@@ -170,7 +170,7 @@ class Backfills:
         for _ in range(_RACES_MAX):
             before = self.get(backfill_id)
             after = decide(before, self._now_ms())
-            if after is before or self._replaced(after, _made(also, after)):
+            if after is before or self._replaced(after, _writes(also, after)):
                 return after
         raise _busy(backfill_id)
 
@@ -188,12 +188,12 @@ class Backfills:
 
 
 def backfill_key(backfill_id: str) -> Key:
-    """Return where the truth about a backfill is kept."""
+    """Return the key of a backfill's main row."""
     return BACKFILL_STATE.key(backfill_id=backfill_id)
 
 
 def backfill_writes(backfill: Backfill, *, replaces: int | None = None) -> list[Put]:
-    """Return the writes of a backfill, truth first. Only what is not over is in the index."""
+    """Return the writes of a backfill, main row first. Only unfinished ones are in the index."""
     index = {} if backfill.state.is_over else BACKFILL_STATE.index_attributes(backfill_id=backfill.backfill_id)
     copy = BACKFILL_COPY.key(pipeline_id=backfill.pipeline_id, backfill_id=backfill.backfill_id)
     condition = absent() if replaces is None else version_is(replaces)
@@ -204,13 +204,13 @@ def backfill_writes(backfill: Backfill, *, replaces: int | None = None) -> list[
 
 
 def backfill_of(item: Mapping[str, Any]) -> Backfill:
-    """Return the backfill that a row, or its copy, stands for."""
+    """Decode a backfill from its row or its copy."""
     return struct_of(item, Backfill)
 
 
-def _made(also: Also, backfill: Backfill) -> Sequence[Write]:
+def _writes(also: Also, backfill: Backfill) -> Sequence[Write]:
     return also(backfill) if callable(also) else also
 
 
 def _busy(backfill_id: str) -> ConflictError:
-    return ConflictError(f"backfill {backfill_id}: it keeps changing; try again")
+    return ConflictError(f"backfill {backfill_id}: concurrent changes keep winning; try again")

@@ -1,1 +1,1 @@
-"""Readiness: say here what this part is for."""
+"""Readiness: evaluation, polling and waiting, quarantine, explanations and simulations."""

@@ -1,4 +1,4 @@
-"""Evaluations: what rules and traits came to each time they were looked at, kept so that it can be explained later."""
+"""Evaluation log: stores the result of every readiness evaluation, so that it can be explained later."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from headgate.clock import Clock
 from headgate.ids import IdMaker
@@ -21,21 +21,21 @@ from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
 RETENTION_SECONDS: Final = 30 * 86_400
-# How long a readiness may be gone by without looking again.
+# How long the cached readiness of a pipeline is served without a new evaluation.
 CACHE_SECONDS: Final = 300
 
 
 class Purpose(enum.StrEnum):
-    """What an evaluation was made for. It is the first word of its id."""
+    """The purpose of an evaluation, and the prefix of its id."""
 
     READINESS = "readiness"
     POST_RUN = "postrun"
-    # Someone wanted to know what would happen.
+    # An operator's trial: no run acts on it.
     TRIAL = "trial"
 
 
 class SeenSensor(Struct, frozen=True, omit_defaults=True):
-    """Which state of a sensor was looked at."""
+    """The state of a sensor that an evaluation has read."""
 
     version: int = 0
     changed_at_ms: int = 0
@@ -43,18 +43,18 @@ class SeenSensor(Struct, frozen=True, omit_defaults=True):
 
 
 class Outlook(Struct, frozen=True, kw_only=True):
-    """What an evaluation belongs to, and what comes after it if it is not enough."""
+    """The run that an evaluation belongs to, and when the next one follows."""
 
     run_id: str = ""
     execution: str = ""
     next_at_ms: int | None = None
     window_closes_at_ms: int | None = None
-    # Whether someone looks again while the execution waits, so that it need not do so by itself.
-    is_watched: bool = False
+    # Whether the readiness poller evaluates again while the execution waits.
+    is_polled: bool = False
 
 
 class StoredEvaluation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An evaluation as it is kept."""
+    """An evaluation as stored."""
 
     evaluation_id: str
     pipeline_id: str
@@ -70,16 +70,16 @@ class StoredEvaluation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     execution: str = ""
     next_at_ms: int | None = None
     window_closes_at_ms: int | None = None
-    is_watched: bool = False
+    is_polled: bool = field(default=False, name="is_watched")
 
     @property
     def slot(self) -> Slot:
-        """The period it was made for."""
+        """The evaluated period."""
         return Slot(self.pipeline_id, self.schedule_id, self.date)
 
 
 class CachedReadiness(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The last readiness of a pipeline, for whoever only wants to know."""
+    """The last readiness of a pipeline, for cheap reads."""
 
     pipeline_id: str
     schedule_id: str
@@ -92,14 +92,14 @@ class CachedReadiness(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EvaluationPage(Struct, frozen=True):
-    """Some evaluations, the latest first, and the cursor to earlier ones if there are more."""
+    """A page of evaluations, latest first, with the cursor to earlier ones."""
 
     evaluations: list[StoredEvaluation]
     cursor: str | None = None
 
 
 class Evaluations:
-    """The evaluations of one store. Safe to use from many threads."""
+    """Stores and reads evaluations. Thread-safe."""
 
     def __init__(
         self,
@@ -127,9 +127,9 @@ class Evaluations:
         outlook: Outlook | None = None,
         also: Sequence[Write] = (),
     ) -> StoredEvaluation:
-        """Keep an evaluation with all its results, and `also` whatever it causes, in one transaction.
+        """Store an evaluation together with the writes of `also`, in one transaction.
 
-        Raises `ConflictError` for what refused a write of `also`; nothing was kept then.
+        Raises `ConflictError` if a write of `also` is refused; then nothing is stored.
         """
         stored = self.make(slot, evaluation, verdict, facts=facts, purpose=purpose, outlook=outlook)
         self._store.transact([*self.writes(stored), *also])
@@ -145,7 +145,7 @@ class Evaluations:
         purpose: Purpose = Purpose.READINESS,
         outlook: Outlook | None = None,
     ) -> StoredEvaluation:
-        """Return an evaluation under an id of its own, not yet kept."""
+        """Return an evaluation with a new id, not yet stored."""
         facts = facts if facts is not None else Facts()
         outlook = outlook if outlook is not None else Outlook()
         return StoredEvaluation(
@@ -166,11 +166,11 @@ class Evaluations:
             execution=outlook.execution,
             next_at_ms=outlook.next_at_ms,
             window_closes_at_ms=outlook.window_closes_at_ms,
-            is_watched=outlook.is_watched,
+            is_polled=outlook.is_polled,
         )
 
     def writes(self, stored: StoredEvaluation) -> list[Write]:
-        """Return the writes that keep an evaluation; for one of readiness also what is kept for quick answers."""
+        """Return the writes that store an evaluation; one of readiness also updates the pipeline's cached readiness."""
         expires_at = int(self._clock.seconds()) + self._retention_seconds
         writes: list[Write] = [Put(PIPELINES, row(evaluation_key(stored), stored, ttl=expires_at))]
         if stored.purpose is Purpose.READINESS:
@@ -189,23 +189,23 @@ class Evaluations:
         return writes
 
     def find(self, slot: Slot, evaluation_id: str) -> StoredEvaluation | None:
-        """Return one evaluation of a period, or None if it is not kept."""
+        """Return one evaluation of a period, or None."""
         key = EVALUATION.key(**slot._asdict(), evaluation_id=evaluation_id)
         item = self._store.get(PIPELINES, key, consistent=True)
         return None if item is None else evaluation_of(item)
 
     def latest(self, slot: Slot, *, purpose: Purpose = Purpose.READINESS) -> StoredEvaluation | None:
-        """Return the last evaluation of a period, or None if there was none."""
+        """Return the latest evaluation of a period, or None."""
         return next(iter(self.ls(slot, purpose=purpose, limit=1).evaluations), None)
 
     def memory(
         self, slot: Slot, *, purpose: Purpose = Purpose.READINESS, run_id: str = "", spacing_seconds: float = 0.0
     ) -> Memory | None:
-        """Return what the next evaluation has to know of the one before.
+        """Return the rule memory that the next evaluation continues from.
 
-        With `run_id`, nothing is remembered of another run: what passed yesterday does not count towards passing
-        several times today. Evaluations less than `spacing_seconds` apart count once, so that a task which is tried
-        again, or a sensor that is pushed twice, proves nothing.
+        With `run_id`, the memory of another run is ignored: passes of yesterday do not count towards consecutive passes
+        today. Evaluations less than `spacing_seconds` apart count once, so that a retried task or a sensor pushed twice
+        does not count double.
         """
         last = self.latest(slot, purpose=purpose)
         if last is None or (run_id and last.run_id != run_id):
@@ -216,7 +216,7 @@ class Evaluations:
     def ls(
         self, slot: Slot, *, purpose: Purpose = Purpose.READINESS, limit: int = 100, cursor: str | None = None
     ) -> EvaluationPage:
-        """Return the evaluations of a period, the latest first."""
+        """Return the evaluations of a period, latest first."""
         key = EVALUATION.key(**slot._asdict(), evaluation_id=f"{purpose.value}_")
         page = self._store.query(
             Query(
@@ -232,16 +232,16 @@ class Evaluations:
         return EvaluationPage([evaluation_of(item) for item in page.items], page.cursor)
 
     def cached(self, pipeline_id: str) -> CachedReadiness | None:
-        """Return the last readiness of a pipeline, unless it is too old to go by."""
+        """Return the last readiness of a pipeline, or None if it has expired."""
         item = self._store.get(PIPELINES, READINESS.key(pipeline_id=pipeline_id))
         return None if item is None else struct_of(item, CachedReadiness)
 
 
 def evaluation_key(stored: StoredEvaluation) -> Key:
-    """Return where an evaluation is kept."""
+    """Return the key of an evaluation's row."""
     return EVALUATION.key(**stored.slot._asdict(), evaluation_id=stored.evaluation_id)
 
 
 def evaluation_of(item: Mapping[str, Any]) -> StoredEvaluation:
-    """Return the evaluation that a row stands for. Raises `CorruptionError` for another row."""
+    """Decode an evaluation from its row. Raises `CorruptionError` for another row."""
     return struct_of(item, StoredEvaluation)

@@ -1,8 +1,6 @@
-"""Looking: everything a run's readiness depends on, seen at one time, what it comes to, and how that is kept and told.
+"""Readiness evaluator: gathers the facts of a run, evaluates its rules and traits, and decides whether it may start.
 
-The lifecycle looks when it evaluates, and the lookout between two evaluations; both see and keep the same.
-
-Dataset holds: which datasets keep a run from starting, and when that is news.
+The lifecycle calls it at each evaluation and the readiness poller between two; both store the same.
 """
 
 from __future__ import annotations
@@ -12,29 +10,33 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from headgate.pipelines.context import Parts
+from headgate.clock import Clock
 from headgate.pipelines.definition.model import Pipeline, Readiness
+from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import RunStatus, Severity, Verdict
+from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
-from headgate.pipelines.readiness.evaluation_log import Outlook, StoredEvaluation
+from headgate.pipelines.readiness.evaluation_log import Evaluations, Outlook, StoredEvaluation
 from headgate.pipelines.readiness.quarantine import QuarantineRecords
 from headgate.pipelines.rules.compiler import RuleKind
-from headgate.pipelines.rules.facts import Facts
+from headgate.pipelines.rules.facts import FactReader, Facts
 from headgate.pipelines.rules.readiness import ReadinessResult, ReadinessVerdict, readiness_of
 from headgate.pipelines.rules.rules import CompiledRules, Evaluation, compile_readiness, evaluate
 from headgate.pipelines.runs.rows import Order, Run, RunLog
+from headgate.pipelines.runs.store import Runs
 from headgate.store.model.requests import Write
+from headgate.store.port import Store
 
 
-class HoldNews(NamedTuple):
-    """The datasets that hold a run since this evaluation, and those that do no longer."""
+class HoldChange(NamedTuple):
+    """The datasets that newly hold a run, and those that no longer do."""
 
     held: tuple[str, ...]
     released: tuple[str, ...]
 
 
 def holds_of(stored: StoredEvaluation) -> frozenset[str]:
-    """Return the datasets whose rules do not hold, where a run has to wait for that."""
+    """Return the datasets whose failing rules block a run."""
     if stored.verdict.may_start:
         return frozenset()
     return frozenset(
@@ -46,26 +48,26 @@ def holds_of(stored: StoredEvaluation) -> frozenset[str]:
     )
 
 
-def hold_news(before: StoredEvaluation | None, after: StoredEvaluation) -> HoldNews:
-    """Return what is news of an evaluation after the one before. What another run was held by is over with it."""
+def hold_change(before: StoredEvaluation | None, after: StoredEvaluation) -> HoldChange:
+    """Return the datasets that started or stopped to hold a run. Holds of another run do not count."""
     held_before = holds_of(before) if before is not None and before.run_id == after.run_id else frozenset()
     held_now = holds_of(after)
-    return HoldNews(tuple(sorted(held_now - held_before)), tuple(sorted(held_before - held_now)))
+    return HoldChange(tuple(sorted(held_now - held_before)), tuple(sorted(held_before - held_now)))
 
 
 def has_recovered(stored: StoredEvaluation, facts: Facts) -> bool:
-    """Whether a dataset that held the run when it was evaluated may be read now."""
+    """Whether a dataset that held the run at its evaluation passes now."""
     return any(urn in facts.datasets and facts.datasets[urn].verdict is Verdict.PASS for urn in holds_of(stored))
 
 
-# Who is watched looks by itself this seldom, whatever became of who watches.
-OWN_LOOK_SECONDS: Final = 3_600
-# Of so many pipelines the rules stay ready to be evaluated.
+# A polled execution still evaluates by itself at this interval, in case the poller is gone.
+FALLBACK_SECONDS: Final = 3_600
+# Number of pipelines whose compiled rules are cached.
 _RULES_MAX: Final = 10_000
 
 
-class Step(enum.StrEnum):
-    """What follows a look, in the words of the lifecycle."""
+class ReadinessStep(enum.StrEnum):
+    """The next step of the lifecycle, with the values that the state machine reads."""
 
     PROCEED = "proceed"
     DRY_RUN = "dry_run"
@@ -74,15 +76,15 @@ class Step(enum.StrEnum):
     CANCELLED = "cancelled"
 
 
-class Decision(Struct, frozen=True):
-    """What follows a look, and why."""
+class ReadinessDecision(Struct, frozen=True):
+    """The next step of a run, and its reason."""
 
-    step: Step
+    step: ReadinessStep
     reason: str
 
 
-class Look(Struct, frozen=True, kw_only=True):
-    """What was seen for a run, and what it came to."""
+class ReadinessSnapshot(Struct, frozen=True, kw_only=True):
+    """The facts of a run at one time, their evaluation and the verdict."""
 
     run: Run
     pipeline: Pipeline
@@ -92,17 +94,17 @@ class Look(Struct, frozen=True, kw_only=True):
 
     @property
     def at_ms(self) -> int:
-        """When it was looked."""
+        """The time of the evaluation."""
         return self.evaluation.at_ms
 
     @property
     def closes_at_ms(self) -> int:
-        """When the window of the run closes."""
+        """When the evaluation window of the run closes."""
         return self.run.created_at_ms + round(1000 * self.pipeline.readiness.window)
 
     @property
     def ends_at_ms(self) -> int:
-        """When waiting ends, whatever is seen: the window closes, or the hard limit is reached."""
+        """When waiting ends: the window closes, or the hard limit is reached."""
         limit = self.pipeline.readiness.timeout
         if limit is None:
             return self.closes_at_ms
@@ -110,13 +112,13 @@ class Look(Struct, frozen=True, kw_only=True):
 
     @property
     def next_seconds(self) -> int:
-        """In how many whole seconds to look again: after the interval, or when waiting ends."""
+        """Whole seconds until the next evaluation: the interval, or the end of waiting if earlier."""
         return self._within(self.pipeline.readiness.interval)
 
     @property
-    def own_seconds(self) -> int:
-        """In how many whole seconds the lifecycle looks by itself, although someone does in its place."""
-        return self._within(max(OWN_LOOK_SECONDS, self.pipeline.readiness.interval))
+    def fallback_seconds(self) -> int:
+        """Whole seconds until a polled execution evaluates by itself."""
+        return self._within(max(FALLBACK_SECONDS, self.pipeline.readiness.interval))
 
     def _within(self, seconds: float) -> int:
         seconds_left = -(-(self.ends_at_ms - self.at_ms) // 1000)
@@ -124,125 +126,146 @@ class Look(Struct, frozen=True, kw_only=True):
 
     @property
     def next_at_ms(self) -> int:
-        """When to look again."""
+        """When the next evaluation is due."""
         return self.at_ms + 1000 * self.next_seconds
 
 
 def decide(
-    run: Run, log: RunLog | None, verdict: ReadinessVerdict | None, *, put_aside: str = "", is_dry_run: bool = False
-) -> Decision:
-    """Return what follows what was evaluated, unless someone has had another say: cancelled, held, or forced.
+    run: Run, log: RunLog | None, verdict: ReadinessVerdict | None, *, quarantined: str = "", is_dry_run: bool = False
+) -> ReadinessDecision:
+    """Decide the next step of a run. A cancellation, hold or force order overrides the verdict.
 
-    `put_aside` is why records in quarantine hold the run back, if they do.
+    `quarantined` is the reason why records in quarantine block the run, if they do.
     """
-    go = Step.DRY_RUN if is_dry_run else Step.PROCEED
+    go = ReadinessStep.DRY_RUN if is_dry_run else ReadinessStep.PROCEED
     if run.status is RunStatus.CANCELLED:
-        return Decision(Step.CANCELLED, run.reason)
+        return ReadinessDecision(ReadinessStep.CANCELLED, run.reason)
     if log is not None and log.hold is not None:
-        return Decision(Step.NOT_READY, f"{log.hold.by} holds it: {log.hold.reason}")
+        return ReadinessDecision(ReadinessStep.NOT_READY, f"{log.hold.by} holds it: {log.hold.reason}")
     if log is not None and log.order is not None and log.order.order is Order.FORCE:
-        return Decision(go, "someone forced it")
+        return ReadinessDecision(go, "someone forced it")
     if verdict is None:
-        return Decision(Step.NOT_READY, "nothing was evaluated yet")
+        return ReadinessDecision(ReadinessStep.NOT_READY, "nothing was evaluated yet")
     if verdict.may_start:
-        return Decision(Step.NOT_READY, put_aside) if put_aside else Decision(go, verdict.reason)
-    step = Step.ERROR if verdict.result is ReadinessResult.ERROR else Step.NOT_READY
-    return Decision(step, verdict.reason)
+        return (
+            ReadinessDecision(ReadinessStep.NOT_READY, quarantined)
+            if quarantined
+            else ReadinessDecision(go, verdict.reason)
+        )
+    step = ReadinessStep.ERROR if verdict.result is ReadinessResult.ERROR else ReadinessStep.NOT_READY
+    return ReadinessDecision(step, verdict.reason)
 
 
-def why_wake(look: Look, decision: Decision) -> str:
-    """Return why a lifecycle that waits would go on now. Empty: it would evaluate, and wait again."""
-    if look.run.status is not RunStatus.PENDING:
-        return f"the run is {look.run.status.value}"
-    if look.at_ms >= look.ends_at_ms:
+def wake_reason(snapshot: ReadinessSnapshot, decision: ReadinessDecision) -> str:
+    """Return why a waiting execution would go on now. Empty: it would evaluate and wait again."""
+    if snapshot.run.status is not RunStatus.PENDING:
+        return f"the run is {snapshot.run.status.value}"
+    if snapshot.at_ms >= snapshot.ends_at_ms:
         return "its time is over"
-    return "" if decision.step is Step.NOT_READY else decision.reason
+    return "" if decision.step is ReadinessStep.NOT_READY else decision.reason
 
 
-class Looking:
-    """Looks at runs of one store. Safe to use from many threads."""
+class ReadinessEvaluator:
+    """Evaluates the readiness of runs. Thread-safe."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._quarantine = QuarantineRecords(parts.store, parts.clock)
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        runs: Runs,
+        definitions: DefinitionReader,
+        evaluations: Evaluations,
+        facts: FactReader,
+        events: EventWriter,
+    ) -> None:
+        self._clock = clock
+        self._runs = runs
+        self._definitions = definitions
+        self._evaluations = evaluations
+        self._facts = facts
+        self._events = events
+        self._quarantine = QuarantineRecords(store, clock)
         self._rules: dict[str, tuple[Readiness, CompiledRules]] = {}
 
-    def look(self, run: Run) -> Look:
-        """Look at everything the readiness of a run depends on, and decide. Nothing is kept."""
-        parts = self._parts
-        pipeline = parts.pipeline_of(run)
+    def evaluate(self, run: Run) -> ReadinessSnapshot:
+        """Gather all facts of a run's readiness and evaluate them. Nothing is stored."""
+        pipeline = self._definitions.of_run(run)
         compiled = self._compiled(pipeline)
-        now = parts.now()
+        now = self._clock.now()
         spacing = float(pipeline.readiness.interval) / 2
-        memory = parts.evaluations.memory(run.slot, run_id=run.run_id, spacing_seconds=spacing)
-        facts = parts.facts.gather(pipeline, run.slot, compiled.needs, now, memory=memory)
+        memory = self._evaluations.memory(run.slot, run_id=run.run_id, spacing_seconds=spacing)
+        facts = self._facts.gather(pipeline, run.slot, compiled.needs, now, memory=memory)
         evaluation = evaluate(compiled, facts, now)
         verdict = readiness_of(evaluation, facts.traits, pipeline)
-        return Look(run=run, pipeline=pipeline, facts=facts, evaluation=evaluation, verdict=verdict)
+        return ReadinessSnapshot(run=run, pipeline=pipeline, facts=facts, evaluation=evaluation, verdict=verdict)
 
-    def decide(self, run: Run, verdict: ReadinessVerdict | None) -> Decision:
-        """Return what follows what was evaluated for a run, as everything else stands now."""
-        parts = self._parts
-        pipeline = parts.pipeline_of(run)
-        put_aside = ""
+    def decide(self, run: Run, verdict: ReadinessVerdict | None) -> ReadinessDecision:
+        """Decide the next step of a run from a verdict and its current hold, orders and quarantine."""
+        pipeline = self._definitions.of_run(run)
+        quarantined = ""
         if verdict is not None and verdict.may_start:
-            aside = self._quarantine.check(run.pipeline_id, run.date, blocking=pipeline.quarantine.blocking)
-            put_aside = aside.reason if aside.is_blocked else ""
-        log = parts.runs.log(run.slot)
-        return decide(run, log, verdict, put_aside=put_aside, is_dry_run=pipeline.dry_run)
+            check = self._quarantine.check(run.pipeline_id, run.date, blocking=pipeline.quarantine.blocking)
+            quarantined = check.reason if check.is_blocked else ""
+        log = self._runs.log(run.slot)
+        return decide(run, log, verdict, quarantined=quarantined, is_dry_run=pipeline.dry_run)
 
-    def kept(self, look: Look, *, is_watched: bool) -> tuple[StoredEvaluation, list[Write]]:
-        """Return a look as it is kept, and the writes that keep it and tell of it."""
+    def storage_writes(self, snapshot: ReadinessSnapshot, *, is_polled: bool) -> tuple[StoredEvaluation, list[Write]]:
+        """Return the evaluation as stored, and the writes that store it and publish its events."""
         outlook = Outlook(
-            run_id=look.run.run_id,
-            execution=look.run.execution,
-            next_at_ms=None if look.verdict.may_start else look.next_at_ms,
-            window_closes_at_ms=look.closes_at_ms,
-            is_watched=is_watched,
+            run_id=snapshot.run.run_id,
+            execution=snapshot.run.execution,
+            next_at_ms=None if snapshot.verdict.may_start else snapshot.next_at_ms,
+            window_closes_at_ms=snapshot.closes_at_ms,
+            is_polled=is_polled,
         )
-        evaluations = self._parts.evaluations
-        stored = evaluations.make(look.run.slot, look.evaluation, look.verdict, facts=look.facts, outlook=outlook)
-        held = self._told_holds(stored) if look.facts.datasets else []
-        return stored, [*evaluations.writes(stored), *self._told(stored), *held]
+        evaluations = self._evaluations
+        stored = evaluations.make(
+            snapshot.run.slot, snapshot.evaluation, snapshot.verdict, facts=snapshot.facts, outlook=outlook
+        )
+        holds = self._hold_events(stored) if snapshot.facts.datasets else []
+        return stored, [*evaluations.writes(stored), *self._evaluation_events(stored), *holds]
 
     def has_changed(self, run: Run, stored: StoredEvaluation) -> bool:
-        """Whether what an evaluation of a run looked at is not as it was then, or the run is over."""
+        """Whether a sensor, trait or dataset changed since an evaluation, or the run ended."""
         if run.status.is_terminal:
             return True
-        parts = self._parts
-        pipeline = parts.pipeline_of(run)
-        facts = parts.facts.gather(pipeline, stored.slot, self._compiled(pipeline).needs, parts.now())
-        seen = parts.evaluations.make(stored.slot, stored.evaluation, stored.verdict, facts=facts)
-        is_otherwise = seen.seen != stored.seen or seen.traits != stored.traits
-        return is_otherwise or has_recovered(stored, facts)
+        pipeline = self._definitions.of_run(run)
+        facts = self._facts.gather(pipeline, stored.slot, self._compiled(pipeline).needs, self._clock.now())
+        current = self._evaluations.make(stored.slot, stored.evaluation, stored.verdict, facts=facts)
+        is_different = current.seen != stored.seen or current.traits != stored.traits
+        return is_different or has_recovered(stored, facts)
 
-    def _told(self, stored: StoredEvaluation) -> list[Write]:
+    def _evaluation_events(self, stored: StoredEvaluation) -> list[Write]:
         verdict = stored.verdict
         detail = {"run_id": stored.run_id, "evaluation_id": stored.evaluation_id, "reason": verdict.reason}
-        told = self._parts.tells(EventName.READINESS_CHECKED, stored.slot, {**detail, "status": verdict.result.value})
+        writes = self._events.writes(
+            EventName.READINESS_CHECKED, stored.slot, {**detail, "status": verdict.result.value}
+        )
         if not verdict.may_start:
-            return told
-        told += self._parts.tells(EventName.VALIDATION_PASSED, stored.slot, detail)
-        # Once a run, when it is let go on: what only waits has not failed yet.
+            return writes
+        writes += self._events.writes(EventName.VALIDATION_PASSED, stored.slot, detail)
+        # Warnings are published once a run, when it proceeds: a rule that is still pending has not failed.
         for warning in verdict.warnings:
             if warning.status == Verdict.FAIL.value:
                 warned = {**detail, "rule": warning.name, "reason": warning.reason}
-                told += self._parts.tells(EventName.RULE_WARNED, stored.slot, warned)
-        return told
+                writes += self._events.writes(EventName.RULE_WARNED, stored.slot, warned)
+        return writes
 
-    def _told_holds(self, stored: StoredEvaluation) -> list[Write]:
-        """Return the writes that tell of datasets by which the run is held since now, or no longer."""
-        news = hold_news(self._parts.evaluations.latest(stored.slot), stored)
-        told = ((EventName.DATASET_HOLD, news.held), (EventName.DATASET_RELEASED, news.released))
+    def _hold_events(self, stored: StoredEvaluation) -> list[Write]:
+        """Return the writes that publish datasets which started or stopped to hold the run."""
+        change = hold_change(self._evaluations.latest(stored.slot), stored)
+        events = ((EventName.DATASET_HOLD, change.held), (EventName.DATASET_RELEASED, change.released))
         return [
             write
-            for name, datasets in told
+            for name, datasets in events
             if datasets
-            for write in self._parts.tells(name, stored.slot, {"run_id": stored.run_id, "dataset": ", ".join(datasets)})
+            for write in self._events.writes(
+                name, stored.slot, {"run_id": stored.run_id, "dataset": ", ".join(datasets)}
+            )
         ]
 
     def _compiled(self, pipeline: Pipeline) -> CompiledRules:
-        """Return the rules of a pipeline, made ready once for as long as they stay the same."""
+        """Return the compiled rules of a pipeline, cached until they change."""
         known = self._rules.get(pipeline.id)
         if known is not None and known[0] == pipeline.readiness:
             return known[1]

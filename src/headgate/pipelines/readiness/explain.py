@@ -1,4 +1,4 @@
-"""Why a run has not started, or what became of it, in a sentence and a tree, from what is stored about its period."""
+"""Explanations: why a period has not run, or how it ended, as a sentence and a tree, from stored state only."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from headgate.store.port import Store
 _NAMED_MAX: Final = 2
 
 
-class Standing(enum.StrEnum):
-    """Where a period stands, as far as someone who asks is concerned."""
+class PeriodState(enum.StrEnum):
+    """The state of a period as shown to operators."""
 
     DONE = "done"
     RUNNING = "running"
@@ -49,8 +49,8 @@ class Standing(enum.StrEnum):
     UNASKED = "unasked"
 
 
-class Circumstances(Struct, frozen=True, kw_only=True):
-    """Everything stored about one period of one pipeline. What there is none of is left out."""
+class PeriodSnapshot(Struct, frozen=True, kw_only=True):
+    """All stored state about one period of a pipeline."""
 
     pipeline: Pipeline
     slot: Slot
@@ -63,7 +63,7 @@ class Circumstances(Struct, frozen=True, kw_only=True):
 
 
 class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of the tree: what, how it stands, and why."""
+    """One line of the tree: label, status and reason."""
 
     label: str
     status: str
@@ -72,27 +72,27 @@ class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """Why."""
+    """The state of a period, the reason in one sentence, and the details as a tree."""
 
-    standing: Standing
+    state: PeriodState
     sentence: str
     tree: Line
 
 
-_Told = tuple[Standing, str]
+_StateSentence = tuple[PeriodState, str]
 
 
-def why(circumstances: Circumstances) -> Explanation:
-    """Return why a period stands where it does: of everything that is so, what comes first in the way of a run."""
-    standing, said = next(told for told in (step(circumstances) for step in _STEPS) if told is not None)
-    slot = circumstances.slot
+def why(snapshot: PeriodSnapshot) -> Explanation:
+    """Explain the state of a period: the first of the ordered checks that applies gives the reason."""
+    state, reason = next(result for result in (check(snapshot) for check in _CHECKS) if result is not None)
+    slot = snapshot.slot
     subject = f"{slot.pipeline_id} of {slot.date}"
-    tree = Line(label=subject, status=standing.value, reason=said, children=tuple(_branches(circumstances)))
-    return Explanation(standing=standing, sentence=f"{subject} {said}", tree=tree)
+    tree = Line(label=subject, status=state.value, reason=reason, children=tuple(_branches(snapshot)))
+    return Explanation(state=state, sentence=f"{subject} {reason}", tree=tree)
 
 
 class Explainer:
-    """Reads what is stored about a period, and explains it."""
+    """Reads the stored state of a period, and explains it."""
 
     def __init__(
         self, store: Store, clock: Clock, *, evaluations: Evaluations, controls: Controls, locks: Locks
@@ -104,10 +104,10 @@ class Explainer:
         self._locks = locks
 
     def why(self, pipeline: Pipeline, slot: Slot, due: Due) -> Explanation:
-        """Return why a period of a pipeline stands where it does. `due` is what its calendars and schedules say."""
+        """Explain the state of a period. `due` is the result of its calendars and schedules."""
         log = self._store.get(PIPELINES, run_log_key(slot), consistent=True)
         return why(
-            Circumstances(
+            PeriodSnapshot(
                 pipeline=pipeline,
                 slot=slot,
                 now=self._clock.now(),
@@ -121,138 +121,145 @@ class Explainer:
 
 
 def as_text(line: Line, *, indent: str = "") -> str:
-    """Return a tree as indented lines."""
+    """Format a tree as indented lines."""
     reason = f": {line.reason}" if line.reason else ""
     below = "".join(f"\n{as_text(child, indent=indent + '  ')}" for child in line.children)
     return f"{indent}[{line.status}] {line.label}{reason}{below}"
 
 
-# What comes first.
+# The checks, in order of precedence.
 
 
-def _over(given: Circumstances) -> _Told | None:
-    log = given.log
+def _over(snapshot: PeriodSnapshot) -> _StateSentence | None:
+    log = snapshot.log
     if log is None:
         return None
-    at = _clock(given, log.ended_at_ms or log.updated_at_ms)
+    at = _local_time(snapshot, log.ended_at_ms or log.updated_at_ms)
     if log.status.is_done:
-        by = f"by {log.succeeded_run_id}" if log.succeeded_run_id else f"by the word of {_by_whom(log)}"
-        watched = ", and is watched for changes" if log.status is RunStatus.COMPLETED_MONITORING else ""
-        return Standing.DONE, f"is done since {at}, {by}{watched}"
+        by = f"by {log.succeeded_run_id}" if log.succeeded_run_id else f"as marked by {_author(log)}"
+        monitored = ", and is monitored for changes" if log.status is RunStatus.COMPLETED_MONITORING else ""
+        return PeriodState.DONE, f"is done since {at}, {by}{monitored}"
     if log.order is not None and log.order.order is Order.SKIP:
         return (
-            Standing.SKIPPED,
-            f"was skipped by {log.order.by} at {_clock(given, log.order.at_ms)}: {log.order.reason}",
+            PeriodState.SKIPPED,
+            f"was skipped by {log.order.by} at {_local_time(snapshot, log.order.at_ms)}: {log.order.reason}",
         )
     if log.status is RunStatus.CANCELLED:
-        return Standing.CANCELLED, f"was cancelled at {at}{_because(log)}"
+        return PeriodState.CANCELLED, f"was cancelled at {at}{_because(log)}"
     if log.status is RunStatus.FAILED:
-        return _failed(given, log, at)
+        return _failed(snapshot, log, at)
     if log.status in (RunStatus.TRIGGERING, RunStatus.RUNNING):
-        since = _clock(given, log.begun_at_ms or log.updated_at_ms)
-        return Standing.RUNNING, f"is {log.status.value.lower()} since {since}, attempt {log.attempts} ({log.run_id})"
+        since = _local_time(snapshot, log.begun_at_ms or log.updated_at_ms)
+        return (
+            PeriodState.RUNNING,
+            f"is {log.status.value.lower()} since {since}, attempt {log.attempts} ({log.run_id})",
+        )
     return None
 
 
-def _failed(given: Circumstances, log: RunLog, at: str) -> _Told:
+def _failed(snapshot: PeriodSnapshot, log: RunLog, at: str) -> _StateSentence:
     if log.event is JobEvent.VALIDATION_EXHAUSTED:
-        seen = given.evaluation
-        rest = f": {_rules_hold(seen)}{_not_holding(given, seen)}" if seen is not None else ""
-        return Standing.EXHAUSTED, f"never became ready before its window closed at {at}{rest}"
+        evaluation = snapshot.evaluation
+        rest = f": {_rules_hold(evaluation)}{_not_holding(snapshot, evaluation)}" if evaluation is not None else ""
+        return PeriodState.EXHAUSTED, f"never became ready before its window closed at {at}{rest}"
     kind = f" ({log.category.value})" if log.category is not None else ""
-    return Standing.FAILED, f"failed at {at}, attempt {log.attempts}{kind}{_because(log)}"
+    return PeriodState.FAILED, f"failed at {at}, attempt {log.attempts}{kind}{_because(log)}"
 
 
-def _controlled(given: Circumstances) -> _Told | None:
-    control = given.control
-    state = ControlState.ACTIVE if control is None else control.state_at(_now_ms(given))
+def _controlled(snapshot: PeriodSnapshot) -> _StateSentence | None:
+    control = snapshot.control
+    state = ControlState.ACTIVE if control is None else control.state_at(_now_ms(snapshot))
     if control is None or state is ControlState.ACTIVE:
         return None
-    since = _clock(given, control.since_ms)
+    since = _local_time(snapshot, control.since_ms)
     if state is ControlState.TRIPPED:
-        return Standing.TRIPPED, (
+        return PeriodState.TRIPPED, (
             f"has not started: {control.failures_in_a_row} failures in a row stopped the pipeline at {since}; "
-            "resume it when the cause is mended"
+            "resume it when the cause is fixed"
         )
-    until = f" until {_clock(given, control.until_ms)}" if control.until_ms is not None else ""
-    return Standing.PAUSED, (f"has not started: {control.by} paused the pipeline at {since}{until}: {control.reason}")
+    until = f" until {_local_time(snapshot, control.until_ms)}" if control.until_ms is not None else ""
+    return PeriodState.PAUSED, (
+        f"has not started: {control.by} paused the pipeline at {since}{until}: {control.reason}"
+    )
 
 
-def _held(given: Circumstances) -> _Told | None:
-    hold = given.log.hold if given.log is not None else None
+def _held(snapshot: PeriodSnapshot) -> _StateSentence | None:
+    hold = snapshot.log.hold if snapshot.log is not None else None
     if hold is None:
         return None
-    at = _clock(given, hold.at_ms)
-    return Standing.HELD, f"has not started: {hold.by} holds it since {at} until someone approves it: {hold.reason}"
+    at = _local_time(snapshot, hold.at_ms)
+    return PeriodState.HELD, f"has not started: {hold.by} holds it since {at} until someone approves it: {hold.reason}"
 
 
-def _excluded(given: Circumstances) -> _Told | None:
-    if not given.due.excluded:
+def _excluded(snapshot: PeriodSnapshot) -> _StateSentence | None:
+    if not snapshot.due.excluded:
         return None
-    return Standing.EXCLUDED, f"has not started and will not: the calendar leaves it out, {given.due.excluded}"
+    return PeriodState.EXCLUDED, f"has not started and will not: the calendar leaves it out, {snapshot.due.excluded}"
 
 
-def _evaluated(given: Circumstances) -> _Told | None:
-    stored = given.evaluation
-    # What was evaluated before someone took the lock was for an earlier attempt.
-    if stored is None or (given.lock is not None and given.lock.acquired_at_ms > stored.at_ms):
+def _evaluated(snapshot: PeriodSnapshot) -> _StateSentence | None:
+    stored = snapshot.evaluation
+    # An evaluation before the lock was taken belongs to an earlier attempt.
+    if stored is None or (snapshot.lock is not None and snapshot.lock.acquired_at_ms > stored.at_ms):
         return None
     verdict = stored.verdict
     if verdict.result is ReadinessResult.PROCEED:
-        at = _clock(given, stored.at_ms)
-        return Standing.READY, f"is ready since {at} and about to start: {verdict.reason.removeprefix('ready: ')}"
+        at = _local_time(snapshot, stored.at_ms)
+        return PeriodState.READY, f"is ready since {at} and about to start: {verdict.reason.removeprefix('ready: ')}"
     closes_at_ms = stored.window_closes_at_ms
-    if closes_at_ms is not None and closes_at_ms <= _now_ms(given):
-        closed = _clock(given, closes_at_ms)
-        said = f"has not started and its window closed at {closed}: {_rules_hold(stored)}{_not_holding(given, stored)}"
-        return Standing.EXHAUSTED, said
+    if closes_at_ms is not None and closes_at_ms <= _now_ms(snapshot):
+        closed = _local_time(snapshot, closes_at_ms)
+        reason = (
+            f"has not started and its window closed at {closed}: {_rules_hold(stored)}{_not_holding(snapshot, stored)}"
+        )
+        return PeriodState.EXHAUSTED, reason
     if verdict.result is ReadinessResult.ERROR:
-        return Standing.ERROR, f"has not started: {verdict.reason}{_what_next(given, stored)}"
-    return Standing.WAITING, (
-        f"has not started: {_rules_hold(stored)}{_not_holding(given, stored)}{_what_next(given, stored)}"
+        return PeriodState.ERROR, f"has not started: {verdict.reason}{_what_next(snapshot, stored)}"
+    return PeriodState.WAITING, (
+        f"has not started: {_rules_hold(stored)}{_not_holding(snapshot, stored)}{_what_next(snapshot, stored)}"
     )
 
 
-def _locked(given: Circumstances) -> _Told | None:
-    if given.lock is None or given.lock.expires_at * 1000 <= _now_ms(given):
+def _locked(snapshot: PeriodSnapshot) -> _StateSentence | None:
+    if snapshot.lock is None or snapshot.lock.expires_at * 1000 <= _now_ms(snapshot):
         return None
-    since = _clock(given, given.lock.acquired_at_ms)
-    until = _clock(given, given.lock.expires_at * 1000)
-    return Standing.LOCKED, (
-        f"has not started: {given.lock.owner} is at it since {since} and has evaluated nothing yet; "
-        f"its lock runs out at {until}"
+    since = _local_time(snapshot, snapshot.lock.acquired_at_ms)
+    until = _local_time(snapshot, snapshot.lock.expires_at * 1000)
+    return PeriodState.LOCKED, (
+        f"has not started: {snapshot.lock.owner} holds its lock since {since} and has evaluated nothing yet; "
+        f"the lock expires at {until}"
     )
 
 
-def _due(given: Circumstances) -> _Told | None:
-    due = given.due
+def _due(snapshot: PeriodSnapshot) -> _StateSentence | None:
+    due = snapshot.due
     if due.unscheduled:
-        return Standing.NOT_DUE, f"has not started: {due.unscheduled}"
-    if due.due_at_ms is not None and due.due_at_ms > _now_ms(given):
+        return PeriodState.NOT_DUE, f"has not started: {due.unscheduled}"
+    if due.due_at_ms is not None and due.due_at_ms > _now_ms(snapshot):
         by = f" ({due.schedule})" if due.schedule else ""
-        return Standing.NOT_DUE, f"has not started: it is not due before {_clock(given, due.due_at_ms)}{by}"
+        return PeriodState.NOT_DUE, f"has not started: it is not due before {_local_time(snapshot, due.due_at_ms)}{by}"
     if due.awaited:
-        return Standing.AWAITING, f"has not started: it waits for {due.awaited}"
+        return PeriodState.AWAITING, f"has not started: it waits for {due.awaited}"
     return None
 
 
-def _unasked(given: Circumstances) -> _Told:
-    due = given.due
+def _unasked(snapshot: PeriodSnapshot) -> _StateSentence:
+    due = snapshot.due
     if due.due_at_ms is not None:
         by = f" ({due.schedule})" if due.schedule else ""
-        return Standing.UNASKED, (
-            f"has not started though it was due at {_clock(given, due.due_at_ms)}{by}: "
-            "nothing was evaluated, nobody holds its lock; is the engine running?"
+        return PeriodState.UNASKED, (
+            f"has not started though it was due at {_local_time(snapshot, due.due_at_ms)}{by}: "
+            "nothing was evaluated, and its lock is free; is the engine running?"
         )
-    return Standing.UNASKED, "has not started: nothing has asked for it, and no schedule names it"
+    return PeriodState.UNASKED, "has not started: no start was requested, and no schedule names it"
 
 
-_STEPS: Final[Sequence[Callable[[Circumstances], _Told | None]]] = (
+_CHECKS: Final[Sequence[Callable[[PeriodSnapshot], _StateSentence | None]]] = (
     _over, _controlled, _held, _excluded, _evaluated, _locked, _due, _unasked,
 )  # fmt: skip
 
 
-# Words.
+# Texts.
 
 
 def _rules_hold(stored: StoredEvaluation) -> str:
@@ -263,82 +270,82 @@ def _rules_hold(stored: StoredEvaluation) -> str:
     return f"{stored.evaluation.passed_count} of {len(counted)} rules hold{needed}"
 
 
-def _not_holding(given: Circumstances, stored: StoredEvaluation) -> str:
+def _not_holding(snapshot: PeriodSnapshot, stored: StoredEvaluation) -> str:
     blocking = stored.verdict.blocking
-    named = [_blocker(given, blocker) for blocker in blocking[:_NAMED_MAX]]
+    named = [_blocker(snapshot, blocker) for blocker in blocking[:_NAMED_MAX]]
     more = [f"{len(blocking) - _NAMED_MAX} more"] if len(blocking) > _NAMED_MAX else []
     return "".join(f"; {each}" for each in [*named, *more])
 
 
-def _blocker(given: Circumstances, blocker: Blocker) -> str:
+def _blocker(snapshot: PeriodSnapshot, blocker: Blocker) -> str:
     if not blocker.since_ms:
         return blocker.reason
-    return f"{blocker.reason} since {_clock(given, blocker.since_ms)}"
+    return f"{blocker.reason} since {_local_time(snapshot, blocker.since_ms)}"
 
 
-def _what_next(given: Circumstances, stored: StoredEvaluation) -> str:
-    parts = []
+def _what_next(snapshot: PeriodSnapshot, stored: StoredEvaluation) -> str:
+    steps = []
     if stored.next_at_ms is not None:
-        parts.append(f"next evaluation at {_clock(given, stored.next_at_ms)}")
+        steps.append(f"next evaluation at {_local_time(snapshot, stored.next_at_ms)}")
     if stored.window_closes_at_ms is not None:
-        parts.append(f"the window closes at {_clock(given, stored.window_closes_at_ms)}")
-    return f"; {', '.join(parts)}" if parts else ""
+        steps.append(f"the window closes at {_local_time(snapshot, stored.window_closes_at_ms)}")
+    return f"; {', '.join(steps)}" if steps else ""
 
 
 def _because(log: RunLog) -> str:
     return f": {log.reason}" if log.reason else ""
 
 
-def _by_whom(log: RunLog) -> str:
+def _author(log: RunLog) -> str:
     return (log.order.by if log.order is not None else log.by) or "someone"
 
 
-def _now_ms(given: Circumstances) -> int:
-    return int(given.now.timestamp() * 1000)
+def _now_ms(snapshot: PeriodSnapshot) -> int:
+    return int(snapshot.now.timestamp() * 1000)
 
 
-def _clock(given: Circumstances, ms: int) -> str:
-    """Return a moment on the wall of the pipeline: the time alone if it is today, or else with the day."""
-    zone: ZoneInfo = zone_of(given.pipeline.timezone)
+def _local_time(snapshot: PeriodSnapshot, ms: int) -> str:
+    """Return local time in the pipeline's time zone, with the date unless it is today."""
+    zone: ZoneInfo = zone_of(snapshot.pipeline.timezone)
     moment = datetime.fromtimestamp(ms / 1000, UTC).astimezone(zone)
-    is_today = moment.date() == given.now.astimezone(zone).date()
+    is_today = moment.date() == snapshot.now.astimezone(zone).date()
     return f"{moment:%H:%M}" if is_today else f"{moment:%Y-%m-%d %H:%M}"
 
 
 # The tree.
 
 
-def _branches(given: Circumstances) -> list[Line]:
-    branches = [_due_line(given)]
-    control = given.control
-    if control is not None and control.state_at(_now_ms(given)) is not ControlState.ACTIVE:
+def _branches(snapshot: PeriodSnapshot) -> list[Line]:
+    branches = [_due_line(snapshot)]
+    control = snapshot.control
+    if control is not None and control.state_at(_now_ms(snapshot)) is not ControlState.ACTIVE:
         branches.append(Line(label="control", status=control.state.value, reason=control.reason))
-    if given.lock is not None:
-        until = _clock(given, given.lock.expires_at * 1000)
-        branches.append(Line(label="lock", status="HELD", reason=f"by {given.lock.owner} until {until}"))
-    if given.evaluation is not None:
-        branches.append(_evaluation_line(given, given.evaluation))
-    if given.log is not None and given.log.attempts:
-        branches.append(_attempts_line(given, given.log))
+    if snapshot.lock is not None:
+        until = _local_time(snapshot, snapshot.lock.expires_at * 1000)
+        branches.append(Line(label="lock", status="HELD", reason=f"by {snapshot.lock.owner} until {until}"))
+    if snapshot.evaluation is not None:
+        branches.append(_evaluation_line(snapshot, snapshot.evaluation))
+    if snapshot.log is not None and snapshot.log.attempts:
+        branches.append(_attempts_line(snapshot, snapshot.log))
     return branches
 
 
-def _due_line(given: Circumstances) -> Line:
-    due = given.due
+def _due_line(snapshot: PeriodSnapshot) -> Line:
+    due = snapshot.due
     if due.excluded:
         return Line(label="calendar", status="EXCLUDED", reason=due.excluded)
     if due.due_at_ms is not None:
-        status = "DUE" if due.due_at_ms <= _now_ms(given) else "NOT_DUE"
-        reason = _clock(given, due.due_at_ms) + (f" ({due.schedule})" if due.schedule else "")
+        status = "DUE" if due.due_at_ms <= _now_ms(snapshot) else "NOT_DUE"
+        reason = _local_time(snapshot, due.due_at_ms) + (f" ({due.schedule})" if due.schedule else "")
         return Line(label="due", status=status, reason=reason)
     if due.unscheduled:
         return Line(label="due", status="NOT_DUE", reason=due.unscheduled)
     return Line(label="due", status="AWAITING" if due.awaited else "UNSCHEDULED", reason=due.awaited)
 
 
-def _evaluation_line(given: Circumstances, stored: StoredEvaluation) -> Line:
-    rules = tuple(_rule_line(given, result) for result in stored.evaluation.results)
-    required = given.pipeline.readiness.traits
+def _evaluation_line(snapshot: PeriodSnapshot, stored: StoredEvaluation) -> Line:
+    rules = tuple(_rule_line(snapshot, result) for result in stored.evaluation.results)
+    required = snapshot.pipeline.readiness.traits
     traits = tuple(
         Line(
             label=f"trait {name}",
@@ -347,8 +354,8 @@ def _evaluation_line(given: Circumstances, stored: StoredEvaluation) -> Line:
         )
         for name in sorted(required)
     )
-    at = _clock(given, stored.at_ms)
-    reason = f"{_rules_hold(stored)} at {at}{_what_next(given, stored)}"
+    at = _local_time(snapshot, stored.at_ms)
+    reason = f"{_rules_hold(stored)} at {at}{_what_next(snapshot, stored)}"
     return Line(
         label=f"evaluation {stored.evaluation_id}",
         status=stored.verdict.result.value,
@@ -357,23 +364,23 @@ def _evaluation_line(given: Circumstances, stored: StoredEvaluation) -> Line:
     )
 
 
-def _rule_line(given: Circumstances, result: RuleResult) -> Line:
+def _rule_line(snapshot: PeriodSnapshot, result: RuleResult) -> Line:
     warns = " (warns only)" if result.severity is Severity.WARN else ""
-    since = f", since {_clock(given, result.since_ms)}" if result.verdict is not Verdict.PASS else ""
+    since = f", since {_local_time(snapshot, result.since_ms)}" if result.verdict is not Verdict.PASS else ""
     return Line(
         label=f"{result.name}{warns}",
         status=result.verdict.value,
         reason=f"{result.reason}{since}",
-        children=tuple(_rule_line(given, child) for child in result.children),
+        children=tuple(_rule_line(snapshot, child) for child in result.children),
     )
 
 
-def _attempts_line(given: Circumstances, log: RunLog) -> Line:
+def _attempts_line(snapshot: PeriodSnapshot, log: RunLog) -> Line:
     lines = tuple(
         Line(
             label=f"attempt {attempt.number} ({attempt.run_id})",
             status=attempt.status.value,
-            reason=f"{attempt.cause.value}, begun at {_clock(given, attempt.begun_at_ms)}"
+            reason=f"{attempt.cause.value}, begun at {_local_time(snapshot, attempt.begun_at_ms)}"
             + (f": {attempt.reason}" if attempt.reason else ""),
         )
         for attempt in log.history

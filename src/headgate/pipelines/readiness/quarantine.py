@@ -1,6 +1,6 @@
-"""Quarantine: records that a job put aside for a period, and whether they hold back what comes after.
+"""Quarantine: records that a job set aside for a period, and whether they block later runs.
 
-Jobs write rows `QUARANTINE#date#hour`, or push them here. A period without an hour is looked at with all its hours.
+Jobs write rows `QUARANTINE#date#hour`, or push them through the API. A period without an hour covers all its hours.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from msgspec import Struct
 
 from headgate.clock import Clock
 from headgate.errors import HeadgateError, InvalidPayloadError
-from headgate.pipelines.rules.operators import number
+from headgate.pipelines.field_values import number
 from headgate.pipelines.schedule.sensor_periods import period_text
 from headgate.store.catalogue.tables import PIPELINES, QUARANTINE
 from headgate.store.model.requests import Put, Query, Range, Sort, Write
 from headgate.store.port import Store
 
-KEPT_SECONDS: Final = 30 * 86_400
-# The hour of what is not of one hour.
+RETENTION_SECONDS: Final = 30 * 86_400
+# The hour of records that belong to a whole day.
 ALL_DAY: Final = "all"
 REASONS_MAX: Final = 20
 _PREFIX: Final = "QUARANTINE#"
@@ -35,7 +35,7 @@ _log: Final = structlog.get_logger(__name__)
 
 
 class QuarantineState(enum.StrEnum):
-    """Whether records were put aside, and whether that holds back what comes after."""
+    """Whether records are in quarantine, and whether they block later runs."""
 
     CLEAN = "clean"
     QUARANTINED = "quarantined"
@@ -43,7 +43,7 @@ class QuarantineState(enum.StrEnum):
 
 
 class Quarantined(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Records that were put aside for a day or an hour of it."""
+    """Records in quarantine for a day or an hour of it."""
 
     date: str
     hour: str
@@ -58,7 +58,7 @@ class Quarantined(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class QuarantineCheck(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was found for a period. With a `problem` it could not be read, and nothing is held back by that."""
+    """The quarantine of a period. With a `problem` it could not be read, and blocks nothing."""
 
     pipeline_id: str
     date: str
@@ -69,12 +69,12 @@ class QuarantineCheck(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether what comes after has to wait."""
+        """Whether later runs have to wait."""
         return self.state is QuarantineState.BLOCKED
 
     @property
     def reason(self) -> str:
-        """A sentence for people."""
+        """The state as one sentence."""
         if self.problem:
             return f"the quarantine of {self.date} could not be read, and is taken for clean: {self.problem}"
         if self.state is QuarantineState.CLEAN:
@@ -85,7 +85,7 @@ class QuarantineCheck(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def judge(pipeline_id: str, date: str, records: Sequence[Quarantined], *, blocking: bool) -> QuarantineCheck:
-    """Return what records that were put aside for a period come to."""
+    """Return the state that quarantine records of a period amount to."""
     held = tuple(record for record in records if record.count > 0)
     state = QuarantineState.CLEAN
     if held:
@@ -96,17 +96,19 @@ def judge(pipeline_id: str, date: str, records: Sequence[Quarantined], *, blocki
 
 
 def log_problem(check: QuarantineCheck) -> None:
-    """Tell the log of a quarantine that could not be read."""
+    """Log a quarantine that could not be read."""
     _log.warning("quarantine_unreadable", pipeline_id=check.pipeline_id, date=check.date, problem=check.problem)
 
 
 class QuarantineRecords:
-    """The quarantine of one store. `tell` hears of every check that could not read, so that none stays unnoticed."""
+    """Stores and reads quarantine records. `on_unreadable` receives every check that could not read."""
 
-    def __init__(self, store: Store, clock: Clock, *, tell: Callable[[QuarantineCheck], None] = log_problem) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, *, on_unreadable: Callable[[QuarantineCheck], None] = log_problem
+    ) -> None:
         self._store = store
         self._clock = clock
-        self._tell = tell
+        self._on_unreadable = on_unreadable
 
     def put(
         self,
@@ -118,9 +120,9 @@ class QuarantineRecords:
         reasons: Sequence[str] = (),
         also: Sequence[Write] = (),
     ) -> Quarantined:
-        """Say how many records are put aside for a day or an hour; 0 takes them out again.
+        """Set the number of records in quarantine for a day or an hour; 0 clears it.
 
-        Raises `InvalidPayloadError` for a date that is neither, and for a count that cannot be.
+        Raises `InvalidPayloadError` for any other period, and for an invalid count.
         """
         period = period_text(date)
         if period is None or len(period) not in (_DAY_LENGTH, _HOUR_LENGTH):
@@ -140,32 +142,32 @@ class QuarantineRecords:
             "count": count,
             "quarantinePath": path,
             "reasons": list(record.reasons),
-            "ttl": int(self._clock.seconds()) + KEPT_SECONDS,
+            "ttl": int(self._clock.seconds()) + RETENTION_SECONDS,
         }
         self._store.transact([Put(PIPELINES, item), *also])
         return record
 
     def check(self, pipeline_id: str, date: str, *, blocking: bool) -> QuarantineCheck:
-        """Return whether records of a period were put aside, and whether that holds back what comes after.
+        """Return the quarantine of a period, and whether it blocks later runs.
 
-        What cannot be read holds nothing back, and is told. Never raises.
+        A read error blocks nothing and is reported. Never raises.
         """
         try:
             records = list(self._read(pipeline_id, date))
         except HeadgateError as exc:
-            unread = QuarantineCheck(
+            unreadable = QuarantineCheck(
                 pipeline_id=pipeline_id, date=date, state=QuarantineState.CLEAN, problem=str(exc) or type(exc).__name__
             )
-            self._told(unread)
-            return unread
+            self._report(unreadable)
+            return unreadable
         return judge(pipeline_id, date, records, blocking=blocking)
 
-    def _told(self, unread: QuarantineCheck) -> None:
+    def _report(self, unreadable: QuarantineCheck) -> None:
         try:
-            self._tell(unread)
+            self._on_unreadable(unreadable)
         except HeadgateError:
-            # Who is told may need the same store.
-            log_problem(unread)
+            # The receiver may need the store that has just failed.
+            log_problem(unreadable)
 
     def _read(self, pipeline_id: str, date: str) -> Iterator[Quarantined]:
         partition = QUARANTINE.key(pipeline_id=pipeline_id, date="-", hour="-").partition
@@ -183,9 +185,9 @@ class QuarantineRecords:
 
 
 def prefixes(date: str) -> tuple[str, ...]:
-    """Return with what the keys begin of everything that was put aside for a period, dashed or compact.
+    """Return the key prefixes of all quarantine rows of a period, dashed and compact.
 
-    Raises `InvalidPayloadError` for what is no period.
+    Raises `InvalidPayloadError` for an invalid period.
     """
     period = period_text(date)
     if period is None:
@@ -199,13 +201,13 @@ def prefixes(date: str) -> tuple[str, ...]:
     elif len(day) < _DAY_LENGTH:
         starts = [f"{day}-"]
     else:
-        # A run within an hour looks at that hour: nothing finer is kept. What is of the whole day is of it too.
+        # Hours are the finest unit. Rows of the whole day belong to each of its hours.
         starts = [f"{day}#{time[:2]}", f"{day}#{ALL_DAY}"] if time else [f"{day}#"]
     return tuple(_PREFIX + form for start in starts for form in (start, start.replace("-", "")))
 
 
 def quarantined_of(item: Mapping[str, Any]) -> Quarantined:
-    """Return what a row stands for, whoever wrote it. One that does not say how many is about one at least."""
+    """Decode a quarantine row, also one that a job wrote. A row without a count stands for one record."""
     day, _, hour = str(item["SK"]).removeprefix(_PREFIX).partition("#")
     counted = number(item.get("count"))
     reasons = item.get("reasons") or ()

@@ -11,21 +11,20 @@ from msgspec import Struct
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition.model import Json, Rule, Upstream
 from headgate.pipelines.enums import OnUnknown, RunStatus, Severity, TraitStatus, Verdict
+from headgate.pipelines.field_values import MISSING, field_of
 from headgate.pipelines.rules.facts import Facts, Needs
 from headgate.pipelines.rules.history import check_history, compare_with_history
 from headgate.pipelines.rules.operators import (
     CHECKS,
     FAIL,
-    MISSING,
     ORDERINGS,
     PASS,
     UNKNOWN,
-    Finding,
     Operator,
+    OperatorResult,
     age,
     compare,
     compile_operator,
-    field_of,
 )
 
 # What a row of the store can nest, two levels for each of ours, with room for the row itself.
@@ -49,10 +48,10 @@ class RuleKind(enum.StrEnum):
     TRAIT = "trait"
 
 
-Find = Callable[[Facts, float], Finding]
+Find = Callable[[Facts, float], OperatorResult]
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class RuleNode(Struct, frozen=True, kw_only=True):
     """A rule that is ready. A leaf has `find`, a combination has `children`."""
 
     path: str
@@ -64,11 +63,11 @@ class Node(Struct, frozen=True, kw_only=True):
     # The sensor, pipeline, dataset or trait that it looks at.
     subject: str = ""
     find: Find | None = None
-    children: tuple[Node, ...] = ()
+    children: tuple[RuleNode, ...] = ()
     needed: int = 0
 
 
-def compile_node(rule: Rule, path: str) -> Node:
+def compile_node(rule: Rule, path: str) -> RuleNode:
     """Make one rule ready, with those below it. Raises `DefinitionError`, naming it by its path."""
     try:
         return _node(rule, path)
@@ -112,7 +111,7 @@ def _below(rule: Rule) -> tuple[Rule, ...]:
     return rule.all if rule.all is not None else rule.any if rule.any is not None else ()
 
 
-def _node(rule: Rule, path: str) -> Node:
+def _node(rule: Rule, path: str) -> RuleNode:
     kind = _kind(rule)
     if path.count(".") >= DEPTH_MAX:
         raise DefinitionError(f"it is nested deeper than {DEPTH_MAX} levels")
@@ -120,7 +119,7 @@ def _node(rule: Rule, path: str) -> Node:
         raise DefinitionError("stable_for is from 1, future_max from 0")
     below = _below(rule)
     _check_combination(rule, kind, below)
-    return Node(
+    return RuleNode(
         path=path,
         name=rule.name or _name(rule, kind),
         kind=kind,
@@ -208,7 +207,7 @@ def _exists(key: str, field: str | None) -> Find:
     is_there = f"{key} is there" if field is None else f"{key}.{field} is there"
     no_field = f"{key} has no field {field}"
 
-    def find(facts: Facts, _: float) -> Finding:
+    def find(facts: Facts, _: float) -> OperatorResult:
         sensor = facts.sensors.get(key)
         if sensor is None:
             return FAIL, _missing(facts, key)
@@ -223,7 +222,7 @@ def _field(key: str, field: str, operator: Operator) -> Find:
     subject = f"{key}.{field} "
     no_field = f"{key} has no field {field}"
 
-    def find(facts: Facts, now_ms: float) -> Finding:
+    def find(facts: Facts, now_ms: float) -> OperatorResult:
         sensor = facts.sensors.get(key)
         if sensor is None:
             return UNKNOWN, _missing(facts, key)
@@ -241,7 +240,7 @@ def _age_of_sensor(rule: Rule, key: str) -> Find:
         raise DefinitionError(f"check {rule.check} needs a field to look at")
     operator = age(rule.check, rule.value, future_max_seconds=rule.future_max)
 
-    def find(facts: Facts, now_ms: float) -> Finding:
+    def find(facts: Facts, now_ms: float) -> OperatorResult:
         sensor = facts.sensors.get(key)
         if sensor is None:
             return UNKNOWN, _missing(facts, key)
@@ -261,7 +260,7 @@ def _against_other(rule: Rule, key: str) -> Find:
         )
     other_key, other_field = _other(str(rule.other))
 
-    def find(facts: Facts, _: float) -> Finding:
+    def find(facts: Facts, _: float) -> OperatorResult:
         left, problem = _value(facts, key, field)
         if problem:
             return UNKNOWN, problem
@@ -280,7 +279,7 @@ def _history(rule: Rule, key: str) -> Find:
         raise DefinitionError("history: give a field, and neither value nor other")
     check_history(history, check)
 
-    def find(facts: Facts, _: float) -> Finding:
+    def find(facts: Facts, _: float) -> OperatorResult:
         value, problem = _value(facts, key, field)
         if problem:
             return UNKNOWN, problem
@@ -320,7 +319,7 @@ def _upstream(upstream: Upstream) -> Find:
     if upstream.missing_max < 0:
         raise DefinitionError(f"upstream {name}: missing_max is from 0")
 
-    def find(facts: Facts, _: float) -> Finding:
+    def find(facts: Facts, _: float) -> OperatorResult:
         fact = facts.upstreams.get(upstream)
         if fact is None or fact.problem:
             return UNKNOWN, f"{name} cannot be told: {fact.problem if fact is not None else 'it was not looked at'}"
@@ -350,7 +349,7 @@ def _dates(dates: Sequence[str]) -> str:
 
 
 def _dataset(dataset: str) -> Find:
-    def find(facts: Facts, _: float) -> Finding:
+    def find(facts: Facts, _: float) -> OperatorResult:
         fact = facts.datasets.get(dataset)
         if fact is None:
             return UNKNOWN, f"{dataset}: the gate has said nothing about it"
@@ -360,7 +359,7 @@ def _dataset(dataset: str) -> Find:
 
 
 def _trait(trait: str) -> Find:
-    def find(facts: Facts, _: float) -> Finding:
+    def find(facts: Facts, _: float) -> OperatorResult:
         fact = facts.traits.get(trait)
         if fact is None:
             return UNKNOWN, f"trait {trait} has no result"

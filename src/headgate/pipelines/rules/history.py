@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition.model import History
-from headgate.pipelines.rules.operators import FAIL, ORDERINGS, PASS, UNKNOWN, Finding, compare, number, shown
+from headgate.pipelines.field_values import number, shown
+from headgate.pipelines.rules.operators import FAIL, ORDERINGS, PASS, UNKNOWN, OperatorResult, compare
 
 PERIODS_MAX = 400
 
@@ -31,7 +32,7 @@ def check_history(history: History, check: str) -> None:
         )
 
 
-def compare_with_history(history: History, check: str, value: object, earlier: Sequence[object]) -> Finding:
+def compare_with_history(history: History, check: str, value: object, earlier: Sequence[object]) -> OperatorResult:
     """Hold a value against those of earlier periods. What is not a number in them is left out.
 
     With fewer than `periods_min` of them it is unknown; so is a z-score of fewer than two.
@@ -53,7 +54,7 @@ def compare_with_history(history: History, check: str, value: object, earlier: S
     return verdict, f"{reason}; {usual}"
 
 
-def _within(value: float, mean: float, share: float, usual: str) -> Finding:
+def _within(value: float, mean: float, share: float, usual: str) -> OperatorResult:
     # A share of nothing is nothing: if there never was anything, only nothing is usual.
     allowed = abs(mean) * share
     if abs(value - mean) <= allowed:
@@ -61,7 +62,7 @@ def _within(value: float, mean: float, share: float, usual: str) -> Finding:
     return FAIL, f"is {value}, not within {share:.4g} of the usual; {usual}"
 
 
-def _z_score(value: float, mean: float, spread: float, limit: float, usual: str) -> Finding:
+def _z_score(value: float, mean: float, spread: float, limit: float, usual: str) -> OperatorResult:
     # Where all were the same, anything else is as unusual as can be.
     score = 0.0 if value == mean else math.inf if spread == 0 else abs(value - mean) / spread
     if score <= limit:

@@ -1,17 +1,13 @@
-"""Operators of rules: how a value of a sensor is held against another, and what cannot be compared.
+"""Rule operators: compare a sensor value with the value of a rule.
 
-A value that is of no use to the operator makes it unknown, never false and never zero. Text that is a number counts
-as one, and `true` is `"true"`, because producers and stores write the same thing in different ways.
+A value that the operator cannot use makes the verdict unknown, never false and never zero. Numeric text counts as a
+number and `"true"` as true, because producers and stores write the same value in different ways.
 """
 
 from __future__ import annotations
 
-import math
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
 from typing import Any, Final
 
 from headgate.durable.model import duration
@@ -19,23 +15,15 @@ from headgate.errors import DefinitionError, InvalidPayloadError, UserError
 from headgate.health.resolution.safe_regex import TEXT_LENGTH_MAX, compiled
 from headgate.pipelines.definition.model import Json
 from headgate.pipelines.enums import Verdict
+from headgate.pipelines.field_values import is_equal, moment_ms, number, shown
 
 PASS, FAIL, UNKNOWN = Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN
 
-# What an operator comes to, and why in a few words that follow the name of what was looked at.
-Finding = tuple[Verdict, str]
-# Holds a value that is there against what the rule says, at a moment.
-Operator = Callable[[Any, float], Finding]
+# The verdict of an operator, and its reason as a phrase that follows the name of the field.
+OperatorResult = tuple[Verdict, str]
+# Evaluates a present value at a time.
+Operator = Callable[[Any, float], OperatorResult]
 
-MISSING: Final = object()
-SHOWN_MAX: Final = 80
-
-_NUMBER: Final = re.compile(r"\s*[+-]?(\d{1,300}(\.\d{0,300})?|\.\d{1,300})([eE][+-]?\d{1,3})?\s*", re.ASCII)
-_WHOLE: Final = re.compile(r"\s*[+-]?\d{1,300}\s*", re.ASCII)
-# What a number of seconds, milliseconds and microseconds since 1970 is below, until the year 5138.
-_SECONDS_BELOW: Final = 1e11
-_MILLISECONDS_BELOW: Final = 1e14
-_MICROSECONDS_BELOW: Final = 1e17
 _COMPARISONS: Final[dict[str, tuple[Callable[[Any, Any], bool], str]]] = {
     "gt": (operator.gt, "more than"),
     "gte": (operator.ge, "at least"),
@@ -48,93 +36,8 @@ CHECKS: Final = (
 )  # fmt: skip
 
 
-def number(value: object) -> int | float | None:
-    """Return the number that a value is or stands for as text; None: it is none. A bool is not a number."""
-    kind = type(value)
-    if kind is int:
-        return value  # type: ignore[return-value]
-    if kind is float:
-        return value if math.isfinite(value) else None  # type: ignore[return-value,arg-type]
-    if isinstance(value, str):
-        return _number_of_text(value)
-    return None
-
-
-@lru_cache(maxsize=8192)
-def _number_of_text(text: str) -> int | float | None:
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    if not _NUMBER.fullmatch(text):
-        return None
-    read = float(text)
-    return read if math.isfinite(read) else None
-
-
-def moment_ms(value: object) -> float | None:
-    """Return the milliseconds since 1970 of a moment; None: it is none.
-
-    A number, also as text, is seconds, milliseconds, micro- or nanoseconds, told by its size. Other text is ISO 8601
-    with an offset: without one, two programs would read it differently.
-    """
-    read = number(value)
-    if read is not None:
-        return _milliseconds(read)
-    return _moment_of_text(value) if isinstance(value, str) else None
-
-
-def _milliseconds(epoch: float) -> float | None:
-    if epoch <= 0:
-        return None
-    if epoch < _SECONDS_BELOW:
-        return epoch * 1000
-    if epoch < _MILLISECONDS_BELOW:
-        return epoch
-    return epoch / 1000 if epoch < _MICROSECONDS_BELOW else epoch / 1_000_000
-
-
-@lru_cache(maxsize=8192)
-def _moment_of_text(text: str) -> float | None:
-    try:
-        read = datetime.fromisoformat(text.strip())
-        return None if read.tzinfo is None else read.timestamp() * 1000
-    except (ValueError, OverflowError):
-        return None
-
-
-def field_of(data: Mapping[str, Json], field: str) -> Any:  # noqa: ANN401  # a value is what it is
-    """Return a field, by its name or by a path of names with dots; `MISSING` if it is not there or null."""
-    value = data.get(field, MISSING)
-    if value is MISSING and "." in field:
-        value = data
-        for name in field.split("."):
-            value = value.get(name, MISSING) if isinstance(value, Mapping) else MISSING
-    return MISSING if value is None else value
-
-
-def is_equal(left: object, right: object) -> bool:
-    """Whether two values are the same in whatever form they are written: 1, 1.0 and "1"; true and "true"."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return _truth(left) is not None and _truth(left) is _truth(right)
-    if isinstance(left, str) and isinstance(right, str):
-        return left == right
-    if isinstance(left, int | float) or isinstance(right, int | float):
-        first, second = number(left), number(right)
-        return first is not None and first == second
-    return left == right
-
-
-def shown(value: object) -> str:
-    """Return a value as reasons show it, cut to a length that can be read."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return f'"{value}"' if len(value) <= SHOWN_MAX else f'"{value[:SHOWN_MAX]}…"'
-    text = str(value)
-    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…"
-
-
 def compile_operator(check: str, value: Json, *, future_max_seconds: float) -> Operator:
-    """Return the operator of a rule with a fixed value. Raises `DefinitionError`, saying what is allowed."""
+    """Return the operator for a check with a fixed value. Raises `DefinitionError`."""
     if check in _COMPARISONS:
         return _ordering(check, _checked_number(check, value))
     match check:
@@ -153,12 +56,12 @@ def compile_operator(check: str, value: Json, *, future_max_seconds: float) -> O
     raise DefinitionError(f"check {check!r} is not known; use one of {', '.join(CHECKS)}")
 
 
-def compare(check: str, left: object, right: object) -> Finding:
-    """Hold one value of a sensor against another by equals, not_equals, gt, gte, lt or lte."""
+def compare(check: str, left: object, right: object) -> OperatorResult:
+    """Compare two sensor values by equals, not_equals, gt, gte, lt or lte."""
     if check in _COMPARISONS:
         bound = number(right)
         return (
-            (UNKNOWN, f"is held against {shown(right)}, which is not a number")
+            (UNKNOWN, f"is compared with {shown(right)}, which is not a number")
             if bound is None
             else _ordering(check, bound)(left, 0.0)
         )
@@ -166,7 +69,7 @@ def compare(check: str, left: object, right: object) -> Finding:
 
 
 def age(check: str, value: Json, *, future_max_seconds: float) -> Operator:
-    """Return the operator that holds the age of a moment against a duration. Raises `DefinitionError`."""
+    """Return the operator that compares the age of a time with a duration. Raises `DefinitionError`."""
     try:
         limit_ms = duration.seconds(value, name=f"check {check}: value") * 1000
     except UserError as exc:
@@ -176,65 +79,65 @@ def age(check: str, value: Json, *, future_max_seconds: float) -> Operator:
     is_younger = check == "age_lt"
     wanted = f"less than {limit_text}" if is_younger else f"more than {limit_text}"
 
-    def find(given: object, now_ms: float) -> Finding:
-        at_ms = moment_ms(given)
+    def check_value(actual: object, now_ms: float) -> OperatorResult:
+        at_ms = moment_ms(actual)
         if at_ms is None:
-            return UNKNOWN, f"is {shown(given)}, not a moment with an offset"
+            return UNKNOWN, f"is {shown(actual)}, not a moment with an offset"
         age_ms = now_ms - at_ms
         if age_ms < -future_ms:
-            return UNKNOWN, f"is {_span(-age_ms)} in the future and not believed"
+            return UNKNOWN, f"is {_span(-age_ms)} in the future and not accepted"
         is_held = max(0.0, age_ms) < limit_ms if is_younger else age_ms > limit_ms
         text = f"is {_span(max(0.0, age_ms))} old"
         return (PASS, text) if is_held else (FAIL, f"{text}, {wanted} is needed")
 
-    return find
+    return check_value
 
 
 def _ordering(check: str, bound: float) -> Operator:
     holds, words = _COMPARISONS[check]
     needed = f"{words} {bound} is needed"
 
-    def find(given: object, _: float) -> Finding:
-        read = given if type(given) is int else number(given)
+    def check_value(actual: object, _: float) -> OperatorResult:
+        read = actual if type(actual) is int else number(actual)
         if read is None:
-            return UNKNOWN, f"is {shown(given)}, not a number"
+            return UNKNOWN, f"is {shown(actual)}, not a number"
         return (PASS, f"is {read}") if holds(read, bound) else (FAIL, f"is {read}, {needed}")
 
-    return find
+    return check_value
 
 
 def _equals(value: Json) -> Operator:
     wanted = shown(value)
 
-    def find(given: object, _: float) -> Finding:
-        # The same type first, which is nearly always so.
-        is_same = given == value if type(given) is type(value) else is_equal(given, value)
-        return (PASS, f"is {shown(given)}") if is_same else (FAIL, f"is {shown(given)}, not {wanted}")
+    def check_value(actual: object, _: float) -> OperatorResult:
+        # Fast path: the types nearly always match.
+        is_same = actual == value if type(actual) is type(value) else is_equal(actual, value)
+        return (PASS, f"is {shown(actual)}") if is_same else (FAIL, f"is {shown(actual)}, not {wanted}")
 
-    return find
+    return check_value
 
 
 def _not_equals(value: Json) -> Operator:
-    def find(given: object, _: float) -> Finding:
-        return (FAIL if is_equal(given, value) else PASS), f"is {shown(given)}"
+    def check_value(actual: object, _: float) -> OperatorResult:
+        return (FAIL if is_equal(actual, value) else PASS), f"is {shown(actual)}"
 
-    return find
+    return check_value
 
 
 def _between(value: Json) -> Operator:
-    given_bounds = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
-    bounds = [read for read in map(number, given_bounds) if read is not None]
-    if len(given_bounds) != 2 or len(bounds) != 2 or bounds[0] > bounds[1]:
+    pair = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    bounds = [read for read in map(number, pair) if read is not None]
+    if len(pair) != 2 or len(bounds) != 2 or bounds[0] > bounds[1]:
         raise DefinitionError(f"check between: value is {shown(value)}; give two numbers, the lower first: [1, 10]")
     low, high = bounds
 
-    def find(given: object, _: float) -> Finding:
-        read = number(given)
+    def check_value(actual: object, _: float) -> OperatorResult:
+        read = number(actual)
         if read is None:
-            return UNKNOWN, f"is {shown(given)}, not a number"
+            return UNKNOWN, f"is {shown(actual)}, not a number"
         return (PASS, f"is {read}") if low <= read <= high else (FAIL, f"is {read}, not from {low} to {high}")
 
-    return find
+    return check_value
 
 
 def _one_of(value: Json) -> Operator:
@@ -243,11 +146,11 @@ def _one_of(value: Json) -> Operator:
     allowed = tuple(value)
     listed = ", ".join(shown(each) for each in allowed[:10]) + (" …" if len(allowed) > 10 else "")
 
-    def find(given: object, _: float) -> Finding:
-        is_held = any(is_equal(given, each) for each in allowed)
-        return (PASS, f"is {shown(given)}") if is_held else (FAIL, f"is {shown(given)}, not one of {listed}")
+    def check_value(actual: object, _: float) -> OperatorResult:
+        is_held = any(is_equal(actual, each) for each in allowed)
+        return (PASS, f"is {shown(actual)}") if is_held else (FAIL, f"is {shown(actual)}, not one of {listed}")
 
-    return find
+    return check_value
 
 
 def _regex(value: Json) -> Operator:
@@ -258,13 +161,15 @@ def _regex(value: Json) -> Operator:
     except InvalidPayloadError as exc:
         raise DefinitionError(str(exc)) from exc
 
-    def find(given: object, _: float) -> Finding:
-        text = given if isinstance(given, str) else shown(given)
-        if (isinstance(given, Mapping | Sequence) and not isinstance(given, str)) or len(text) > TEXT_LENGTH_MAX:
-            return UNKNOWN, f"is {shown(given)}, not text of at most {TEXT_LENGTH_MAX} characters"
-        return (PASS, f"is {shown(given)}") if pattern.search(text) else (FAIL, f"is {shown(given)}, not like {value}")
+    def check_value(actual: object, _: float) -> OperatorResult:
+        text = actual if isinstance(actual, str) else shown(actual)
+        if (isinstance(actual, Mapping | Sequence) and not isinstance(actual, str)) or len(text) > TEXT_LENGTH_MAX:
+            return UNKNOWN, f"is {shown(actual)}, not text of at most {TEXT_LENGTH_MAX} characters"
+        return (
+            (PASS, f"is {shown(actual)}") if pattern.search(text) else (FAIL, f"is {shown(actual)}, not like {value}")
+        )
 
-    return find
+    return check_value
 
 
 def _checked_number(check: str, value: Json) -> int | float:
@@ -274,16 +179,8 @@ def _checked_number(check: str, value: Json) -> int | float:
     return read
 
 
-def _truth(value: object) -> bool | None:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return {"true": True, "false": False}.get(value.strip().lower())
-    return None
-
-
 def _span(ms: float) -> str:
-    """Return a length of time as people say it: whole seconds, above an hour minutes, above a century days."""
+    """Format a duration in whole seconds, from an hour in minutes, from a century in days."""
     seconds = int(ms / 1000)
     if seconds > duration.SECONDS_MAX:
         return f"{seconds // 86_400}d"

@@ -17,9 +17,9 @@ from msgspec import Struct
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition.model import PostRun, Readiness, Rule, SensorTrigger
 from headgate.pipelines.enums import OnUnknown, Severity, Verdict
-from headgate.pipelines.rules.compiler import Node, RuleKind, compile_node, needs_of
+from headgate.pipelines.rules.compiler import RuleKind, RuleNode, compile_node, needs_of
 from headgate.pipelines.rules.facts import Facts, Memory, Needs, RuleMemory
-from headgate.pipelines.rules.operators import FAIL, PASS, UNKNOWN, Finding
+from headgate.pipelines.rules.operators import FAIL, PASS, UNKNOWN, OperatorResult
 
 ALL: Final = "ALL"
 ANY: Final = "ANY"
@@ -82,7 +82,7 @@ class CompiledRules(Struct, frozen=True, kw_only=True):
     """Rules that are ready to be evaluated, what they look at, and a fingerprint that changes when they do."""
 
     mode: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[RuleNode, ...]
     needs: Needs
     fingerprint: str
 
@@ -135,7 +135,7 @@ def evaluate(compiled: CompiledRules, facts: Facts, now: datetime) -> Evaluation
 _Remembered = Callable[[str], RuleMemory | None]
 
 
-def _result(node: Node, facts: Facts, at_ms: int, remembered: _Remembered, spacing_ms: int) -> RuleResult:
+def _result(node: RuleNode, facts: Facts, at_ms: int, remembered: _Remembered, spacing_ms: int) -> RuleResult:
     children: tuple[RuleResult, ...] = ()
     if node.find is not None:
         verdict, reason = node.find(facts, at_ms)
@@ -167,7 +167,7 @@ def _counted(before: RuleMemory | None, at_ms: int, spacing_ms: int) -> tuple[in
     return before.passes + 1, at_ms
 
 
-def _combination(node: Node, children: Sequence[RuleResult]) -> Finding:
+def _combination(node: RuleNode, children: Sequence[RuleResult]) -> OperatorResult:
     verdicts = [child.verdict for child in children if child.severity is Severity.BLOCK]
     passed = verdicts.count(PASS)
     match node.kind:

@@ -54,7 +54,7 @@ class RerunPage(Struct, frozen=True):
     cursor: str | None = None
 
 
-class Judgement(Struct, frozen=True):
+class RerunJudgement(Struct, frozen=True):
     """What became of a rerun when it was judged. `proceeds`: who judged it is to begin its run."""
 
     rerun: Rerun
@@ -153,7 +153,7 @@ class Reruns:
 
     def judge(
         self, rerun_id: str, situation: Situation, *, execution: str = "", lock_token: str = "", also: Also = ()
-    ) -> Judgement:
+    ) -> RerunJudgement:
         """Decide about a rerun, and accept or reject it.
 
         Without a hold on the lock it can only be rejected: what would be accepted is left for who has one. It is
@@ -171,7 +171,7 @@ class Reruns:
             log = self._log(rerun.slot)
             decision = decide_rerun(rerun, log, situation)
             if not decision.is_rejected and not (decision.is_accepted and lock_token):
-                return Judgement(rerun, proceeds=False, reason=decision.reason)
+                return RerunJudgement(rerun, proceeds=False, reason=decision.reason)
             now_ms = self._now_ms()
             judged = _judged(rerun, decision, execution, now_ms)
             after = _charged(judged, log, now_ms) if decision.is_accepted else log
@@ -186,7 +186,7 @@ class Reruns:
             except ConflictError as exc:
                 _raise_unless_raced(exc, rerun.slot, lock_token, len(writes))
             else:
-                return Judgement(judged, proceeds=decision.is_accepted, reason=decision.reason)
+                return RerunJudgement(judged, proceeds=decision.is_accepted, reason=decision.reason)
         raise ConflictError(f"rerun {rerun_id}: its period keeps changing; try again")
 
     def ending_writes(self, rerun: Rerun, *, run_id: str, is_success: bool) -> list[Write]:
@@ -252,13 +252,13 @@ def _same_request(row: Mapping[str, Any] | None) -> Condition:
     return equals("rerun_id", row["rerun_id"]) if "rerun_id" in row else lacks("rerun_id")
 
 
-def _settled(rerun: Rerun, execution: str) -> Judgement:
+def _settled(rerun: Rerun, execution: str) -> RerunJudgement:
     """Return what a rerun that was judged before means to an execution that asks."""
     if rerun.status is RerunStatus.ACCEPTED and execution and rerun.execution == execution:
-        return Judgement(rerun, proceeds=True, reason=rerun.decision)
+        return RerunJudgement(rerun, proceeds=True, reason=rerun.decision)
     if rerun.status is RerunStatus.REJECTED:
-        return Judgement(rerun, proceeds=False, reason=rerun.decision)
-    return Judgement(rerun, proceeds=False, reason=f"{rerun.execution or 'another'} has taken it")
+        return RerunJudgement(rerun, proceeds=False, reason=rerun.decision)
+    return RerunJudgement(rerun, proceeds=False, reason=f"{rerun.execution or 'another'} has taken it")
 
 
 def _judged(rerun: Rerun, decision: RerunDecision, execution: str, now_ms: int) -> Rerun:

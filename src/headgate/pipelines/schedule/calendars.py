@@ -71,7 +71,7 @@ def business_days(exclusions: Exclusions, year: int, month: int, calendars: Cale
     return [day for day in days if day.month == month and is_business_day(exclusions, day, calendars)]
 
 
-def why_dormant(exclusions: Exclusions, days: Sequence[date], calendars: Calendars) -> str | None:
+def exclusion_reason(exclusions: Exclusions, days: Sequence[date], calendars: Calendars) -> str | None:
     """Return why a period of these days is excluded: all of them are. None: it is not. Raises `DefinitionError`."""
     reasons = [why_excluded(exclusions, day, calendars) for day in days]
     return None if None in reasons or not reasons else reasons[0]

@@ -75,7 +75,7 @@ def due_of(pipeline: Pipeline, slot: Slot, calendars: Calendars) -> Due:
     table = tables.get(slot.schedule_id)
     if table is None:
         return Due(unscheduled=f"it has no schedule {slot.schedule_id}; it has {', '.join(tables)}")
-    excluded = table.why_dormant(slot.date)
+    excluded = table.exclusion_reason(slot.date)
     if excluded is not None:
         return Due(excluded=excluded)
     if table.beginning is Beginning.DATA:

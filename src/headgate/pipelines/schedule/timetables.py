@@ -22,7 +22,7 @@ from msgspec import Struct
 from headgate.durable.schedules.cron import Recurrence, next_times
 from headgate.pipelines.definition.model import Inclusions, Pipeline, Schedule
 from headgate.pipelines.enums import CatchUp
-from headgate.pipelines.schedule.calendars import Calendars, is_excluded, is_included, why_dormant
+from headgate.pipelines.schedule.calendars import Calendars, exclusion_reason, is_excluded, is_included
 from headgate.pipelines.schedule.local_time import moment_on, time_of, wall_of, zone_of
 from headgate.pipelines.schedule.periods import Periods, Span, periods_of
 
@@ -102,10 +102,10 @@ class Timetable:
             last = self._last_ready = (date, self._found_ready_at(date))
         return last[1]
 
-    def why_dormant(self, date: str) -> str | None:
+    def exclusion_reason(self, date: str) -> str | None:
         """Return why nothing is done for a period, in a few words; None: it is not excluded."""
         days = self.periods.days(date)
-        reason = why_dormant(self.schedule.exclude, days, self.calendars)
+        reason = exclusion_reason(self.schedule.exclude, days, self.calendars)
         if reason is None and not self._is_let_through(days):
             return f"{date}: not one of the days that are included"
         return reason
@@ -148,7 +148,7 @@ class Timetable:
         if not self._is_let_through(days):
             return None
         self._last_ready = (date, at)
-        return DueSlot(self.schedule_id, date, at, why_dormant(self.schedule.exclude, days, self.calendars))
+        return DueSlot(self.schedule_id, date, at, exclusion_reason(self.schedule.exclude, days, self.calendars))
 
     def _is_let_through(self, days: list[date]) -> bool:
         include, exclude = self.schedule.include, self.schedule.exclude

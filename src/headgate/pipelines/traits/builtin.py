@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition.model import Json
 from headgate.pipelines.enums import FailureCategory
-from headgate.pipelines.rules.operators import MISSING, field_of, moment_ms, number, shown
+from headgate.pipelines.field_values import MISSING, field_of, moment_ms, number, shown
 from headgate.pipelines.runs.rows import RunLog, Slot
 from headgate.pipelines.sensors import Reading, Sensor
 from headgate.pipelines.traits.config import duration_seconds, flag, number_or_none, text, text_or_none, texts_or_none

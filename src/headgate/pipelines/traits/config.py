@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from headgate.durable.model import duration
 from headgate.errors import DefinitionError, UserError
 from headgate.pipelines.definition.model import Json
-from headgate.pipelines.rules.operators import number, shown
+from headgate.pipelines.field_values import number, shown
 
 
 def text(config: Mapping[str, Json], name: str) -> str:

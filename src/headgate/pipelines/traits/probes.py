@@ -17,7 +17,7 @@ from headgate.clock import Clock, SystemClock
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition.model import Json
 from headgate.pipelines.enums import FailureCategory
-from headgate.pipelines.rules.operators import number, shown
+from headgate.pipelines.field_values import number, shown
 from headgate.pipelines.traits.builtin import Builtin
 from headgate.pipelines.traits.config import duration_or_none, number_or_none, text, text_or_none
 from headgate.pipelines.traits.protocol import Answer, Question, failure, not_met, passed, timed_out

@@ -76,7 +76,7 @@ class Evaluator(Protocol):
         """Return what was found. May raise a `HeadgateError`, which `of_failure` turns into an answer."""
 
 
-class _Said(Struct):
+class _RawAnswer(Struct):
     """An answer as it is written by others. What it has besides is left alone."""
 
     status: str
@@ -85,7 +85,7 @@ class _Said(Struct):
     failureCategory: str | None = None
 
 
-_decode: Final = msgspec.json.Decoder(_Said).decode
+_decode: Final = msgspec.json.Decoder(_RawAnswer).decode
 
 
 def passed(reason: str, value: Json = None) -> Answer:
@@ -133,7 +133,7 @@ def read_answer(said: bytes) -> Answer:
     return _judged(TraitStatus(status), given)
 
 
-def _judged(status: TraitStatus, given: _Said) -> Answer:
+def _judged(status: TraitStatus, given: _RawAnswer) -> Answer:
     reason = shown(given.reason or "")
     if status in (TraitStatus.PASS, TraitStatus.STALE):
         return Answer(status=status, reason=reason, value=given.value)

@@ -1,1 +1,1 @@
-"""Watchdog: say here what this part is for."""
+"""The watchdog: finds runs that are missed, stuck, late or lost, and publishes each finding once."""

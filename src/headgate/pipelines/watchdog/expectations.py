@@ -1,12 +1,12 @@
-"""Expectations: what must have happened to a pipeline by when, and how each came out. Absence is seen here.
+"""Expectations: what must have happened to a pipeline by when, and the verdict on each.
 
-They follow from the definition and its calendars, never from rows of runs, so that what never began is missed too.
-Each is named by kind, schedule and date, and its time comes once. Whoever keeps how far a schedule was judged and asks
-from there to now, after however long, gets every one exactly once; what its verdict is depends on what had happened
-by its time, not on when one asks. Only two kinds hang on something that happened: the relative SLA on the first
-arrival, the post-run sensor on the success.
+Expectations follow from the definition and its calendars, never from rows of runs, so that a run that never started is
+missed too. Each is identified by kind, schedule and date, and falls due once. A caller that stores how far a schedule
+was judged and continues from there gets every expectation exactly once after any downtime; the verdict depends on what
+had happened by the due time, not on the time of judging. Two kinds depend on an earlier event: the relative SLA on the
+first arrival, the post-run sensor on the success.
 
-A pipeline owes nothing for the time before it was created: a period counts if it could first be done after that.
+Nothing is expected for the time before a pipeline was created: a period counts if it became ready after that.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from headgate.pipelines.runs.rows import Order, RunLog
 from headgate.pipelines.schedule import sla
 from headgate.pipelines.schedule.timetables import Beginning, DueSlot, Timetable
 
-# How long after its slot a period must have been begun, where the schedule names no deadline.
+# How long after its slot a period must have started, if the schedule names no deadline.
 GRACE_SECONDS: Final = 300.0
 
 _DAY: Final = timedelta(days=1)
-# What is asked for at once: a longer absence is judged piece by piece.
+# Most periods in one call: a longer downtime is judged in several.
 _PERIODS_MAX: Final = 2_000
 _HORIZONS_DAYS: Final = (1, 8, 40, 400)
 
@@ -39,27 +39,27 @@ class Expectation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     date: str
     due_at: datetime
     warning_at: datetime | None = None
-    # Since when it could be done.
+    # Since when the period could run.
     ready_at: datetime
-    # Why nobody has to account for it, if that is known beforehand: excluded, or dry.
+    # Why the expectation is waived in advance: excluded by the calendar, or a dry run.
     waiver: str = ""
 
     @property
-    def comes_at(self) -> datetime:
-        """When it is to be judged. One whose deadline lies before its period is, once there is a period."""
+    def judge_at(self) -> datetime:
+        """When the expectation is judged: a deadline before the period itself is judged once the period is there."""
         return max(self.due_at, self.ready_at)
 
 
 class Anchors(Struct, frozen=True):
-    """What happened to a period that more is expected from."""
+    """Events of a period that further expectations depend on."""
 
-    # The first sensor; without any, when the first run began.
+    # The first sensor; without any, the start of the first run.
     arrived_at: datetime | None = None
     succeeded_at: datetime | None = None
 
 
-class Asked(Struct, frozen=True):
-    """What is to be judged, what is to be warned of, and how far that reaches: if not to now, ask again from there."""
+class DueExpectations(Struct, frozen=True):
+    """The expectations to judge, those to warn about, and the time up to which that is complete."""
 
     due: tuple[Expectation, ...]
     warnings: tuple[Expectation, ...]
@@ -67,114 +67,120 @@ class Asked(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
-    """A time in which people had stopped the pipeline; `until` None: it goes on."""
+    """A time in which operators had paused the pipeline; `until` None: it is still paused."""
 
     since: datetime
     until: datetime | None = None
 
 
-class Facts(Struct, frozen=True, kw_only=True):
-    """What is known of one period: the first time each thing happened, which later attempts do not change."""
+class ExpectationFacts(Struct, frozen=True, kw_only=True):
+    """The facts about one period: the first time of each event, which later attempts do not change."""
 
-    # Somebody looked at it: an evaluation, or a run.
+    # The first evaluation or run.
     begun_at: datetime | None = None
-    # It was found ready, or its job was started.
+    # The first verdict of readiness, or the start of the job.
     ready_at: datetime | None = None
     succeeded_at: datetime | None = None
-    # The first sensor of a post-run rule that came after the success.
+    # The first sensor of a post-run rule after the success.
     post_run_sensor_at: datetime | None = None
-    # Someone said that nothing is to be done, or that it is done without us.
+    # An operator skipped the period, or marked it as done.
     waived_at: datetime | None = None
     waived_by: str = ""
     dry_run_at: datetime | None = None
     pauses: tuple[Pause, ...] = ()
-    # How it stands and why, for the sentence.
+    # The current status and its reason, for the sentence.
     status: RunStatus | None = None
     reason: str = ""
 
 
-class Judgement(Struct, frozen=True, kw_only=True):
-    """The verdict on an expectation. OPEN: its time has not come."""
+class ExpectationJudgement(Struct, frozen=True, kw_only=True):
+    """The verdict on an expectation. OPEN: it is not due yet."""
 
     verdict: ExpectationVerdict
-    # How long before its time it happened, or how long after (negative); None: it did not.
+    # Seconds before the due time at which it happened, negative if after; None: it did not happen.
     margin_seconds: float | None = None
     warned: bool = False
     reason: str = ""
 
 
-# What is expected.
+# Which expectations there are.
 
 
-def asked(
+def due_expectations(
     timetable: Timetable,
     *,
     created_at: datetime,
     judged_through: datetime,
     now: datetime,
     anchors: Mapping[str, Anchors] | None = None,
-) -> Asked:
-    """Return the expectations of a schedule whose time came later than `judged_through` and not later than now.
+) -> DueExpectations:
+    """Return the expectations of a schedule that fell due after `judged_through` and up to now.
 
-    `anchors` are those of the dates for which something happened whose consequence may be due in that time. Warnings
-    are of expectations that are still to come; a warning that would come too late is not given any more.
+    `anchors` holds the dates with events whose consequences may fall due in that time. Warnings concern expectations
+    that are still open; a warning that would come after the due time is dropped.
     """
-    # Nothing is owed for the time before the creation.
+    # Nothing is expected for the time before the creation.
     after = max(judged_through, created_at - timedelta(microseconds=1))
     until = min(now, after + _PERIODS_MAX * timetable.periods.length)
     if until <= after:
-        # A cursor that is ahead of the clock stays where it is.
-        return Asked((), (), judged_through)
-    found = list(_all(timetable, created_at, after, until, anchors or {}))
-    due = [each for each in found if after < each.comes_at <= until]
+        # A cursor ahead of the clock stays where it is.
+        return DueExpectations((), (), judged_through)
+    candidates = list(_all(timetable, created_at, after, until, anchors or {}))
+    due = [each for each in candidates if after < each.judge_at <= until]
     warnings = [
         each
-        for each in found
+        for each in candidates
         if each.warning_at is not None and after < each.warning_at <= until and each.due_at > now and not each.waiver
     ]
-    return Asked(tuple(sorted(due, key=_by_time)), tuple(sorted(warnings, key=_by_time)), until)
+    return DueExpectations(tuple(sorted(due, key=_by_time)), tuple(sorted(warnings, key=_by_time)), until)
 
 
 def next_at(
     timetable: Timetable, *, created_at: datetime, after: datetime, anchors: Mapping[str, Anchors] | None = None
 ) -> datetime:
-    """Return when to look next: when something is to be judged or warned of, or else after a year at most."""
+    """Return the next time at which an expectation is judged or warned about, at most a year ahead."""
     until = after
     for days in _HORIZONS_DAYS:
         until = after + min(days * _DAY, _PERIODS_MAX * timetable.periods.length)
-        found = list(_all(timetable, created_at, after, until, anchors or {}))
-        moments = [moment for each in found for moment in (each.comes_at, each.warning_at) if moment is not None]
+        candidates = list(_all(timetable, created_at, after, until, anchors or {}))
+        moments = [moment for each in candidates for moment in (each.judge_at, each.warning_at) if moment is not None]
         if upcoming := [moment for moment in moments if after < moment <= until]:
             return min(upcoming)
     return until
 
 
-# How it came out.
+# The verdict.
 
 
-def judge(expectation: Expectation, facts: Facts, now: datetime) -> Judgement:
-    """Return how an expectation came out. Once it is no longer OPEN it stays as it is, whenever one asks again.
+def judge(expectation: Expectation, facts: ExpectationFacts, now: datetime) -> ExpectationJudgement:
+    """Return the verdict on an expectation. Once it is not OPEN, it is the same at any later time.
 
-    Only what happened before its time counts. What is excluded or dry is waived whatever happened; a skip, a pause or
-    a dry run waives what was not done by then.
+    Only events before the due time count. Excluded periods and dry runs are waived in any case; a skip, a pause or a
+    dry run before the due time waives what was not done by then.
     """
     if expectation.waiver:
-        is_open = now < expectation.comes_at
+        is_open = now < expectation.judge_at
         verdict = ExpectationVerdict.OPEN if is_open else ExpectationVerdict.WAIVED
-        return Judgement(verdict=verdict, reason=expectation.waiver)
+        return ExpectationJudgement(verdict=verdict, reason=expectation.waiver)
     done_at = _done_at(expectation.kind, facts)
     moments = sla.SlaMoments(expectation.due_at, expectation.warning_at)
-    found = sla.judge(moments, done_at, now)
-    if found.verdict is not ExpectationVerdict.MET and now < expectation.comes_at:
-        return Judgement(verdict=ExpectationVerdict.OPEN, margin_seconds=found.margin_seconds, warned=found.warned)
-    if found.verdict is ExpectationVerdict.MISSED and (waiver := _waiver(expectation, facts)):
-        return Judgement(verdict=ExpectationVerdict.WAIVED, margin_seconds=found.margin_seconds, reason=waiver)
-    reason = _sentence(expectation, facts) if found.verdict is ExpectationVerdict.MISSED else ""
-    return Judgement(verdict=found.verdict, margin_seconds=found.margin_seconds, warned=found.warned, reason=reason)
+    result = sla.judge(moments, done_at, now)
+    if result.verdict is not ExpectationVerdict.MET and now < expectation.judge_at:
+        return ExpectationJudgement(
+            verdict=ExpectationVerdict.OPEN, margin_seconds=result.margin_seconds, warned=result.warned
+        )
+    if result.verdict is ExpectationVerdict.MISSED and (waiver := _waiver(expectation, facts)):
+        return ExpectationJudgement(
+            verdict=ExpectationVerdict.WAIVED, margin_seconds=result.margin_seconds, reason=waiver
+        )
+    reason = _sentence(expectation, facts) if result.verdict is ExpectationVerdict.MISSED else ""
+    return ExpectationJudgement(
+        verdict=result.verdict, margin_seconds=result.margin_seconds, warned=result.warned, reason=reason
+    )
 
 
-def is_warning_due(expectation: Expectation, facts: Facts, now: datetime) -> bool:
-    """Whether to warn of an expectation now: it is not done, nobody has waived it, and its time has not come."""
+def is_warning_due(expectation: Expectation, facts: ExpectationFacts, now: datetime) -> bool:
+    """Whether to warn about an expectation now: it is not done, not waived and not yet due."""
     moments = sla.SlaMoments(expectation.due_at, expectation.warning_at)
     if expectation.waiver or not moments.is_warning_due(_done_at(expectation.kind, facts), now):
         return False
@@ -190,10 +196,10 @@ def facts_of(
     post_run_sensor_at: datetime | None = None,
     dry_run_at: datetime | None = None,
     pauses: tuple[Pause, ...] = (),
-) -> Facts:
-    """Return what is known of a period from its log and from what is kept elsewhere: the first evaluation and so on."""
+) -> ExpectationFacts:
+    """Return the facts about a period from its run log and the other records: the first evaluation and so on."""
     if log is None:
-        return Facts(
+        return ExpectationFacts(
             begun_at=evaluated_at,
             ready_at=ready_at,
             post_run_sensor_at=post_run_sensor_at,
@@ -203,7 +209,7 @@ def facts_of(
     begun = [attempt.begun_at_ms for attempt in log.history]
     succeeded_at = _first_success(log)
     waived_at_ms, waived_by = _waived(log)
-    return Facts(
+    return ExpectationFacts(
         begun_at=_first(evaluated_at, *map(_moment, begun)),
         ready_at=_first(ready_at, succeeded_at),
         succeeded_at=succeeded_at,
@@ -217,14 +223,14 @@ def facts_of(
     )
 
 
-# What is expected: each kind.
+# The expectations of each kind.
 
 
 def _all(
     timetable: Timetable, created_at: datetime, after: datetime, until: datetime, anchors: Mapping[str, Anchors]
 ) -> Iterator[Expectation]:
-    """Return at least all whose time or warning lies later than `after` and not later than `until`."""
-    # Whether a period owes anything is a matter of when it could be done, so that is where the search begins.
+    """Yield at least all expectations that are due or warned about after `after` and up to `until`."""
+    # Only periods that became ready after the creation count, so the search starts there.
     begin = max(after - _lead(timetable), created_at - timedelta(microseconds=1))
     for slot in timetable.ready(begin, until):
         yield from _of_slot(timetable, slot)
@@ -233,7 +239,7 @@ def _all(
 
 
 def _lead(timetable: Timetable) -> timedelta:
-    """Return how long after a period could be done its last deadline may lie."""
+    """Return the longest time from a period's readiness to its last deadline."""
     schedule, agreed = timetable.schedule, timetable.pipeline.sla
     texts = [schedule.deadline, schedule.sensor.deadline if schedule.sensor is not None else None]
     offset_days = 0
@@ -279,14 +285,14 @@ def _schedule_due_at(timetable: Timetable, slot: DueSlot) -> datetime | None:
     deadline = sla.schedule_deadline(timetable, slot.date)
     if deadline is not None:
         return deadline
-    # Data that never comes is no missed schedule, and neither is what nobody has scheduled.
+    # Data that never arrives is no missed schedule, and a pipeline without schedules misses none.
     if timetable.beginning is Beginning.DATA or not timetable.pipeline.schedules:
         return None
     return slot.at + timedelta(seconds=GRACE_SECONDS)
 
 
 def _anchored(timetable: Timetable, date: str, at: datetime) -> DueSlot:
-    return DueSlot(timetable.schedule_id, date, at, timetable.why_dormant(date))
+    return DueSlot(timetable.schedule_id, date, at, timetable.exclusion_reason(date))
 
 
 def _expectation(timetable: Timetable, slot: DueSlot, kind: ExpectationKind, moments: sla.SlaMoments) -> Expectation:
@@ -303,13 +309,13 @@ def _expectation(timetable: Timetable, slot: DueSlot, kind: ExpectationKind, mom
 
 
 def _by_time(expectation: Expectation) -> tuple[datetime, str, str]:
-    return (expectation.comes_at, expectation.date, expectation.kind)
+    return (expectation.judge_at, expectation.date, expectation.kind)
 
 
-# How it came out: what counts.
+# Which events count for the verdict.
 
 
-def _done_at(kind: ExpectationKind, facts: Facts) -> datetime | None:
+def _done_at(kind: ExpectationKind, facts: ExpectationFacts) -> datetime | None:
     match kind:
         case ExpectationKind.SCHEDULE | ExpectationKind.IRREGULAR_DATE | ExpectationKind.TRIGGER_DEADLINE:
             return facts.begun_at
@@ -321,9 +327,9 @@ def _done_at(kind: ExpectationKind, facts: Facts) -> datetime | None:
             return facts.post_run_sensor_at
 
 
-def _waiver(expectation: Expectation, facts: Facts) -> str:
-    """Return why an expectation that was not done in time is waived: only what was so by its time counts."""
-    due_at = expectation.comes_at
+def _waiver(expectation: Expectation, facts: ExpectationFacts) -> str:
+    """Return why a missed expectation is waived: only reasons from before its due time count."""
+    due_at = expectation.judge_at
     if facts.waived_at is not None and facts.waived_at < due_at:
         return facts.waived_by
     if facts.dry_run_at is not None and facts.dry_run_at < due_at:
@@ -331,23 +337,23 @@ def _waiver(expectation: Expectation, facts: Facts) -> str:
     return "the pipeline was paused" if _is_paused(facts, due_at) else ""
 
 
-def _is_paused(facts: Facts, moment: datetime) -> bool:
+def _is_paused(facts: ExpectationFacts, moment: datetime) -> bool:
     return any(pause.since <= moment and (pause.until is None or moment < pause.until) for pause in facts.pauses)
 
 
-def _sentence(expectation: Expectation, facts: Facts) -> str:
+def _sentence(expectation: Expectation, facts: ExpectationFacts) -> str:
     done_at = _done_at(expectation.kind, facts)
     due = f"{expectation.due_at:%Y-%m-%dT%H:%M:%SZ}"
     if done_at is not None:
         return f"expected by {due}, happened at {done_at:%Y-%m-%dT%H:%M:%SZ}"
     if facts.status is None:
-        return f"expected by {due}, and nothing was begun"
+        return f"expected by {due}, and nothing was started"
     why = f": {facts.reason}" if facts.reason else ""
     return f"expected by {due}, and it was {facts.status}{why}"
 
 
 def _first_success(log: RunLog) -> datetime | None:
-    """Return the first success of a run: a rerun that is done later does not make the first one late."""
+    """Return the first success of a period: a later rerun does not make it late."""
     done = [attempt.ended_at_ms for attempt in log.history if attempt.status.is_done]
     if log.succeeded_run_id:
         done.append(log.succeeded_at_ms)
@@ -358,7 +364,7 @@ def _waived(log: RunLog) -> tuple[int | None, str]:
     order = log.order
     if order is not None and order.order in (Order.SKIP, Order.MARK_SUCCESS):
         return order.at_ms, f"{order.order} by {order.by}: {order.reason}"
-    # Marked as done without a run, and then begun all the same.
+    # Marked as done without a run, and started later all the same.
     if log.succeeded_at_ms is not None and not log.succeeded_run_id:
         return log.succeeded_at_ms, f"{Order.MARK_SUCCESS} by hand"
     return None, ""

@@ -1,8 +1,7 @@
-"""Watches: what has happened of which something must follow, kept with the moment from which on to look after it.
+"""Follow-ups: events of a period that need a check later, each stored with its due time.
 
-A row says that a period is worth a look, and no more: what is to be done is decided from how the period stands then.
-So it does no harm if there is one too many, or an old one. The watchdog follows the changes of the table and keeps
-them, whatever it was that changed a row, and finds those that are due by an index: looking costs by what is due.
+A row only says that a period needs a check; the check decides from the state at that time, so a surplus or outdated
+row is harmless. The change feed writes the rows, and an index finds those that are due.
 """
 
 from __future__ import annotations
@@ -29,108 +28,110 @@ _PAGE: Final = 100
 _RACES_MAX: Final = 5
 
 
-class WatchKind(enum.StrEnum):
-    """What is looked after."""
+class FollowupKind(enum.StrEnum):
+    """The kind of event that is followed up."""
 
-    # A period whose lock is held, or whose run is under way or watched after its end.
-    PURSUIT = "pursuit"
-    # A run that failed and may be tried again.
+    # A held lock, or a run that is active or monitored.
+    LIVENESS = "pursuit"
+    # A failed run that may be retried.
     FAILURE = "failure"
-    # A sensor came that begins a period.
+    # A sensor that starts a period.
     ARRIVAL = "arrival"
-    # Data came or a run began, and the job has to be done within a time of that.
+    # Data arrived or a run started, which must complete within a time.
     RELATIVE_SLA = "relative-sla"
-    # A run succeeded, and a sensor has to say something about it.
+    # A run succeeded, and a post-run sensor is expected.
     POST_RUN = "post-run"
 
 
-class Watch(Struct, frozen=True, kw_only=True):
-    """Something to look after from `due_at_ms` on. `since_ms` is when it happened."""
+class Followup(Struct, frozen=True, kw_only=True):
+    """A check that is due at `due_at_ms`. `since_ms` is the time of the event."""
 
     pipeline_id: str
     schedule_id: str
     date: str
-    kind: WatchKind
+    kind: FollowupKind
     due_at_ms: int
     since_ms: int
     version: int = 1
-    # The sensor that came, for an arrival.
+    # Of an arrival: the sensor.
     sensor_key: str = ""
-    # The first sensor after the success, for a post-run.
+    # Of a post-run follow-up: the first sensor after the success.
     seen_at_ms: int | None = None
-    # What was told, or begun, because of it: the same is not told twice.
+    # The last action or event for this follow-up: it is not repeated.
     done: str = ""
 
     @property
     def slot(self) -> Slot:
-        """The period that it is about."""
+        """The period."""
         return Slot(self.pipeline_id, self.schedule_id, self.date)
 
 
-class Watches:
-    """The watches of one store. Safe to use from many threads."""
+class Followups:
+    """Stores follow-ups. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def note_all(self, watches: Iterable[Watch]) -> None:
-        """Keep watches. One that is there stays as it is, unless the new one is of something earlier."""
-        wanted = list({watch_key(each.slot, each.kind): each for each in watches}.values())
+    def record_all(self, followups: Iterable[Followup]) -> None:
+        """Store follow-ups. An existing one stays, unless the new event is earlier."""
+        wanted = list({followup_key(each.slot, each.kind): each for each in followups}.values())
         if not wanted:
             return
         outcomes = self._store.transact_many([[_put(each, absent())] for each in wanted])
-        for watch, error in zip(wanted, outcomes, strict=True):
+        for followup, error in zip(wanted, outcomes, strict=True):
             if isinstance(error, ConflictError):
-                self._merge(watch)
+                self._merge(followup)
             elif error is not None:
                 raise error
 
-    def find(self, slot: Slot, kind: WatchKind) -> Watch | None:
-        """Return the watch of a period."""
-        item = self._store.get(PIPELINES, watch_key(slot, kind), consistent=True)
-        return None if item is None else watch_of(item)
+    def find(self, slot: Slot, kind: FollowupKind) -> Followup | None:
+        """Return the follow-up of a period, or None."""
+        item = self._store.get(PIPELINES, followup_key(slot, kind), consistent=True)
+        return None if item is None else followup_of(item)
 
-    def due(self, kind: WatchKind, now_ms: int) -> Iterator[Watch]:
-        """Give the watches of a kind that are due, the oldest first."""
+    def due(self, kind: FollowupKind, now_ms: int) -> Iterator[Followup]:
+        """Yield the due follow-ups of a kind, the oldest first."""
         cursor = None
         while True:
             page = self._store.query(_due_query(kind, instant(now_ms), _PAGE, cursor))
-            yield from map(watch_of, page.items)
+            yield from map(followup_of, page.items)
             cursor = page.cursor
             if cursor is None:
                 return
 
     def next_due_ms(self) -> int | None:
-        """Return when the next watch of all is due."""
-        pages = self._store.query_many([_due_query(kind, None, 1, None) for kind in WatchKind])
+        """Return when the next follow-up is due."""
+        pages = self._store.query_many([_due_query(kind, None, 1, None) for kind in FollowupKind])
         return min((int(item["due_at_ms"]) for page in pages for item in page.items), default=None)
 
-    def postpone(self, watch: Watch, due_at_ms: int, *, done: str = "", also: Sequence[Write] = ()) -> bool:
-        """Look again later, and write `also`. False: someone else has looked meanwhile, and nothing was written."""
-        later = replace(watch, due_at_ms=due_at_ms, version=watch.version + 1, done=done or watch.done)
-        return self._write([_put(later, version_is(watch.version)), *also])
+    def postpone(self, followup: Followup, due_at_ms: int, *, done: str = "", also: Sequence[Write] = ()) -> bool:
+        """Set the next check, together with `also`. False: another watchdog has changed the row; nothing is written."""
+        later = replace(followup, due_at_ms=due_at_ms, version=followup.version + 1, done=done or followup.done)
+        return self._write([_put(later, version_is(followup.version)), *also])
 
-    def drop(self, watch: Watch, *, also: Sequence[Write] = ()) -> bool:
-        """Look no more, and write `also`. False: someone else has looked meanwhile, and nothing was written."""
-        return self._write([Delete(PIPELINES, watch_key(watch.slot, watch.kind), version_is(watch.version)), *also])
+    def drop(self, followup: Followup, *, also: Sequence[Write] = ()) -> bool:
+        """Delete a follow-up, together with `also`. False: another watchdog has changed the row; nothing is written."""
+        return self._write(
+            [Delete(PIPELINES, followup_key(followup.slot, followup.kind), version_is(followup.version)), *also]
+        )
 
-    def saw_sensor(self, slot: Slot, at_ms: int) -> None:
-        """Note when the first sensor came after the success of a period, if that is waited for."""
+    def record_sensor(self, slot: Slot, at_ms: int) -> None:
+        """Record the first sensor after the success of a period, if one is expected."""
         for _ in range(_RACES_MAX):
-            watch = self.find(slot, WatchKind.POST_RUN)
-            is_news = watch is not None and watch.seen_at_ms is None and at_ms > watch.since_ms
-            if watch is None or not is_news:
+            followup = self.find(slot, FollowupKind.POST_RUN)
+            is_first = followup is not None and followup.seen_at_ms is None and at_ms > followup.since_ms
+            if followup is None or not is_first:
                 return
-            seen = replace(watch, seen_at_ms=at_ms, version=watch.version + 1)
-            if self._write([_put(seen, version_is(watch.version))]):
+            seen = replace(followup, seen_at_ms=at_ms, version=followup.version + 1)
+            if self._write([_put(seen, version_is(followup.version))]):
                 return
 
-    def _merge(self, watch: Watch) -> None:
+    def _merge(self, followup: Followup) -> None:
         for _ in range(_RACES_MAX):
-            known = self.find(watch.slot, watch.kind)
-            if known is None or known.since_ms <= watch.since_ms:
+            known = self.find(followup.slot, followup.kind)
+            if known is None or known.since_ms <= followup.since_ms:
                 return
-            earlier = replace(watch, version=known.version + 1, seen_at_ms=known.seen_at_ms, done=known.done)
+            earlier = replace(followup, version=known.version + 1, seen_at_ms=known.seen_at_ms, done=known.done)
             if self._write([_put(earlier, version_is(known.version))]):
                 return
 
@@ -144,38 +145,38 @@ class Watches:
         return True
 
 
-def watch_key(slot: Slot, kind: WatchKind) -> Key:
-    """Return where a watch is kept."""
+def followup_key(slot: Slot, kind: FollowupKind) -> Key:
+    """Return the key of a follow-up's row."""
     return EXPECTATION.key(**slot._asdict(), kind=f"watch#{kind.value}")
 
 
-def watch_of(item: Mapping[str, Any]) -> Watch:
-    """Return the watch that a row stands for."""
-    return struct_of(item, Watch)
+def followup_of(item: Mapping[str, Any]) -> Followup:
+    """Decode a follow-up from its row."""
+    return struct_of(item, Followup)
 
 
-def _put(watch: Watch, condition: Condition) -> Put:
-    # It comes from the changes of the table, and is none that anybody follows.
-    return Put(PIPELINES, _item(watch), condition, quiet=True)
+def _put(followup: Followup, condition: Condition) -> Put:
+    # Quiet: it is derived from changes, and no consumer follows it.
+    return Put(PIPELINES, _item(followup), condition, quiet=True)
 
 
-def _item(watch: Watch) -> Item:
+def _item(followup: Followup) -> Item:
     index = EXPECTATION.index_attributes(
-        verdict=_lane(watch.kind), due_at=instant(watch.due_at_ms), pipeline_id=watch.pipeline_id
+        verdict=_index_partition(followup.kind), due_at=instant(followup.due_at_ms), pipeline_id=followup.pipeline_id
     )
-    return row(watch_key(watch.slot, watch.kind), watch, **index)
+    return row(followup_key(followup.slot, followup.kind), followup, **index)
 
 
-def _lane(kind: WatchKind) -> str:
+def _index_partition(kind: FollowupKind) -> str:
     return f"WATCH-{kind.value}"
 
 
-def _due_query(kind: WatchKind, until: str | None, limit: int, cursor: str | None) -> Query:
+def _due_query(kind: FollowupKind, until: str | None, limit: int, cursor: str | None) -> Query:
     return Query(
         table=PIPELINES,
         index="GSI1",
-        partition=f"EXPECT#{_lane(kind)}",
-        # What follows the moment in the key sorts before a tilde.
+        partition=f"EXPECT#{_index_partition(kind)}",
+        # The suffix after the time sorts before a tilde.
         sort=None if until is None else Sort(Range.AT_MOST, f"{until}#~"),
         limit=limit,
         cursor=cursor,

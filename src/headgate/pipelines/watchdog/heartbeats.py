@@ -1,7 +1,7 @@
-"""Heartbeats: the server and the watchdog each say that they live, and alert on the other's silence.
+"""Heartbeats: the server and the watchdog each write one, and alert when the other's stops.
 
-A silence is told once, and its end once. Who was away itself, because the machine slept or its process was stopped,
-cannot tell whether the other was silent meanwhile, and gives it as long as at the first time.
+A silence is published once, and so is its end. A process that was itself suspended cannot know whether the other was
+silent meanwhile, so it waits the full time-out again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from headgate.clock import Clock
 from headgate.durable.model.records import instant
 from headgate.errors import ConflictError
 from headgate.notify.enums import INFRASTRUCTURE
-from headgate.pipelines.context import Tells
 from headgate.pipelines.definition.model import Json
+from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.runs.rows import Slot
@@ -27,66 +27,71 @@ from headgate.store.model.requests import Put, Update, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
-# Three ticks of the watchdog.
+# Three watchdog ticks.
 SILENT_SECONDS: Final = 900.0
-# Of whom installation events tell.
+# The slot of events about the installation itself.
 INSTALLATION: Final = Slot(INFRASTRUCTURE, "", "")
 _RACES_MAX: Final = 5
 
 
-class Who(enum.StrEnum):
-    """Those who say that they live."""
+class HeartbeatSource(enum.StrEnum):
+    """The processes that write heartbeats."""
 
     SERVER = "server"
     WATCHDOG = "watchdog"
 
 
-class Change(enum.Enum):
-    """What became of the other."""
+class HeartbeatChange(enum.Enum):
+    """A change of the other process's state."""
 
     FELL_SILENT = enum.auto()
     RECOVERED = enum.auto()
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When someone was last heard of, and since when without a break."""
+    """The last heartbeat of a process, and the start of its uninterrupted series."""
 
-    name: Who
+    name: HeartbeatSource
     at_ms: int
     since_ms: int
-    # Since when it has been silent, as was told.
+    # Start of the silence that was published.
     silent_since_ms: int | None = None
-    # What it could not do the last time, as was told.
+    # The failed checks that were published last.
     degraded: tuple[str, ...] = ()
 
 
-_SILENT: Final = {Who.SERVER: EventName.SERVER_SILENT, Who.WATCHDOG: EventName.WATCHDOG_SILENT}
-_RECOVERED: Final = {Who.SERVER: EventName.SERVER_RECOVERED, Who.WATCHDOG: EventName.WATCHDOG_RECOVERED}
+_SILENT: Final = {HeartbeatSource.SERVER: EventName.SERVER_SILENT, HeartbeatSource.WATCHDOG: EventName.WATCHDOG_SILENT}
+_RECOVERED: Final = {
+    HeartbeatSource.SERVER: EventName.SERVER_RECOVERED,
+    HeartbeatSource.WATCHDOG: EventName.WATCHDOG_RECOVERED,
+}
 
 
-def decide(other: Heartbeat, observed_since_ms: int, now_ms: int, silent_seconds: float) -> Change | None:
-    """Return what is to be told of the other; None: nothing that was not told.
+def decide(other: Heartbeat, observed_since_ms: int, now_ms: int, silent_seconds: float) -> HeartbeatChange | None:
+    """Return the change to publish about the other process, or None.
 
-    `observed_since_ms` is since when the observer has been there itself. A beat from the future is a beat.
+    `observed_since_ms` is the start of the observer's own uninterrupted series. A heartbeat from the future counts.
     """
-    is_heard = now_ms - other.at_ms < 1000 * silent_seconds
+    is_alive = now_ms - other.at_ms < 1000 * silent_seconds
     if other.silent_since_ms is not None:
-        return Change.RECOVERED if is_heard else None
+        return HeartbeatChange.RECOVERED if is_alive else None
     is_silent = now_ms - max(other.at_ms, observed_since_ms) >= 1000 * silent_seconds
-    return Change.FELL_SILENT if is_silent else None
+    return HeartbeatChange.FELL_SILENT if is_silent else None
 
 
 class Heartbeats:
-    """The heartbeats of one store."""
+    """Writes heartbeats and compares them."""
 
-    def __init__(self, store: Store, clock: Clock, tells: Tells, *, silent_seconds: float = SILENT_SECONDS) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, events: EventWriter, *, silent_seconds: float = SILENT_SECONDS
+    ) -> None:
         self._store = store
         self._clock = clock
-        self._tells = tells
+        self._events = events
         self._silent_seconds = silent_seconds
 
-    def beat(self, name: Who) -> Heartbeat:
-        """Say that one lives."""
+    def beat(self, name: HeartbeatSource) -> Heartbeat:
+        """Write a heartbeat."""
         for _ in range(_RACES_MAX):
             now_ms = self._now_ms()
             known = self.find(name)
@@ -96,30 +101,30 @@ class Heartbeats:
                 beat = Heartbeat(name=name, at_ms=now_ms, since_ms=since_ms)
                 write: Write = Put(PIPELINES, row(heartbeat_key(name), beat), absent(), quiet=True)
             else:
-                # Beside the beat, the row keeps what was told.
+                # An update: the row also holds what was published.
                 moved = {"at_ms": now_ms, "since_ms": since_ms}
                 write = Update(PIPELINES, heartbeat_key(name), set=moved, condition=equals("name", name.value))
             if self._is_written([write]):
                 return Heartbeat(name=name, at_ms=now_ms, since_ms=since_ms)
-        raise ConflictError(f"heartbeat {name}: its row keeps changing; see who else writes it")
+        raise ConflictError(f"heartbeat {name}: concurrent writes keep winning; check for a second process")
 
-    def watch(self, own: Heartbeat, other: Who) -> Change | None:
-        """Look whether the other lives, tell what is new about that, and return it."""
+    def watch(self, own: Heartbeat, other: HeartbeatSource) -> HeartbeatChange | None:
+        """Compare the other's heartbeat, publish a change of its state, and return it."""
         now_ms = self._now_ms()
         known = self.find(other)
         if known is None:
-            # It counts from now on: who never comes is missed too.
+            # It counts from now on, so that a process that never starts is noticed too.
             expected = Heartbeat(name=other, at_ms=now_ms, since_ms=now_ms)
             self._is_written([Put(PIPELINES, row(heartbeat_key(other), expected), absent(), quiet=True)])
             return None
         change = decide(known, own.since_ms, now_ms, self._silent_seconds)
         if change is None:
             return None
-        is_told = self._is_written(self._change_writes(known, change))
-        return change if is_told else None
+        is_published = self._is_written(self._change_writes(known, change))
+        return change if is_published else None
 
-    def degrade(self, name: Who, checks: Mapping[str, str]) -> bool:
-        """Say which checks failed, with why, if others did the last time. Returns whether that was told."""
+    def degrade(self, name: HeartbeatSource, checks: Mapping[str, str]) -> bool:
+        """Record the failed checks with their errors, and return whether an event was published."""
         known = self.find(name)
         names = tuple(sorted(checks))
         if known is None or known.degraded == names:
@@ -127,32 +132,33 @@ class Heartbeats:
         condition = equals("at_ms", known.at_ms)
         update = Update(PIPELINES, heartbeat_key(name), set={"degraded": list(names)}, condition=condition)
         detail: dict[str, Json] = {"checks": ", ".join(names), "errors": dict(checks)}
-        # Fewer are no news; none is.
+        # A new failed check and full recovery are published; a partial recovery is not.
         is_worse = not set(names) <= set(known.degraded)
-        told: list[Write] = []
+        writes: list[Write] = []
         if is_worse:
-            told = self._tells(EventName.WATCHDOG_DEGRADED, INSTALLATION, detail)
+            writes = self._events.writes(EventName.WATCHDOG_DEGRADED, INSTALLATION, detail)
         elif not names:
-            told = self._tells(EventName.WATCHDOG_RECOVERED, INSTALLATION, {"since": instant(known.since_ms)})
-        return self._is_written([update, *told]) and bool(told)
+            since = {"since": instant(known.since_ms)}
+            writes = self._events.writes(EventName.WATCHDOG_RECOVERED, INSTALLATION, since)
+        return self._is_written([update, *writes]) and bool(writes)
 
-    def find(self, name: Who) -> Heartbeat | None:
-        """Return when someone was last heard of."""
+    def find(self, name: HeartbeatSource) -> Heartbeat | None:
+        """Return the last heartbeat of a process, or None."""
         item = self._store.get(PIPELINES, heartbeat_key(name), consistent=True)
         return None if item is None else heartbeat_of(item)
 
-    def _change_writes(self, known: Heartbeat, change: Change) -> list[Write]:
+    def _change_writes(self, known: Heartbeat, change: HeartbeatChange) -> list[Write]:
         key = heartbeat_key(known.name)
         detail = {"since": instant(known.at_ms), "name": known.name.value}
-        if change is Change.FELL_SILENT:
-            # Of several who look, one tells.
-            unheard = all_of(equals("at_ms", known.at_ms), lacks("silent_since_ms"))
-            mark = Update(PIPELINES, key, set={"silent_since_ms": known.at_ms}, condition=unheard)
-            return [mark, *self._tells(_SILENT[known.name], INSTALLATION, detail)]
+        if change is HeartbeatChange.FELL_SILENT:
+            # The condition lets one of several observers publish.
+            unmarked = all_of(equals("at_ms", known.at_ms), lacks("silent_since_ms"))
+            mark = Update(PIPELINES, key, set={"silent_since_ms": known.at_ms}, condition=unmarked)
+            return [mark, *self._events.writes(_SILENT[known.name], INSTALLATION, detail)]
         marked = equals("silent_since_ms", known.silent_since_ms)
         unmark = Update(PIPELINES, key, remove=("silent_since_ms",), condition=marked)
         detail = {**detail, "since": instant(known.silent_since_ms or known.at_ms)}
-        return [unmark, *self._tells(_RECOVERED[known.name], INSTALLATION, detail)]
+        return [unmark, *self._events.writes(_RECOVERED[known.name], INSTALLATION, detail)]
 
     def _is_written(self, writes: list[Write]) -> bool:
         try:
@@ -167,11 +173,11 @@ class Heartbeats:
         return int(self._clock.seconds() * 1000)
 
 
-def heartbeat_key(name: Who) -> Key:
-    """Return where a heartbeat is kept."""
+def heartbeat_key(name: HeartbeatSource) -> Key:
+    """Return the key of a heartbeat's row."""
     return HEARTBEAT.key(name=name.value)
 
 
 def heartbeat_of(item: Mapping[str, Any]) -> Heartbeat:
-    """Return the heartbeat that a row stands for."""
+    """Decode a heartbeat from its row."""
     return struct_of(item, Heartbeat)

@@ -1,4 +1,4 @@
-"""The check of pursuits: runs that are stuck, executions that are gone, locks they left, watches that never end."""
+"""Liveness check: finds stuck runs, lost executions with the locks they left, and monitoring that does not end."""
 
 from __future__ import annotations
 
@@ -10,169 +10,185 @@ from msgspec import Struct
 
 from headgate.asl.machines.executions import ExecutionStatus, MachineExecutions, execution_id_of
 from headgate.errors import NotFoundError
-from headgate.pipelines.context import Parts
 from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import FailureCategory, JobEvent, RunStatus
+from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.lifecycle.job_control import CHECK_SECONDS_MAX
 from headgate.pipelines.lifecycle.messages import Answer, Call
 from headgate.pipelines.lifecycle.starter import MACHINE
+from headgate.pipelines.readiness.evaluation_log import Evaluations
 from headgate.pipelines.runs.locks import Lock, evaluation_key
 from headgate.pipelines.runs.rows import Run, RunLog, Slot
-from headgate.pipelines.watchdog.followups import Watch, Watches
+from headgate.pipelines.runs.stores import RunStores
+from headgate.pipelines.watchdog.followups import Followup, Followups
 from headgate.pipelines.watchdog.period_facts import moment_of
 from headgate.pipelines.watchdog.verdicts import iso
 
 STUCK: Final = "stuck-runs"
 GONE: Final = "stale-locks"
 MONITORING: Final = "overdue-monitoring"
-# Between two looks at the same period.
-LOOK_MS_MIN: Final = 60_000
+# Shortest time between two checks of a period.
+CHECK_MS_MIN: Final = 60_000
 
 
 class Lifecycle(Struct, frozen=True, kw_only=True):
-    """What the watchdog may do to runs. All of it is there, or there is no watchdog."""
+    """The operations on runs that the watchdog needs."""
 
-    # Whether an execution of this name is under way. Raises `TransientError` if that cannot be told.
+    # Whether an execution of this name is running. Raises `TransientError` if the check fails.
     is_open: Callable[[str], bool]
     # The functions of the lifecycle, by action and mode.
     orchestrate: Callable[[dict[str, Any]], Answer]
-    # Has the job of a run end.
+    # Cancels the job of a run.
     end_job: Callable[[Call], None]
 
 
 def open_in(executions: MachineExecutions, machine: str = MACHINE) -> Callable[[str], bool]:
-    """Return what tells whether an execution of the lifecycle is under way, by its name."""
+    """Return a function that tells whether an execution of the lifecycle is running."""
 
     def is_open(name: str) -> bool:
         try:
-            found = executions.describe(execution_id_of(machine, name))
+            execution = executions.describe(execution_id_of(machine, name))
         except NotFoundError:
             return False
-        return found.status is ExecutionStatus.RUNNING
+        return execution.status is ExecutionStatus.RUNNING
 
     return is_open
 
 
-class Finding(enum.Enum):
-    """What is the matter with a period."""
+class LivenessFinding(enum.Enum):
+    """The state of a period with a run or a lock."""
 
     OVER = enum.auto()
     FINE = enum.auto()
     STUCK = enum.auto()
-    # Whoever pursued it is gone and left its run open, or its lock behind.
+    # Its execution is lost, and left the run open or the lock held.
     GONE = enum.auto()
     MONITORED_TOO_LONG = enum.auto()
 
 
-class Pursuit(Struct, frozen=True, kw_only=True):
-    """What is known of a period that someone pursues."""
+class RunLiveness(Struct, frozen=True, kw_only=True):
+    """The run, lock and execution of a period."""
 
     log: RunLog | None
     run: Run | None
     lock: Lock | None
-    # Whether the execution of the run, or of the lock, is under way. None: nobody says which it is.
+    # Whether the execution of the run or of the lock is running. None: neither names one.
     is_open: bool | None
     evaluated_at_ms: int = 0
 
 
-class PursuitDecision(Struct, frozen=True, kw_only=True):
-    """What to do about it: `look_at_ms` is when to look again."""
+class LivenessDecision(Struct, frozen=True, kw_only=True):
+    """The finding, and when to check again."""
 
-    finding: Finding
-    look_at_ms: int
+    finding: LivenessFinding
+    next_check_ms: int
     since_ms: int = 0
 
 
-def decide_pursuit(pursuit: Pursuit, pipeline: Pipeline | None, now_ms: int, stuck_seconds: float) -> PursuitDecision:
-    """Return what is the matter with a period. A run that does what its definition allows is never stuck."""
+def decide_liveness(
+    liveness: RunLiveness, pipeline: Pipeline | None, now_ms: int, stuck_seconds: float
+) -> LivenessDecision:
+    """Return the state of a period. A run within the times of its definition is never stuck."""
     stuck_ms = round(1000 * stuck_seconds)
-    run, lock = pursuit.run, pursuit.lock
-    is_live = pursuit.log is not None and pursuit.log.is_live and run is not None
+    run, lock = liveness.run, liveness.lock
+    is_live = liveness.log is not None and liveness.log.is_live and run is not None
     if run is not None and run.status is RunStatus.COMPLETED_MONITORING:
         return _monitored(run, now_ms, stuck_ms)
     if not is_live and lock is None:
-        return PursuitDecision(finding=Finding.OVER, look_at_ms=now_ms)
+        return LivenessDecision(finding=LivenessFinding.OVER, next_check_ms=now_ms)
     touched_ms = max(
         run.updated_at_ms if is_live and run is not None else 0,
-        pursuit.evaluated_at_ms,
+        liveness.evaluated_at_ms,
         0 if lock is None else lock.acquired_at_ms,
     )
-    if pursuit.is_open is False and now_ms - touched_ms >= min(stuck_ms, _SETTLED_MS):
-        return PursuitDecision(finding=Finding.GONE, look_at_ms=now_ms + LOOK_MS_MIN, since_ms=touched_ms)
-    if not is_live or run is None or (pursuit.log is not None and pursuit.log.hold is not None):
-        return PursuitDecision(finding=Finding.FINE, look_at_ms=now_ms + stuck_ms)
+    if liveness.is_open is False and now_ms - touched_ms >= min(stuck_ms, _SETTLED_MS):
+        return LivenessDecision(finding=LivenessFinding.GONE, next_check_ms=now_ms + CHECK_MS_MIN, since_ms=touched_ms)
+    if not is_live or run is None or (liveness.log is not None and liveness.log.hold is not None):
+        return LivenessDecision(finding=LivenessFinding.FINE, next_check_ms=now_ms + stuck_ms)
     stuck_at_ms = touched_ms + max(stuck_ms, _allowed_ms(run, pipeline))
     if now_ms >= stuck_at_ms:
-        return PursuitDecision(finding=Finding.STUCK, look_at_ms=now_ms + stuck_ms, since_ms=touched_ms)
-    look_at_ms = max(now_ms + LOOK_MS_MIN, min(stuck_at_ms, now_ms + stuck_ms))
-    return PursuitDecision(finding=Finding.FINE, look_at_ms=look_at_ms)
+        return LivenessDecision(finding=LivenessFinding.STUCK, next_check_ms=now_ms + stuck_ms, since_ms=touched_ms)
+    next_check_ms = max(now_ms + CHECK_MS_MIN, min(stuck_at_ms, now_ms + stuck_ms))
+    return LivenessDecision(finding=LivenessFinding.FINE, next_check_ms=next_check_ms)
 
 
-def _monitored(run: Run, now_ms: int, stuck_ms: int) -> PursuitDecision:
-    """A run that is watched after its success is done; the watch ends by itself, and otherwise here."""
+def _monitored(run: Run, now_ms: int, stuck_ms: int) -> LivenessDecision:
+    """Monitoring after a success ends by itself; the watchdog ends it if that does not happen."""
     until_ms = run.monitor_until_ms if run.monitor_until_ms is not None else run.updated_at_ms
     ends_at_ms = until_ms + min(stuck_ms, _SETTLED_MS)
-    finding = Finding.MONITORED_TOO_LONG if now_ms >= ends_at_ms else Finding.FINE
-    return PursuitDecision(finding=finding, look_at_ms=max(ends_at_ms, now_ms + LOOK_MS_MIN), since_ms=until_ms)
+    finding = LivenessFinding.MONITORED_TOO_LONG if now_ms >= ends_at_ms else LivenessFinding.FINE
+    return LivenessDecision(finding=finding, next_check_ms=max(ends_at_ms, now_ms + CHECK_MS_MIN), since_ms=until_ms)
 
 
 def _allowed_ms(run: Run, pipeline: Pipeline | None) -> int:
-    """Return for how long a run may stay as it is without anything being wrong."""
+    """Return how long the definition allows a run to stay without activity."""
     if pipeline is None:
         return 0
     if run.status is RunStatus.RUNNING and pipeline.trigger is not None:
-        # It is asked after until its window closes, and then ended: only after that it is stuck.
+        # The lifecycle polls until the window closes and then ends the run: it is stuck only after that.
         return round(1000 * (pipeline.trigger.poll_window + CHECK_SECONDS_MAX))
-    # An evaluation is a sign of life, and there is one in every interval.
+    # Each evaluation counts as activity, and there is one in every interval.
     return round(2000 * pipeline.readiness.interval)
 
 
-class PursuitCheck:
-    """Looks after periods that are pursued."""
+class LivenessCheck:
+    """Checks periods that have a run or a lock."""
 
-    def __init__(self, parts: Parts, watches: Watches, lifecycle: Lifecycle, stuck_seconds: float) -> None:
-        self._parts = parts
-        self._watches = watches
+    def __init__(
+        self,
+        stores: RunStores,
+        definitions: DefinitionReader,
+        evaluations: Evaluations,
+        events: EventWriter,
+        followups: Followups,
+        lifecycle: Lifecycle,
+        stuck_seconds: float,
+    ) -> None:
+        self._stores = stores
+        self._definitions = definitions
+        self._evaluations = evaluations
+        self._events = events
+        self._followups = followups
         self._lifecycle = lifecycle
         self._orchestrate = lifecycle.orchestrate
         self._stuck_seconds = stuck_seconds
 
-    def look(self, watch: Watch, now_ms: int) -> str | None:
-        """Look at a period, do what is to be done, and return the name of the check that found something."""
-        slot = watch.slot
-        pursuit = self._read(slot)
-        run = pursuit.run
-        pipeline = None if run is None else self._parts.pipeline_of(run)
-        decision = decide_pursuit(pursuit, pipeline, now_ms, self._stuck_seconds)
+    def check(self, followup: Followup, now_ms: int) -> str | None:
+        """Check a period and act on the finding. Return the name of the check that found something."""
+        slot = followup.slot
+        liveness = self._read(slot)
+        run = liveness.run
+        pipeline = None if run is None else self._definitions.of_run(run)
+        decision = decide_liveness(liveness, pipeline, now_ms, self._stuck_seconds)
         match decision.finding:
-            case Finding.OVER:
-                self._watches.drop(watch)
+            case LivenessFinding.OVER:
+                self._followups.drop(followup)
                 return None
-            case Finding.STUCK if run is not None:
-                return STUCK if self._tell_stuck(watch, run, decision) else None
-            case Finding.GONE:
-                return GONE if self._end(watch, pursuit, decision) else None
-            case Finding.MONITORED_TOO_LONG if run is not None:
+            case LivenessFinding.STUCK if run is not None:
+                return STUCK if self._report_stuck(followup, run, decision) else None
+            case LivenessFinding.GONE:
+                return GONE if self._end(followup, liveness, decision) else None
+            case LivenessFinding.MONITORED_TOO_LONG if run is not None:
                 self._orchestrate({**_call(slot, run.run_id), "action": "checkMonitoringExpired"})
-                self._watches.postpone(watch, now_ms + LOOK_MS_MIN)
+                self._followups.postpone(followup, now_ms + CHECK_MS_MIN)
                 return MONITORING
-        self._watches.postpone(watch, decision.look_at_ms)
+        self._followups.postpone(followup, decision.next_check_ms)
         return None
 
-    def _read(self, slot: Slot) -> Pursuit:
-        parts = self._parts
-        log = parts.runs.log(slot)
-        run = parts.runs.find(log.run_id) if log is not None and log.run_id else None
-        lock = parts.locks.find(evaluation_key(slot))
+    def _read(self, slot: Slot) -> RunLiveness:
+        log = self._stores.runs.log(slot)
+        run = self._stores.runs.find(log.run_id) if log is not None and log.run_id else None
+        lock = self._stores.locks.find(evaluation_key(slot))
         is_live = log is not None and log.is_live
         names = {
             *([run.execution] if is_live and run is not None else []),
             *([lock.owner] if lock is not None else []),
         } - {""}
         is_pending = is_live and run is not None and run.status is RunStatus.PENDING
-        evaluation = parts.evaluations.latest(slot) if is_pending else None
-        return Pursuit(
+        evaluation = self._evaluations.latest(slot) if is_pending else None
+        return RunLiveness(
             log=log,
             run=run,
             lock=lock,
@@ -180,38 +196,38 @@ class PursuitCheck:
             evaluated_at_ms=0 if evaluation is None else evaluation.at_ms,
         )
 
-    def _tell_stuck(self, watch: Watch, run: Run, decision: PursuitDecision) -> bool:
+    def _report_stuck(self, followup: Followup, run: Run, decision: LivenessDecision) -> bool:
         done = f"stuck:{run.run_id}:{run.status.value}"
-        if watch.done == done:
-            self._watches.postpone(watch, decision.look_at_ms)
+        if followup.done == done:
+            self._followups.postpone(followup, decision.next_check_ms)
             return False
         detail = {"run_id": run.run_id, "status": run.status.value, "since": iso(moment_of(decision.since_ms))}
-        told = self._parts.tells(EventName.RUN_STUCK, run.slot, detail)
-        return self._watches.postpone(watch, decision.look_at_ms, done=done, also=told)
+        writes = self._events.writes(EventName.RUN_STUCK, run.slot, detail)
+        return self._followups.postpone(followup, decision.next_check_ms, done=done, also=writes)
 
-    def _end(self, watch: Watch, pursuit: Pursuit, decision: PursuitDecision) -> bool:
-        """End what an execution that is gone has left. Told first, done then, and again until nothing is left."""
-        parts, run, lock = self._parts, pursuit.run, pursuit.lock
-        is_live = pursuit.log is not None and pursuit.log.is_live
+    def _end(self, followup: Followup, liveness: RunLiveness, decision: LivenessDecision) -> bool:
+        """End the run and lock of a lost execution: publish first, then act, and repeat until nothing is left."""
+        run, lock = liveness.run, liveness.lock
+        is_live = liveness.log is not None and liveness.log.is_live
         left = run.run_id if is_live and run is not None else "" if lock is None else lock.token
         done = f"gone:{left}"
-        is_news = watch.done != done
+        is_new = followup.done != done
         detail = {
             "run_id": "" if run is None else run.run_id,
             "execution": lock.owner if lock is not None else "" if run is None else run.execution,
             "since": iso(moment_of(decision.since_ms)),
         }
-        told = parts.tells(EventName.SFN_TIMEOUT, watch.slot, detail) if is_news else []
-        if not self._watches.postpone(watch, decision.look_at_ms, done=done, also=told):
+        writes = self._events.writes(EventName.SFN_TIMEOUT, followup.slot, detail) if is_new else []
+        if not self._followups.postpone(followup, decision.next_check_ms, done=done, also=writes):
             return False
         if is_live and run is not None:
             self._end_run(run)
         if lock is not None:
-            parts.locks.release_owned(lock.key, lock.owner)
-        return is_news
+            self._stores.locks.release_owned(lock.key, lock.owner)
+        return is_new
 
     def _end_run(self, run: Run) -> None:
-        """End a run that nobody follows. A job that is done is done, whoever asks; any other is asked to end."""
+        """End a run without an execution. A job that has succeeded completes the run; any other is cancelled."""
         call = _call(run.slot, run.run_id)
         event = None
         if run.status is RunStatus.RUNNING:
@@ -221,7 +237,7 @@ class PursuitCheck:
             self._orchestrate({**call, "action": "notifyDownstream"})
             return
         if event is None and run.status is RunStatus.RUNNING:
-            # Before the run: if that is lost, the job is asked to end once more, which changes nothing.
+            # Cancel the job first: if ending the run fails, the next check cancels again, which is idempotent.
             self._lifecycle.end_job(Call(**run.slot._asdict(), run_id=run.run_id))
         ended: dict[str, Any] = {**call, "action": "logResult", "status": RunStatus.FAILED.value}
         if event is None:
@@ -237,5 +253,5 @@ def _call(slot: Slot, run_id: str) -> dict[str, Any]:
     return {"pipelineId": slot.pipeline_id, "scheduleId": slot.schedule_id, "date": slot.date, "runId": run_id}
 
 
-# What is under way just now may look as if it were gone.
+# A run that changed this recently may only seem lost.
 _SETTLED_MS: Final = 300_000

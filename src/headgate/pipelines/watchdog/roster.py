@@ -1,7 +1,4 @@
-"""The budget of a check: how long it may take, and what it came to.
-
-The roster of the watchdog: which schedules there are, kept in step with the definitions.
-"""
+"""Schedule loader: keeps the watchdog's schedule queue in step with the definitions, and the budget of a check."""
 
 from __future__ import annotations
 
@@ -13,14 +10,22 @@ from headgate.clock import Clock
 from headgate.errors import CorruptionError
 from headgate.pipelines.catalog.rows import StoredPipeline
 from headgate.pipelines.catalog.store import PipelineStore
-from headgate.pipelines.lifecycle.scheduler import Defined
-from headgate.pipelines.watchdog.cursors import Agenda, Cursor, Cursors, Entry, ScheduleRef, entry_of, schedules_of
+from headgate.pipelines.lifecycle.scheduler import ScheduledPipeline
+from headgate.pipelines.watchdog.cursors import (
+    Cursor,
+    Cursors,
+    QueuedSchedule,
+    ScheduleQueue,
+    ScheduleRef,
+    entry_of,
+    schedules_of,
+)
 
 _PROBLEMS_MAX: Final = 20
 
 
-class Budget:
-    """How long a check may go on. Asked between two things to do: what is left is for the next tick."""
+class CheckBudget:
+    """Time limit of a check. The check asks between two items; the rest is left for the next tick."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
@@ -31,8 +36,8 @@ class Budget:
         return self._clock.monotonic() >= self._ends_at
 
 
-class Tally:
-    """What checks found, by name, and what each could not look at."""
+class CheckTally:
+    """Counts findings by check, and collects the errors of each."""
 
     def __init__(self) -> None:
         self.findings: Counter[str] = Counter()
@@ -43,7 +48,7 @@ class Tally:
         self.findings[check] += count
 
     def failed(self, check: str, what: str, error: BaseException) -> None:
-        """Note that something could not be looked at. The rest is."""
+        """Record an item that could not be checked; the others still are."""
         problems = self.problems.setdefault(check, [])
         if len(problems) < _PROBLEMS_MAX:
             problems.append(f"{what}: {type(error).__name__}: {error}")
@@ -52,15 +57,15 @@ class Tally:
 CHECK = "definitions"
 
 
-class Roster:
-    """Puts schedules on the agenda. A definition that cannot be read is reported, and touches no other."""
+class ScheduleLoader:
+    """Loads schedules into the queue. An unreadable definition is reported and does not affect the others."""
 
-    def __init__(self, pipelines: PipelineStore, cursors: Cursors, agenda: Agenda) -> None:
+    def __init__(self, pipelines: PipelineStore, cursors: Cursors, queue: ScheduleQueue) -> None:
         self._pipelines = pipelines
         self._cursors = cursors
-        self._agenda = agenda
+        self._queue = queue
         self._is_loaded = False
-        # Those that cannot be read now, and why: reported with every tick until they are mended.
+        # Unreadable definitions and their errors: reported at every tick until they are repaired.
         self._bad: dict[str, CorruptionError] = {}
 
     def load(self, now: datetime) -> None:
@@ -69,13 +74,13 @@ class Roster:
             self.reload(now)
 
     def reload(self, now: datetime) -> None:
-        """Read all definitions, and forget those that are gone."""
+        """Read all definitions, and remove deleted ones from the queue."""
         page = self._pipelines.all()
         self._bad = {bad.pipeline_id: CorruptionError(bad.problem) for bad in page.bad}
-        there = {stored.pipeline.id for stored in page.pipelines} | self._bad.keys()
-        for pipeline_id in self._agenda.pipelines():
-            if pipeline_id not in there:
-                self._gone(pipeline_id)
+        present = {stored.pipeline.id for stored in page.pipelines} | self._bad.keys()
+        for pipeline_id in self._queue.pipelines():
+            if pipeline_id not in present:
+                self._remove(pipeline_id)
         refs = [
             ScheduleRef(stored.pipeline.id, schedule_id)
             for stored in page.pipelines
@@ -83,34 +88,36 @@ class Roster:
         ]
         cursors = dict(zip(refs, self._cursors.find_all(refs), strict=True))
         for stored in page.pipelines:
-            self._enter(stored, cursors, now)
+            self._queue_schedules(stored, cursors, now)
         self._is_loaded = True
 
-    def learn(self, pipeline_id: str, now: datetime) -> None:
-        """Take over a definition as it is now, or forget it if there is none."""
+    def update(self, pipeline_id: str, now: datetime) -> None:
+        """Read one definition again, and remove it if it is gone."""
         try:
             stored = self._pipelines.find(pipeline_id)
         except CorruptionError as exc:
-            # What was known of it stays in force, as it does for those who run it.
+            # The last readable definition stays in force, as it does for the lifecycle.
             self._bad[pipeline_id] = exc
             return
         self._bad.pop(pipeline_id, None)
         if stored is None:
-            self._gone(pipeline_id)
+            self._remove(pipeline_id)
             return
         refs = [ScheduleRef(pipeline_id, schedule_id) for schedule_id in schedules_of(stored.pipeline)]
-        self._enter(stored, dict(zip(refs, self._cursors.find_all(refs), strict=True)), now)
+        self._queue_schedules(stored, dict(zip(refs, self._cursors.find_all(refs), strict=True)), now)
 
-    def report(self, tally: Tally) -> None:
-        """Say which definitions cannot be read."""
+    def report(self, tally: CheckTally) -> None:
+        """Report the unreadable definitions."""
         for pipeline_id, error in self._bad.items():
             tally.failed(CHECK, pipeline_id, error)
 
-    def _enter(self, stored: StoredPipeline, cursors: dict[ScheduleRef, Cursor | None], now: datetime) -> None:
-        # One that others put there does not say since when it is; from the first look at it on, then.
+    def _queue_schedules(
+        self, stored: StoredPipeline, cursors: dict[ScheduleRef, Cursor | None], now: datetime
+    ) -> None:
+        # A row from another program may lack a time: it counts from its first load.
         since = datetime.fromisoformat(stored.at) if stored.at else now
-        defined = Defined(stored.pipeline, stored.version, since)
-        entries: list[tuple[Entry, datetime]] = []
+        defined = ScheduledPipeline(stored.pipeline, stored.version, since)
+        entries: list[tuple[QueuedSchedule, datetime]] = []
         for schedule_id in schedules_of(stored.pipeline):
             cursor = cursors[ScheduleRef(stored.pipeline.id, schedule_id)]
             is_same = cursor is not None and cursor.definition_version == stored.version
@@ -118,13 +125,13 @@ class Roster:
             entry = entry_of(defined, schedule_id, cursor, is_anew=is_anew)
             next_at = entry.cursor.next_at if is_same else None
             entries.append((entry, now if next_at is None else next_at))
-        self._agenda.enter(stored.pipeline.id, entries)
+        self._queue.replace_pipeline(stored.pipeline.id, entries)
 
     def _was_deleted(self, stored: StoredPipeline) -> bool:
-        """Whether a definition brings back a pipeline that had been deleted."""
+        """Whether a definition restores a deleted pipeline."""
         before = self._pipelines.find(stored.pipeline.id, stored.version - 1)
         return before is not None and before.deleted
 
-    def _gone(self, pipeline_id: str) -> None:
-        self._cursors.forget(self._agenda.refs(pipeline_id))
-        self._agenda.leave(pipeline_id)
+    def _remove(self, pipeline_id: str) -> None:
+        self._cursors.forget(self._queue.refs(pipeline_id))
+        self._queue.remove_pipeline(pipeline_id)

@@ -1,8 +1,7 @@
-"""The checks of what has happened: failed runs, sensors that began nothing, and what had to follow within a time.
+"""Run checks of the watchdog: failed runs, sensors that started nothing, and deadlines relative to an event.
 
-Each decides from how a period stands when it is looked at, in a function of facts alone. What is told is written
-before anything is begun, and what is begun has a name that can be used once: a finding is told once, and acted on
-until it is over.
+Each check decides with a pure function from the current facts of a period. The event is stored before anything is
+started, and every start has a unique name: a finding is published once, and acted on until it is resolved.
 """
 
 from __future__ import annotations
@@ -15,263 +14,295 @@ from typing import Final
 from msgspec import Struct
 
 from headgate.errors import AlreadyStartedError, HeadgateError, NotFoundError
-from headgate.pipelines.context import Parts
 from headgate.pipelines.definition.model import Pipeline
+from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import Cause, ExpectationKind, ExpectationVerdict, JobEvent, RunStatus, Verdict
+from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
-from headgate.pipelines.lifecycle.starter import Starter
+from headgate.pipelines.lifecycle.starter import LifecycleStarter
 from headgate.pipelines.rules.facts import Facts
 from headgate.pipelines.rules.rules import compile_trigger, evaluate
 from headgate.pipelines.runs.controls import refusal
 from headgate.pipelines.runs.locks import evaluation_key
 from headgate.pipelines.runs.retries import decide_retry
 from headgate.pipelines.runs.rows import RunLog, Slot
+from headgate.pipelines.runs.stores import RunStores
 from headgate.pipelines.schedule.sla import relative_moments, trigger_deadline
 from headgate.pipelines.schedule.timetables import Timetable
+from headgate.pipelines.sensors import Sensors
 from headgate.pipelines.watchdog import expectations
 from headgate.pipelines.watchdog.expectations import Expectation
 from headgate.pipelines.watchdog.feed import GRACE_SECONDS
-from headgate.pipelines.watchdog.followups import Watch, Watches, WatchKind
-from headgate.pipelines.watchdog.period_facts import PeriodFacts, moment_of, status_of
-from headgate.pipelines.watchdog.roster import Budget, Tally
+from headgate.pipelines.watchdog.followups import Followup, FollowupKind, Followups
+from headgate.pipelines.watchdog.period_facts import PeriodFactReader, moment_of, status_of
+from headgate.pipelines.watchdog.roster import CheckBudget, CheckTally
 from headgate.pipelines.watchdog.schedule_check import CHECKS
 from headgate.pipelines.watchdog.verdicts import Verdicts, iso
 
 FAILED_RUNS: Final = "failed-runs"
 SENSOR_TRIGGERS: Final = "sensor-triggers"
-# How long a failure or an arrival is looked after that nothing can be done about now.
+# How long a failure or an arrival is retried while the pipeline is paused, stopped, held or locked.
 PATIENCE_SECONDS: Final = 7 * 86_400.0
-_RETRY_LOOK_MS: Final = 1_800_000
+_PAUSED_CHECK_MS: Final = 1_800_000
 _GRACE_MS: Final = round(1000 * GRACE_SECONDS)
 
-# Looks at one period, and returns the name of the check that found something.
-Look = Callable[[Watch, int], str | None]
+# Checks one period, and returns the name of the check that found something.
+FollowupCheck = Callable[[Followup, int], str | None]
 
 
-def look_at_due(watches: Watches, kind: WatchKind, check: str, look: Look) -> Callable[[datetime, Budget, Tally], None]:
-    """Return a check that looks at every watch of a kind that is due. One that cannot be looked at stops no other."""
+def check_due(
+    followups: Followups, kind: FollowupKind, name: str, check: FollowupCheck
+) -> Callable[[datetime, CheckBudget, CheckTally], None]:
+    """Return a check of all due follow-ups of a kind. An error in one does not stop the others."""
 
-    def run(now: datetime, budget: Budget, tally: Tally) -> None:
+    def run(now: datetime, budget: CheckBudget, tally: CheckTally) -> None:
         now_ms = round(now.timestamp() * 1000)
-        for watch in watches.due(kind, now_ms):
+        for followup in followups.due(kind, now_ms):
             if budget.is_over():
                 return
             try:
-                found = look(watch, now_ms)
+                finding = check(followup, now_ms)
             except HeadgateError as exc:
-                tally.failed(check, str(watch.slot), exc)
+                tally.failed(name, str(followup.slot), exc)
                 continue
-            if found is not None:
-                tally.found(found)
+            if finding is not None:
+                tally.found(finding)
 
     return run
 
 
-class Step(enum.Enum):
-    """What to do about something that has happened."""
+class RecoveryStep(enum.Enum):
+    """What to do about a follow-up."""
 
     DROP = enum.auto()
     WAIT = enum.auto()
-    BEGIN = enum.auto()
+    START = enum.auto()
 
 
-class Decision(Struct, frozen=True):
-    """What to do, and when to look again."""
+class RecoveryDecision(Struct, frozen=True):
+    """What to do, and when to check again."""
 
-    step: Step
-    look_at_ms: int = 0
+    step: RecoveryStep
+    next_check_ms: int = 0
 
 
 # Failed runs.
 
 
-class Failure(Struct, frozen=True, kw_only=True):
-    """What is known of a period whose run failed."""
+class FailureFacts(Struct, frozen=True, kw_only=True):
+    """The facts about a period whose run failed."""
 
     log: RunLog | None
     pipeline: Pipeline | None
-    # Whether its execution is under way, which then tries again by itself.
+    # Whether its execution is running, which then retries by itself.
     is_open: bool
-    # Why nothing may begin: paused or stopped.
+    # Why nothing may start: the pipeline is paused or stopped.
     refusal: str = ""
-    dormant: str | None = None
+    excluded: str | None = None
 
 
-def decide_failure(failure: Failure, since_ms: int, now_ms: int) -> Decision:
-    """Return whether to begin a period again whose run failed. What is over for good never is."""
+def decide_failure(failure: FailureFacts, since_ms: int, now_ms: int) -> RecoveryDecision:
+    """Decide whether to start a period again whose run failed."""
     log, pipeline = failure.log, failure.pipeline
     is_failed = log is not None and log.status is RunStatus.FAILED and bool(log.attempts)
-    if log is None or not is_failed or pipeline is None or pipeline.dry_run or failure.dormant is not None:
-        return Decision(Step.DROP)
+    if log is None or not is_failed or pipeline is None or pipeline.dry_run or failure.excluded is not None:
+        return RecoveryDecision(RecoveryStep.DROP)
     if log.event is JobEvent.VALIDATION_EXHAUSTED:
-        # Its data never came. If it comes, that is what begins it.
-        return Decision(Step.DROP)
+        # Its data never arrived. If it does, the arrival starts the period.
+        return RecoveryDecision(RecoveryStep.DROP)
     retry = decide_retry(pipeline.retry, log)
     if not retry.is_retryable or log.hold is not None:
-        return Decision(Step.DROP)
+        return RecoveryDecision(RecoveryStep.DROP)
     if failure.refusal:
         is_patient = now_ms - since_ms < 1000 * PATIENCE_SECONDS
-        return Decision(Step.WAIT, now_ms + _RETRY_LOOK_MS) if is_patient else Decision(Step.DROP)
+        return (
+            RecoveryDecision(RecoveryStep.WAIT, now_ms + _PAUSED_CHECK_MS)
+            if is_patient
+            else RecoveryDecision(RecoveryStep.DROP)
+        )
     ended_ms = log.ended_at_ms if log.ended_at_ms is not None else log.updated_at_ms
     ready_ms = ended_ms + round(1000 * retry.backoff_seconds) + _GRACE_MS
     if failure.is_open or now_ms < ready_ms:
-        return Decision(Step.WAIT, max(ready_ms, now_ms + _GRACE_MS))
-    return Decision(Step.BEGIN)
+        return RecoveryDecision(RecoveryStep.WAIT, max(ready_ms, now_ms + _GRACE_MS))
+    return RecoveryDecision(RecoveryStep.START)
 
 
 class FailureCheck:
-    """Begins periods again whose run failed, may be tried again, and is not."""
+    """Starts periods again whose run failed and is not retried although it may be."""
 
-    def __init__(self, parts: Parts, watches: Watches, starter: Starter, is_open: Callable[[str], bool]) -> None:
-        self._parts = parts
-        self._watches = watches
+    def __init__(
+        self,
+        stores: RunStores,
+        definitions: DefinitionReader,
+        events: EventWriter,
+        followups: Followups,
+        starter: LifecycleStarter,
+        is_open: Callable[[str], bool],
+    ) -> None:
+        self._stores = stores
+        self._definitions = definitions
+        self._events = events
+        self._followups = followups
         self._starter = starter
         self._is_open = is_open
 
-    def look(self, watch: Watch, now_ms: int) -> str | None:
-        """Look at a period, and return the name of the check if it was begun again."""
-        parts, slot = self._parts, watch.slot
-        log = parts.runs.log(slot)
-        pipeline = self._starter.knows(slot.pipeline_id)
-        timetable = None if pipeline is None else parts.timetable(pipeline, slot.schedule_id)
-        control = parts.controls.get(slot.pipeline_id)
-        failure = Failure(
+    def check(self, followup: Followup, now_ms: int) -> str | None:
+        """Check a period, and return the name of the check if it was started again."""
+        slot = followup.slot
+        log = self._stores.runs.log(slot)
+        pipeline = self._starter.find_pipeline(slot.pipeline_id)
+        timetable = None if pipeline is None else self._definitions.timetable(pipeline, slot.schedule_id)
+        control = self._stores.controls.get(slot.pipeline_id)
+        failure = FailureFacts(
             log=log,
             pipeline=pipeline,
             is_open=log is not None and bool(log.execution) and self._is_open(log.execution),
             refusal=refusal(control, Cause.RECOVERY, now_ms),
-            dormant=None if timetable is None else timetable.why_dormant(slot.date),
+            excluded=None if timetable is None else timetable.exclusion_reason(slot.date),
         )
-        decision = decide_failure(failure, watch.since_ms, now_ms)
-        if decision.step is Step.DROP or log is None:
-            self._watches.drop(watch)
+        decision = decide_failure(failure, followup.since_ms, now_ms)
+        if decision.step is RecoveryStep.DROP or log is None:
+            self._followups.drop(followup)
             return None
-        if decision.step is Step.WAIT:
-            self._watches.postpone(watch, decision.look_at_ms)
+        if decision.step is RecoveryStep.WAIT:
+            self._followups.postpone(followup, decision.next_check_ms)
             return None
-        return self._begin(watch, log, now_ms)
+        return self._start(followup, log, now_ms)
 
-    def _begin(self, watch: Watch, log: RunLog, now_ms: int) -> str | None:
+    def _start(self, followup: Followup, log: RunLog, now_ms: int) -> str | None:
         done = f"retrigger:{log.run_id}"
-        is_news = watch.done != done
+        is_new = followup.done != done
         detail = {"run_id": log.run_id, "attempt": log.attempts + 1, "reason": log.reason}
-        told = self._parts.tells(EventName.WATCHDOG_RETRIGGER, watch.slot, detail) if is_news else []
-        if not self._watches.postpone(watch, now_ms + _GRACE_MS, done=done, also=told):
+        writes = self._events.writes(EventName.WATCHDOG_RETRIGGER, followup.slot, detail) if is_new else []
+        if not self._followups.postpone(followup, now_ms + _GRACE_MS, done=done, also=writes):
             return None
-        begun = begin_once(self._starter, watch.slot, token=log.run_id, arrived_at="")
-        if not is_news and not begun:
-            # It was begun before and came to nothing: its own log says why.
-            self._drop(watch.slot)
-        return FAILED_RUNS if is_news else None
-
-    def _drop(self, slot: Slot) -> None:
-        current = self._watches.find(slot, WatchKind.FAILURE)
+        is_started = start_once(self._starter, followup.slot, token=log.run_id, arrived_at="")
+        current = None if is_new or is_started else self._followups.find(followup.slot, FollowupKind.FAILURE)
         if current is not None:
-            self._watches.drop(current)
+            # An earlier start of the same name had no effect; its execution shows why.
+            self._followups.drop(current)
+        return FAILED_RUNS if is_new else None
 
 
-def begin_once(starter: Starter, slot: Slot, *, token: str, arrived_at: str) -> bool:
-    """Have a period pursued. False: the same wish has started an execution before."""
+def start_once(starter: LifecycleStarter, slot: Slot, *, token: str, arrived_at: str) -> bool:
+    """Start a recovery execution for a period. False: the same start request has started one before."""
     try:
-        return starter.pursue(slot, Cause.RECOVERY, token=token, by="watchdog", arrived_at=arrived_at)
+        return starter.start_run(slot, Cause.RECOVERY, token=token, by="watchdog", arrived_at=arrived_at)
     except AlreadyStartedError:
-        # Under the same name, and the definition has changed since.
+        # The definition changed since the first start under this name.
         return False
 
 
-# Sensors that began nothing.
+# Sensors that started nothing.
 
 
 class ArrivalFacts(Struct, frozen=True, kw_only=True):
-    """What is known of a period whose sensor has come."""
+    """The facts about a period whose sensor arrived."""
 
     log: RunLog | None
     pipeline: Pipeline | None
     is_locked: bool
     # Whether the sensor still meets the condition.
     is_met: bool
-    # From when on it is too late.
+    # The deadline for a start.
     closes_at: datetime | None = None
     refusal: str = ""
-    dormant: str | None = None
+    excluded: str | None = None
 
 
-def decide_arrival(facts: ArrivalFacts, since_ms: int, now_ms: int) -> Decision:
-    """Return whether to begin a period whose sensor came and which nobody has begun."""
+def decide_arrival(facts: ArrivalFacts, since_ms: int, now_ms: int) -> RecoveryDecision:
+    """Decide whether to start a period whose sensor arrived without starting it."""
     log, pipeline = facts.log, facts.pipeline
-    is_begun = log is not None and (bool(log.attempts) or log.status.is_terminal)
-    if is_begun or pipeline is None or pipeline.dry_run or facts.dormant is not None or not facts.is_met:
-        return Decision(Step.DROP)
+    is_started = log is not None and (bool(log.attempts) or log.status.is_terminal)
+    if is_started or pipeline is None or pipeline.dry_run or facts.excluded is not None or not facts.is_met:
+        return RecoveryDecision(RecoveryStep.DROP)
     if facts.closes_at is not None and moment_of(now_ms) >= facts.closes_at:
-        return Decision(Step.DROP)
+        return RecoveryDecision(RecoveryStep.DROP)
     if facts.is_locked or facts.refusal or (log is not None and log.hold is not None):
         is_patient = now_ms - since_ms < 1000 * PATIENCE_SECONDS
-        return Decision(Step.WAIT, now_ms + _GRACE_MS) if is_patient else Decision(Step.DROP)
-    return Decision(Step.BEGIN)
+        return (
+            RecoveryDecision(RecoveryStep.WAIT, now_ms + _GRACE_MS)
+            if is_patient
+            else RecoveryDecision(RecoveryStep.DROP)
+        )
+    return RecoveryDecision(RecoveryStep.START)
 
 
 class ArrivalCheck:
-    """Begins periods whose sensor came and was not heard of."""
+    """Starts periods whose sensor arrived and started nothing."""
 
-    def __init__(self, parts: Parts, watches: Watches, starter: Starter) -> None:
-        self._parts = parts
-        self._watches = watches
+    def __init__(
+        self,
+        stores: RunStores,
+        definitions: DefinitionReader,
+        sensors: Sensors,
+        events: EventWriter,
+        followups: Followups,
+        starter: LifecycleStarter,
+    ) -> None:
+        self._stores = stores
+        self._definitions = definitions
+        self._sensors = sensors
+        self._events = events
+        self._followups = followups
         self._starter = starter
 
-    def look(self, watch: Watch, now_ms: int) -> str | None:
-        """Look at a period, and return the name of the check if it was begun."""
-        decision = decide_arrival(self._read(watch, now_ms), watch.since_ms, now_ms)
-        if decision.step is Step.DROP:
-            self._watches.drop(watch)
+    def check(self, followup: Followup, now_ms: int) -> str | None:
+        """Check a period, and return the name of the check if it was started."""
+        decision = decide_arrival(self._read(followup, now_ms), followup.since_ms, now_ms)
+        if decision.step is RecoveryStep.DROP:
+            self._followups.drop(followup)
             return None
-        if decision.step is Step.WAIT:
-            self._watches.postpone(watch, decision.look_at_ms)
+        if decision.step is RecoveryStep.WAIT:
+            self._followups.postpone(followup, decision.next_check_ms)
             return None
-        done = f"recover:{watch.sensor_key}:{watch.since_ms}"
-        is_news = watch.done != done
-        arrived_at = iso(moment_of(watch.since_ms))
-        detail = {"sensor_key": watch.sensor_key, "arrived_at": arrived_at}
-        told = self._parts.tells(EventName.TRIGGER_RECOVERED, watch.slot, detail) if is_news else []
-        if not self._watches.postpone(watch, now_ms + _GRACE_MS, done=done, also=told):
+        done = f"recover:{followup.sensor_key}:{followup.since_ms}"
+        is_new = followup.done != done
+        arrived_at = iso(moment_of(followup.since_ms))
+        detail = {"sensor_key": followup.sensor_key, "arrived_at": arrived_at}
+        writes = self._events.writes(EventName.TRIGGER_RECOVERED, followup.slot, detail) if is_new else []
+        if not self._followups.postpone(followup, now_ms + _GRACE_MS, done=done, also=writes):
             return None
-        begun = begin_once(self._starter, watch.slot, token=f"arrival-{watch.since_ms}", arrived_at=arrived_at)
-        current = None if begun or is_news else self._watches.find(watch.slot, watch.kind)
+        is_started = start_once(
+            self._starter, followup.slot, token=f"arrival-{followup.since_ms}", arrived_at=arrived_at
+        )
+        current = None if is_started or is_new else self._followups.find(followup.slot, followup.kind)
         if current is not None:
-            # It was begun before and came to nothing: its own execution says why.
-            self._watches.drop(current)
-        return SENSOR_TRIGGERS if is_news else None
+            # An earlier start of the same name had no effect; its execution shows why.
+            self._followups.drop(current)
+        return SENSOR_TRIGGERS if is_new else None
 
-    def _read(self, watch: Watch, now_ms: int) -> ArrivalFacts:
-        parts, slot = self._parts, watch.slot
-        pipeline = self._starter.knows(slot.pipeline_id)
-        timetable = None if pipeline is None else parts.timetable(pipeline, slot.schedule_id)
+    def _read(self, followup: Followup, now_ms: int) -> ArrivalFacts:
+        slot = followup.slot
+        pipeline = self._starter.find_pipeline(slot.pipeline_id)
+        timetable = None if pipeline is None else self._definitions.timetable(pipeline, slot.schedule_id)
         return ArrivalFacts(
-            log=parts.runs.log(slot),
+            log=self._stores.runs.log(slot),
             pipeline=pipeline,
-            is_locked=parts.locks.find(evaluation_key(slot)) is not None,
-            is_met=timetable is not None and self._is_met(timetable, watch, now_ms),
+            is_locked=self._stores.locks.find(evaluation_key(slot)) is not None,
+            is_met=timetable is not None and self._is_met(timetable, followup, now_ms),
             closes_at=None if timetable is None else trigger_deadline(timetable, slot.date),
-            refusal=refusal(parts.controls.get(slot.pipeline_id), Cause.RECOVERY, now_ms),
-            dormant=None if timetable is None else timetable.why_dormant(slot.date),
+            refusal=refusal(self._stores.controls.get(slot.pipeline_id), Cause.RECOVERY, now_ms),
+            excluded=None if timetable is None else timetable.exclusion_reason(slot.date),
         )
 
-    def _is_met(self, timetable: Timetable, watch: Watch, now_ms: int) -> bool:
+    def _is_met(self, timetable: Timetable, followup: Followup, now_ms: int) -> bool:
         trigger = timetable.schedule.sensor
         if trigger is None:
             return False
-        sensor = self._parts.sensors.get(watch.pipeline_id, watch.sensor_key)
+        sensor = self._sensors.get(followup.pipeline_id, followup.sensor_key)
         sensors = {} if sensor is None else {trigger.key: sensor}
         return evaluate(compile_trigger(trigger), Facts(sensors=sensors), moment_of(now_ms)).verdict is Verdict.PASS
 
 
-# What has to follow within a time.
+# Deadlines relative to an event.
 
 
-def anchored(timetable: Timetable, watch: Watch) -> Expectation | None:
-    """Return what is expected because of what has happened; None: the definition expects nothing any more."""
-    pipeline, since = timetable.pipeline, moment_of(watch.since_ms)
+def anchored_expectation(timetable: Timetable, followup: Followup) -> Expectation | None:
+    """Return the expectation that follows from an event; None: the definition no longer has one."""
+    pipeline, since = timetable.pipeline, moment_of(followup.since_ms)
     warning_at: datetime | None = None
-    if watch.kind is WatchKind.RELATIVE_SLA:
+    if followup.kind is FollowupKind.RELATIVE_SLA:
         kind = ExpectationKind.RELATIVE_SLA
         moments = relative_moments(pipeline.sla, since)
         if moments is None:
@@ -282,11 +313,11 @@ def anchored(timetable: Timetable, watch: Watch) -> Expectation | None:
         if not pipeline.post_run.rules or not pipeline.post_run.sensor_timeout:
             return None
         due_at = since + timedelta(seconds=pipeline.post_run.sensor_timeout)
-    waiver = timetable.why_dormant(watch.date) or ("the pipeline is on a dry run" if pipeline.dry_run else "")
+    waiver = timetable.exclusion_reason(followup.date) or ("the pipeline is on a dry run" if pipeline.dry_run else "")
     return Expectation(
         kind=kind,
-        schedule_id=watch.schedule_id,
-        date=watch.date,
+        schedule_id=followup.schedule_id,
+        date=followup.date,
         due_at=due_at,
         warning_at=warning_at,
         ready_at=since,
@@ -295,39 +326,41 @@ def anchored(timetable: Timetable, watch: Watch) -> Expectation | None:
 
 
 class AnchoredCheck:
-    """Judges relative SLAs, and whether a sensor said something about a run that succeeded."""
+    """Judges relative SLAs and post-run sensors."""
 
-    def __init__(self, parts: Parts, watches: Watches, verdicts: Verdicts, facts: PeriodFacts) -> None:
-        self._parts = parts
-        self._watches = watches
+    def __init__(
+        self, definitions: DefinitionReader, followups: Followups, verdicts: Verdicts, facts: PeriodFactReader
+    ) -> None:
+        self._definitions = definitions
+        self._followups = followups
         self._verdicts = verdicts
         self._facts = facts
 
-    def look(self, watch: Watch, now_ms: int) -> str | None:
-        """Judge a period or warn of it, and return the name of the check if there is something to hear of."""
-        timetable = self._timetable(watch.slot)
-        expectation = None if timetable is None else anchored(timetable, watch)
+    def check(self, followup: Followup, now_ms: int) -> str | None:
+        """Judge a period or warn about it, and return the name of the check if there is something to report."""
+        timetable = self._timetable(followup.slot)
+        expectation = None if timetable is None else anchored_expectation(timetable, followup)
         if timetable is None or expectation is None:
-            self._watches.drop(watch)
+            self._followups.drop(followup)
             return None
         now, pipeline = moment_of(now_ms), timetable.pipeline
-        facts = self._facts.read(pipeline, watch.slot, expectation.kind)
+        facts = self._facts.read(pipeline, followup.slot, expectation.kind)
         judgement = expectations.judge(expectation, facts, now)
         if judgement.verdict is not ExpectationVerdict.OPEN:
-            is_news = self._verdicts.judge_once(pipeline.id, expectation, judgement, status=status_of(facts))
-            self._watches.drop(watch)
+            is_new = self._verdicts.judge_once(pipeline.id, expectation, judgement, status=status_of(facts))
+            self._followups.drop(followup)
             is_missed = judgement.verdict is ExpectationVerdict.MISSED
-            return CHECKS[expectation.kind] if is_news and is_missed else None
+            return CHECKS[expectation.kind] if is_new and is_missed else None
         is_warned = expectations.is_warning_due(expectation, facts, now) and self._verdicts.warn_once(
             pipeline.id, expectation, status=status_of(facts)
         )
-        upcoming = [at for at in (expectation.warning_at, expectation.comes_at) if at is not None and at > now]
-        self._watches.postpone(watch, round(min(upcoming).timestamp() * 1000))
+        upcoming = [at for at in (expectation.warning_at, expectation.judge_at) if at is not None and at > now]
+        self._followups.postpone(followup, round(min(upcoming).timestamp() * 1000))
         return CHECKS[expectation.kind] if is_warned else None
 
     def _timetable(self, slot: Slot) -> Timetable | None:
         try:
-            pipeline, _ = self._parts.definitions.newest(slot.pipeline_id)
+            pipeline, _ = self._definitions.newest(slot.pipeline_id)
         except NotFoundError:
             return None
-        return self._parts.timetable(pipeline, slot.schedule_id)
+        return self._definitions.timetable(pipeline, slot.schedule_id)

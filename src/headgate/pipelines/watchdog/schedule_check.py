@@ -1,7 +1,7 @@
-"""The check of schedules: every expectation whose time has come gets its verdict, after however long.
+"""Schedule check: gives every expectation that has fallen due its verdict, after any downtime.
 
-Missed schedules, missed dates of their own, trigger deadlines and the SLAs of the clock all come from one cursor of a
-schedule. It moves on only once each of them has its verdict, so that what could not be judged is judged the next time.
+Missed schedules, missed irregular dates, trigger deadlines and clock-based SLAs share one cursor of a schedule. It
+moves only when each of them has its verdict, so an error is retried at the next tick.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from typing import Final
 from msgspec.structs import replace
 
 from headgate.errors import ConflictError, HeadgateError
-from headgate.pipelines.context import Parts
+from headgate.pipelines.definition_reader import DefinitionReader
 from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
 from headgate.pipelines.runs.rows import Slot
+from headgate.pipelines.runs.store import Runs
 from headgate.pipelines.schedule.timetables import Timetable
 from headgate.pipelines.watchdog import expectations
-from headgate.pipelines.watchdog.cursors import HORIZON, Agenda, Cursor, Cursors, Entry, ScheduleRef
-from headgate.pipelines.watchdog.expectations import Expectation, Facts, Judgement
-from headgate.pipelines.watchdog.period_facts import PeriodFacts, status_of
-from headgate.pipelines.watchdog.roster import Budget, Tally
+from headgate.pipelines.watchdog.cursors import HORIZON, Cursor, Cursors, QueuedSchedule, ScheduleQueue, ScheduleRef
+from headgate.pipelines.watchdog.expectations import Expectation, ExpectationFacts, ExpectationJudgement
+from headgate.pipelines.watchdog.period_facts import PeriodFactReader, status_of
+from headgate.pipelines.watchdog.roster import CheckBudget, CheckTally
 from headgate.pipelines.watchdog.verdicts import Verdicts, iso
 
 BY: Final = "watchdog"
 CHECK: Final = "schedules"
 _MINUTE: Final = timedelta(minutes=1)
 _BATCH: Final = 100
-# Under which name each kind is counted and reported.
+# The check that each kind is counted and reported under.
 CHECKS: Final = {
     ExpectationKind.SCHEDULE: "missed-schedules",
     ExpectationKind.IRREGULAR_DATE: "missed-irregular-dates",
@@ -40,76 +41,89 @@ CHECKS: Final = {
 
 
 class ScheduleCheck:
-    """Judges what the clock makes due."""
+    """Judges the expectations of schedules."""
 
-    def __init__(self, parts: Parts, verdicts: Verdicts, facts: PeriodFacts, cursors: Cursors, agenda: Agenda) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        runs: Runs,
+        definitions: DefinitionReader,
+        verdicts: Verdicts,
+        facts: PeriodFactReader,
+        cursors: Cursors,
+        queue: ScheduleQueue,
+    ) -> None:
+        self._runs = runs
+        self._definitions = definitions
         self._verdicts = verdicts
         self._facts = facts
         self._cursors = cursors
-        self._agenda = agenda
+        self._queue = queue
 
-    def __call__(self, now: datetime, budget: Budget, tally: Tally) -> None:
-        """Look at every schedule that is due, until the time is up. One that cannot be looked at stops no other."""
-        # Whatever becomes of a look, its schedule does not fall off the agenda.
-        left: dict[ScheduleRef, Entry] = {}
-        looked: list[tuple[Entry, datetime]] = []
+    def __call__(self, now: datetime, budget: CheckBudget, tally: CheckTally) -> None:
+        """Check every due schedule within the budget. An error in one does not stop the others."""
+        # Entries taken from the queue: all go back, whatever happens.
+        left: dict[ScheduleRef, QueuedSchedule] = {}
+        checked: list[tuple[QueuedSchedule, datetime]] = []
         try:
-            while not budget.is_over() and (entry := self._agenda.pop_due(now)) is not None:
+            while not budget.is_over() and (entry := self._queue.pop_due(now)) is not None:
                 left[entry.ref] = entry
                 try:
-                    looked.append(self._look(entry, now, budget, tally))
+                    checked.append(self._check(entry, now, budget, tally))
                 except HeadgateError as exc:
                     tally.failed(CHECK, "/".join(entry.ref), exc)
-                if len(looked) >= _BATCH:
-                    self._keep(looked, left, now)
-            self._keep(looked, left, now)
+                if len(checked) >= _BATCH:
+                    self._save(checked, left, now)
+            self._save(checked, left, now)
         finally:
             for entry in left.values():
-                self._agenda.again(entry, now)
+                self._queue.requeue(entry, now)
 
-    def _keep(self, looked: list[tuple[Entry, datetime]], left: dict[ScheduleRef, Entry], now: datetime) -> None:
-        """Keep how far schedules were judged, with one wait for all; those with more to judge now are left."""
-        outcomes = self._cursors.put_all([entry.cursor for entry, _ in looked])
-        for (entry, next_at), is_kept in zip(looked, outcomes, strict=True):
-            standing = entry if is_kept else self._standing(entry)
+    def _save(
+        self, checked: list[tuple[QueuedSchedule, datetime]], left: dict[ScheduleRef, QueuedSchedule], now: datetime
+    ) -> None:
+        """Store the cursors of checked schedules with one commit; those with more to judge now stay in `left`."""
+        outcomes = self._cursors.put_all([entry.cursor for entry, _ in checked])
+        for (entry, next_at), is_saved in zip(checked, outcomes, strict=True):
+            current = entry if is_saved else self._reloaded(entry)
             if next_at > now:
                 del left[entry.ref]
-                self._agenda.again(standing, next_at)
+                self._queue.requeue(current, next_at)
             else:
-                left[entry.ref] = standing
-        looked.clear()
+                left[entry.ref] = current
+        checked.clear()
 
-    def _standing(self, entry: Entry) -> Entry:
-        """Return a schedule where another watchdog has left it. What both have judged is judged once."""
-        found = self._cursors.find_all([entry.ref])[0]
-        return replace(entry, cursor=replace(entry.cursor, version=0) if found is None else found)
+    def _reloaded(self, entry: QueuedSchedule) -> QueuedSchedule:
+        """Return a schedule with the cursor of another watchdog. Verdicts of both are stored once."""
+        cursor = self._cursors.find_all([entry.ref])[0]
+        return replace(entry, cursor=replace(entry.cursor, version=0) if cursor is None else cursor)
 
-    def _look(self, entry: Entry, now: datetime, budget: Budget, tally: Tally) -> tuple[Entry, datetime]:
-        """Judge a schedule up to now, and return it with when to look next: now, if something is left."""
-        timetable = self._parts.timetable(entry.pipeline, entry.ref.schedule_id)
-        assert timetable is not None, "the agenda has only schedules of the definition"
+    def _check(
+        self, entry: QueuedSchedule, now: datetime, budget: CheckBudget, tally: CheckTally
+    ) -> tuple[QueuedSchedule, datetime]:
+        """Judge a schedule up to now, and return it with the time of its next check: now, if something is left."""
+        timetable = self._definitions.timetable(entry.pipeline, entry.ref.schedule_id)
+        assert timetable is not None, "the queue has only schedules of the definition"
         cursor = entry.cursor
         while cursor.judged_through < now and not budget.is_over():
-            asked = expectations.asked(
+            batch = expectations.due_expectations(
                 timetable, created_at=cursor.since, judged_through=cursor.judged_through, now=now
             )
-            # All of them, though one fails: the verdicts of the others are kept, and not asked for twice.
-            outcomes = [self._is_judged(timetable, each, now, tally) for each in asked.due]
-            for warned in asked.warnings:
-                self._warn(timetable, warned, now, tally)
+            # Judge all even if one fails: the stored verdicts are not repeated.
+            outcomes = [self._is_judged(timetable, each, now, tally) for each in batch.due]
+            for each in batch.warnings:
+                self._warn(timetable, each, now, tally)
             if not all(outcomes):
                 return _moved(entry, cursor, now)
-            if asked.judged_through <= cursor.judged_through:
-                # Defined later than the clock says it is now: nothing is owed until then.
+            if batch.judged_through <= cursor.judged_through:
+                # The definition lies in the future of this clock: nothing is expected until then.
                 return _moved(entry, cursor, min(max(cursor.since, now + _MINUTE), now + HORIZON))
-            cursor = replace(cursor, judged_through=asked.judged_through)
+            cursor = replace(cursor, judged_through=batch.judged_through)
         if cursor.judged_through < now:
             return _moved(entry, cursor, now)
         following = expectations.next_at(timetable, created_at=cursor.since, after=cursor.judged_through)
         return _moved(entry, cursor, min(following, now + HORIZON))
 
-    def _is_judged(self, timetable: Timetable, expectation: Expectation, now: datetime, tally: Tally) -> bool:
+    def _is_judged(self, timetable: Timetable, expectation: Expectation, now: datetime, tally: CheckTally) -> bool:
         check = CHECKS[expectation.kind]
         try:
             self._judge(timetable, expectation, now, tally)
@@ -118,7 +132,7 @@ class ScheduleCheck:
             return False
         return True
 
-    def _judge(self, timetable: Timetable, expectation: Expectation, now: datetime, tally: Tally) -> None:
+    def _judge(self, timetable: Timetable, expectation: Expectation, now: datetime, tally: CheckTally) -> None:
         pipeline = timetable.pipeline
         slot = Slot(pipeline.id, expectation.schedule_id, expectation.date)
         if self._verdicts.find(slot, expectation.kind) is not None:
@@ -130,25 +144,25 @@ class ScheduleCheck:
             if closed is not None:
                 tally.found(CHECKS[expectation.kind], count=int(closed))
                 return
-            # Begun between the two: by its own log it is now late, and not closed.
+            # The period started in between: judge it again by its log.
             facts = self._facts.read(pipeline, slot, expectation.kind)
             judgement = expectations.judge(expectation, facts, now)
-        is_news = self._verdicts.judge_once(pipeline.id, expectation, judgement, status=status_of(facts))
-        if is_news and judgement.verdict is ExpectationVerdict.MISSED:
+        is_new = self._verdicts.judge_once(pipeline.id, expectation, judgement, status=status_of(facts))
+        if is_new and judgement.verdict is ExpectationVerdict.MISSED:
             tally.found(CHECKS[expectation.kind])
 
-    def _close(self, slot: Slot, expectation: Expectation, judgement: Judgement) -> bool | None:
-        """Close a period whose sensor did not come, with its verdict. None: it was begun; False: it has a verdict."""
+    def _close(self, slot: Slot, expectation: Expectation, judgement: ExpectationJudgement) -> bool | None:
+        """Close a period without its sensor, with its verdict. None: it has started; False: it has a verdict."""
         reason = f"its sensor did not come by {iso(expectation.due_at)}"
         also = self._verdicts.verdict_writes(slot.pipeline_id, expectation, judgement)
         try:
-            return None if self._parts.runs.close(slot, reason, by=BY, also=also) is None else True
+            return None if self._runs.close(slot, reason, by=BY, also=also) is None else True
         except ConflictError:
             if self._verdicts.find(slot, expectation.kind) is None:
                 raise
             return False
 
-    def _warn(self, timetable: Timetable, expectation: Expectation, now: datetime, tally: Tally) -> None:
+    def _warn(self, timetable: Timetable, expectation: Expectation, now: datetime, tally: CheckTally) -> None:
         pipeline = timetable.pipeline
         slot = Slot(pipeline.id, expectation.schedule_id, expectation.date)
         check = CHECKS[expectation.kind]
@@ -161,14 +175,14 @@ class ScheduleCheck:
             tally.failed(check, str(slot), exc)
 
 
-def _is_closing(expectation: Expectation, facts: Facts, judgement: Judgement) -> bool:
-    """Whether it was too late to begin a period by itself, and nobody has begun it."""
+def _is_closing(expectation: Expectation, facts: ExpectationFacts, judgement: ExpectationJudgement) -> bool:
+    """Whether the trigger deadline of a period passed without a start."""
     is_missed = judgement.verdict is ExpectationVerdict.MISSED
     return is_missed and expectation.kind is ExpectationKind.TRIGGER_DEADLINE and facts.begun_at is None
 
 
-def _moved(entry: Entry, cursor: Cursor, next_at: datetime) -> tuple[Entry, datetime]:
-    """Return a schedule as it is to be kept, and when to look at it next."""
+def _moved(entry: QueuedSchedule, cursor: Cursor, next_at: datetime) -> tuple[QueuedSchedule, datetime]:
+    """Return a schedule with a moved cursor, and its next check."""
     version = entry.definition_version
     moved = replace(cursor, definition_version=version, next_at=next_at, version=cursor.version + 1)
     return replace(entry, cursor=moved), next_at

@@ -1,7 +1,7 @@
-"""Verdicts: how each expectation came out, written once and for all with the events that tell of it.
+"""Verdicts: stores the verdict on each expectation once, with the events that publish it.
 
-Whoever judges, and however often: the row of an expectation is put only if there is none. It and its events are one
-transaction, so that what was judged was told, and what was told was judged.
+The row of a verdict is put only if there is none, in one transaction with its events: several watchdogs may judge the
+same expectation, and it is stored and published once.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from msgspec import Struct
 from headgate.clock import Clock
 from headgate.durable.model.records import instant
 from headgate.errors import ConflictError
-from headgate.pipelines.context import Tells
 from headgate.pipelines.definition.model import Json
 from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
+from headgate.pipelines.event_writer import EventWriter
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.row_codec import row, struct_of
 from headgate.pipelines.runs.rows import Slot
-from headgate.pipelines.watchdog.expectations import Expectation, Judgement
+from headgate.pipelines.watchdog.expectations import Expectation, ExpectationJudgement
 from headgate.store.catalogue.tables import EXPECTATION, PIPELINES
 from headgate.store.model.conditions import absent
 from headgate.store.model.requests import Put, Query, Range, Sort, Write
 from headgate.store.model.schema import Key
 from headgate.store.port import Store
 
-# Longer than any report looks back. What is older is never asked for again: the cursors have passed it.
-KEPT_SECONDS: Final = 400 * 86_400
+# Longer than any report looks back; the cursors never return to older expectations.
+RETENTION_SECONDS: Final = 400 * 86_400
 NOT_STARTED: Final = "not started"
 _PREFIX: Final = "EXPECT#"
 _WARNED: Final = "warned"
 
-# Who hears of it, beside the event that every verdict has.
+# The event of a verdict, in addition to the one that every verdict has.
 EVENTS: Final[Mapping[tuple[ExpectationKind, ExpectationVerdict], EventName]] = {
     (ExpectationKind.SCHEDULE, ExpectationVerdict.MISSED): EventName.SCHEDULE_MISSED,
     (ExpectationKind.IRREGULAR_DATE, ExpectationVerdict.MISSED): EventName.IRREGULAR_SCHEDULE_MISSED,
@@ -54,7 +54,7 @@ WARNINGS: Final[Mapping[ExpectationKind, EventName]] = {
 
 
 class StoredVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How an expectation was judged."""
+    """The verdict on an expectation."""
 
     pipeline_id: str
     schedule_id: str
@@ -63,38 +63,38 @@ class StoredVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: ExpectationVerdict
     due_at: str
     judged_at_ms: int
-    # How long before its time it happened, or how long after (negative); None: it did not.
+    # Seconds before the due time at which it happened, negative if after; None: it did not happen.
     margin_seconds: float | None = None
     warned: bool = False
     reason: str = ""
 
     @property
     def slot(self) -> Slot:
-        """The period that something was expected of."""
+        """The period of the expectation."""
         return Slot(self.pipeline_id, self.schedule_id, self.date)
 
 
 class VerdictPage(Struct, frozen=True):
-    """Some verdicts. A page may be short, or empty, although there are more: the cursor tells."""
+    """A page of verdicts. It may be short or empty although there are more: the cursor decides."""
 
     verdicts: list[StoredVerdict]
     cursor: str | None = None
 
 
 class Verdicts:
-    """The verdicts of one store. Safe to use from many threads."""
+    """Stores and reads verdicts. Thread-safe."""
 
-    def __init__(self, store: Store, clock: Clock, tells: Tells) -> None:
+    def __init__(self, store: Store, clock: Clock, events: EventWriter) -> None:
         self._store = store
         self._clock = clock
-        self._tells = tells
+        self._events = events
 
     # Judging.
 
     def judge_once(
-        self, pipeline_id: str, expectation: Expectation, judgement: Judgement, *, status: str = NOT_STARTED
+        self, pipeline_id: str, expectation: Expectation, judgement: ExpectationJudgement, *, status: str = NOT_STARTED
     ) -> bool:
-        """Keep the verdict on an expectation and tell of it. False: it has one, which stays as it is."""
+        """Store and publish the verdict on an expectation. False: it has one already, which stays."""
         try:
             self._store.transact(self.verdict_writes(pipeline_id, expectation, judgement, status=status))
         except ConflictError as exc:
@@ -104,13 +104,13 @@ class Verdicts:
         return True
 
     def verdict_writes(
-        self, pipeline_id: str, expectation: Expectation, judgement: Judgement, *, status: str = NOT_STARTED
+        self, pipeline_id: str, expectation: Expectation, judgement: ExpectationJudgement, *, status: str = NOT_STARTED
     ) -> list[Write]:
-        """Return the writes of a verdict, for the transaction of what follows from it.
+        """Return the writes of a verdict, for a transaction with its consequences.
 
-        The first is refused if there is one, and the transaction with it. What is still OPEN has no verdict.
+        The first write is refused if a verdict exists, and the transaction with it. An OPEN expectation has no verdict.
         """
-        assert judgement.verdict is not ExpectationVerdict.OPEN, "its time has not come"
+        assert judgement.verdict is not ExpectationVerdict.OPEN, "it is not due yet"
         slot = _slot(pipeline_id, expectation)
         now_ms = self._now_ms()
         stored = StoredVerdict(
@@ -126,27 +126,27 @@ class Verdicts:
         index = EXPECTATION.index_attributes(
             verdict=stored.verdict.value, due_at=stored.due_at, pipeline_id=pipeline_id
         )
-        item = row(verdict_key(slot, stored.kind), stored, ttl=now_ms // 1000 + KEPT_SECONDS, **index)
+        item = row(verdict_key(slot, stored.kind), stored, ttl=now_ms // 1000 + RETENTION_SECONDS, **index)
         detail = _detail(stored, status)
         name = EVENTS.get((stored.kind, stored.verdict))
         return [
             Put(PIPELINES, item, absent()),
-            *self._tells(EventName.EXPECTATION_JUDGED, slot, detail),
-            *([] if name is None else self._tells(name, slot, detail)),
+            *self._events.writes(EventName.EXPECTATION_JUDGED, slot, detail),
+            *([] if name is None else self._events.writes(name, slot, detail)),
         ]
 
     def warn_once(self, pipeline_id: str, expectation: Expectation, *, status: str = NOT_STARTED) -> bool:
-        """Warn that an expectation may not be met. False: that was told, or it is of a kind nobody is warned of."""
+        """Publish a warning about an expectation. False: it was published before, or the kind has no warnings."""
         name = WARNINGS.get(expectation.kind)
         if name is None:
             return False
         slot = _slot(pipeline_id, expectation)
         now_ms = self._now_ms()
         key = EXPECTATION.key(**slot._asdict(), kind=f"{expectation.kind.value}#{_WARNED}")
-        mark = {**PIPELINES.key_attributes(key), "warned_at_ms": now_ms, "ttl": now_ms // 1000 + KEPT_SECONDS}
+        mark = {**PIPELINES.key_attributes(key), "warned_at_ms": now_ms, "ttl": now_ms // 1000 + RETENTION_SECONDS}
         detail = {"kind": expectation.kind.value, "deadline": iso(expectation.due_at), "status": status}
         try:
-            self._store.transact([Put(PIPELINES, mark, absent()), *self._tells(name, slot, detail)])
+            self._store.transact([Put(PIPELINES, mark, absent()), *self._events.writes(name, slot, detail)])
         except ConflictError as exc:
             if 0 in exc.failures:
                 return False
@@ -184,7 +184,7 @@ class Verdicts:
         limit: int = 100,
         cursor: str | None = None,
     ) -> VerdictPage:
-        """Return the expectations of all pipelines that came out so, the latest first."""
+        """Return the expectations of all pipelines with a verdict, the latest first."""
         return self._page(
             Query(
                 table=PIPELINES,
@@ -199,7 +199,7 @@ class Verdicts:
 
     def _page(self, query: Query) -> VerdictPage:
         page = self._store.query(query)
-        # Marks of warnings lie beside the verdicts.
+        # The marks of warnings share the key prefix.
         return VerdictPage([verdict_of(item) for item in page.items if "verdict" in item], page.cursor)
 
     def _now_ms(self) -> int:
@@ -207,17 +207,17 @@ class Verdicts:
 
 
 def verdict_key(slot: Slot, kind: ExpectationKind) -> Key:
-    """Return where the verdict on an expectation is kept."""
+    """Return the key of a verdict's row."""
     return EXPECTATION.key(**slot._asdict(), kind=kind.value)
 
 
 def verdict_of(item: Mapping[str, Any]) -> StoredVerdict:
-    """Return the verdict that a row stands for."""
+    """Decode a verdict from its row."""
     return struct_of(item, StoredVerdict)
 
 
 def iso(moment: datetime) -> str:
-    """Return a moment as rows and the lifecycle have it: whole, in UTC, and sortable as a text."""
+    """Format a time as in rows and lifecycle messages: UTC, sortable as text."""
     return instant(round(moment.timestamp() * 1000))
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from headgate.clock import epoch_ms
 from headgate.durable.bus.event_log import EventLog, first_id
 from headgate.errors import CorruptionError
 from headgate.notify.notices import event_type
@@ -54,22 +55,21 @@ class AttentionList(Struct, frozen=True, kw_only=True):
 
 def troubles(pipelines: PipelineService) -> AttentionList:
     """Return what may be wrong with all pipelines: lists as long as that, and one look at the periods they name."""
-    parts = pipelines.parts
     missed = _missed(pipelines)
     stuck = {run_id: slot.pipeline_id for slot, run_id in _told(pipelines, EventName.RUN_STUCK, STUCK_FOR)}
     held = [slot for slot, _ in _told(pipelines, EventName.RUN_HELD, HELD_FOR)]
-    waiting = [each.slot for each in islice(pipelines.waiters.watched(), WAITING_MAX)]
+    waiting = [each.slot for each in islice(pipelines.waiters.polled(), WAITING_MAX)]
     slots = list(dict.fromkeys((*(slot for found in missed.values() for slot in found), *waiting, *held)))
-    items = parts.store.get_many(PIPELINES, [run_log_key(slot) for slot in slots]) if slots else []
+    items = pipelines.store.get_many(PIPELINES, [run_log_key(slot) for slot in slots]) if slots else []
     logs = {slot: run_log_of(item) for slot, item in zip(slots, items, strict=True) if item is not None}
-    now_ms = parts.now_ms()
+    now_ms = epoch_ms(pipelines.clock)
     return AttentionList(
         missed=missed,
         stuck_runs=frozenset(stuck),
         stuck=list(stuck.values()),
         controlled=[
             each.pipeline_id
-            for each in parts.controls.ls()
+            for each in pipelines.stores.controls.ls()
             if each.failures_in_a_row or each.state_at(now_ms) is not ControlState.ACTIVE
         ],
         waiting=list(dict.fromkeys(slot.pipeline_id for slot in waiting)),
@@ -82,7 +82,7 @@ def stored(pipelines: PipelineService, ids: Sequence[str]) -> list[StoredPipelin
     """Return pipelines by id in one call, without those that are gone or cannot be read."""
     keys = [config_key(each) for each in ids]
     found: list[StoredPipeline] = []
-    for item in pipelines.parts.store.get_many(PIPELINES, keys) if keys else []:
+    for item in pipelines.store.get_many(PIPELINES, keys) if keys else []:
         try:
             read = None if item is None else stored_of(item)
         except CorruptionError:
@@ -94,9 +94,8 @@ def stored(pipelines: PipelineService, ids: Sequence[str]) -> list[StoredPipelin
 
 
 def _missed(pipelines: PipelineService) -> dict[str, list[Slot]]:
-    parts = pipelines.parts
-    verdicts = Verdicts(parts.store, parts.clock, parts.tells)
-    page = verdicts.ls_by_verdict(ExpectationVerdict.MISSED, since=parts.now() - MISSED_FOR, limit=MISSED_MAX)
+    verdicts = Verdicts(pipelines.store, pipelines.clock, pipelines.event_writer)
+    page = verdicts.ls_by_verdict(ExpectationVerdict.MISSED, since=pipelines.clock.now() - MISSED_FOR, limit=MISSED_MAX)
     found: dict[str, dict[Slot, None]] = {}
     for each in page.verdicts:
         found.setdefault(each.pipeline_id, {})[each.slot] = None
@@ -105,9 +104,8 @@ def _missed(pipelines: PipelineService) -> dict[str, list[Slot]]:
 
 def _told(pipelines: PipelineService, name: EventName, within: timedelta) -> list[tuple[Slot, str]]:
     """Return the periods of which something was told lately, each with the run that it was about."""
-    parts = pipelines.parts
-    since_ms = parts.now_ms() - int(within.total_seconds() * 1000)
-    events = EventLog(parts.store, parts.clock).tail(first_id(since_ms), type=event_type(name), limit=TOLD_MAX)
+    since_ms = epoch_ms(pipelines.clock) - int(within.total_seconds() * 1000)
+    events = EventLog(pipelines.store, pipelines.clock).tail(first_id(since_ms), type=event_type(name), limit=TOLD_MAX)
     found: list[tuple[Slot, str]] = []
     for each in events:
         data = each.event.data

@@ -15,7 +15,7 @@ from headgate.health.model.timestamps import instant
 from headgate.pipelines.definition.model import Period, Pipeline
 from headgate.pipelines.enums import Cause, ControlState, ExpectationVerdict, RunStatus
 from headgate.pipelines.readiness.evaluation_log import Purpose, StoredEvaluation, evaluation_of
-from headgate.pipelines.readiness.explain import Circumstances, Explanation, Standing, why
+from headgate.pipelines.readiness.explain import Explanation, PeriodSnapshot, PeriodState, why
 from headgate.pipelines.row_codec import struct_of
 from headgate.pipelines.runs.controls import Control, control_key, control_of
 from headgate.pipelines.runs.locks import Lock, evaluation_key, lock_row_key
@@ -112,11 +112,10 @@ class PipelineStatusReader:
     """Reads where pipelines stand."""
 
     def __init__(self, pipelines: PipelineService, troubles: AttentionList) -> None:
-        self._parts = pipelines.parts
-        self._store = pipelines.parts.store
-        self._calendars = pipelines.parts.calendars()
+        self._store = pipelines.store
+        self._calendars = pipelines.reader.calendars()
         self._troubles = troubles
-        self._now = pipelines.parts.now()
+        self._now = pipelines.clock.now()
 
     def rows(self, pipelines: Sequence[Defined], *, periods: int = PERIODS) -> list[PipelineRow]:
         """Return where each of some pipelines stands, in their order: four calls of the store for all of them."""
@@ -218,7 +217,7 @@ class _Look(Struct, frozen=True, kw_only=True):
         self, now: datetime, evaluation: StoredEvaluation | None, lock: Lock | None, troubles: AttentionList
     ) -> PipelineRow:
         explanation = why(
-            Circumstances(
+            PeriodSnapshot(
                 pipeline=self.pipeline,
                 slot=self.slot,
                 now=now,
@@ -232,7 +231,7 @@ class _Look(Struct, frozen=True, kw_only=True):
         is_judged = self.is_expected and not self.due.excluded
         sla = _sla(self.timetable, self.slot.date, self.log, now) if is_judged else None
         now_ms = int(now.timestamp() * 1000)
-        state = self._state(explanation.standing, sla, now_ms, troubles)
+        state = self._state(explanation.state, sla, now_ms, troubles)
         return PipelineRow(
             pipeline=self.pipeline,
             state=state,
@@ -247,7 +246,7 @@ class _Look(Struct, frozen=True, kw_only=True):
         )
 
     def _sentence(self, explanation: Explanation) -> str:
-        if explanation.standing is Standing.UNASKED and self.due.due_at_ms is not None and not self.is_expected:
+        if explanation.state is PeriodState.UNASKED and self.due.due_at_ms is not None and not self.is_expected:
             return f"{self.slot.date} was due before the pipeline was defined as it is now; nothing has begun it"
         return explanation.sentence.removeprefix(f"{self.slot.pipeline_id} of ")
 
@@ -257,19 +256,19 @@ class _Look(Struct, frozen=True, kw_only=True):
         if self.control.state_at(now_ms) is ControlState.PAUSED:
             yield State.PAUSED
 
-    def _state(self, standing: Standing, sla: SlaStanding | None, now_ms: int, troubles: AttentionList) -> State:
+    def _state(self, standing: PeriodState, sla: SlaStanding | None, now_ms: int, troubles: AttentionList) -> State:
         log, control = self.log, self.control.state_at(now_ms)
         is_over = log is not None and (log.status.is_done or log.status.is_terminal)
         is_breached = sla is not None and sla.word == BREACHED and not is_over
         is_stuck = log is not None and log.is_live and log.run_id in troubles.stuck_runs
-        is_unasked = standing is Standing.UNASKED and self.due.due_at_ms is not None and self.is_expected
+        is_unasked = standing is PeriodState.UNASKED and self.due.due_at_ms is not None and self.is_expected
         found = (
             (control is ControlState.TRIPPED, State.STOPPED),
             (self.is_failed, State.FAILED),
             (self.is_missed or is_breached, State.LATE),
             # Due, and nothing has asked for it: whoever should has not.
             (is_stuck or is_unasked, State.STUCK),
-            (standing is Standing.HELD, State.HELD),
+            (standing is PeriodState.HELD, State.HELD),
             (control is ControlState.PAUSED, State.PAUSED),
             (log is not None and log.is_live and log.status is RunStatus.PENDING, State.WAITING),
             (log is not None and log.is_live, State.RUNNING),

@@ -23,7 +23,7 @@ from headgate.errors import (
 )
 from headgate.pipelines.authoring.loader import load_folder, load_pipeline
 from headgate.pipelines.catalog.rows import config_key
-from headgate.pipelines.catalog.store import Change, PipelineStore
+from headgate.pipelines.catalog.store import PipelineChange, PipelineStore
 from headgate.pipelines.definition.model import Pipeline, Readiness, Rule, Schedule, Sla, Trait, TriggerSpec, Upstream
 from headgate.pipelines.definition.serialization import differences, digest
 from headgate.pipelines.schedule.dependencies import Dependency
@@ -119,7 +119,7 @@ def test_put__expecting_another_version__is_refused_and_nothing_is_written(pipel
 
 
 def test_put__by_many_at_once__each_is_a_version_and_none_is_lost(pipelines: PipelineStore) -> None:
-    results: list[Change | Exception] = []
+    results: list[PipelineChange | Exception] = []
 
     def change(tier: int) -> None:
         try:
@@ -132,14 +132,14 @@ def test_put__by_many_at_once__each_is_a_version_and_none_is_lost(pipelines: Pip
         thread.start()
     for thread in threads:
         thread.join()
-    done = [result for result in results if isinstance(result, Change)]
+    done = [result for result in results if isinstance(result, PipelineChange)]
     assert sorted(change.stored.version for change in done) == list(range(1, len(done) + 1))
     assert pipelines.get("orders").version == len(done)
     assert len(pipelines.versions("orders").pipelines) == len(done) >= 1
 
 
 def test_put__with_writes_of_the_caller__is_one_transaction_with_them(pipelines: PipelineStore, store: Store) -> None:
-    def event(change: Change) -> list[Write]:
+    def event(change: PipelineChange) -> list[Write]:
         key = {"PK": "PIPELINE#orders", "SK": f"EVENT#{change.stored.version}"}
         return [Put(PIPELINES, {**key, "lines": list(change.lines)}, absent())]
 

@@ -71,7 +71,7 @@ def test_exclusion__excluded_date__only_who_wants_this_very_period(rig: Rig, cau
     ("cause", "result"), [(Cause.SENSOR, "skip"), (Cause.BACKFILL, "proceed"), (Cause.MANUAL, "proceed")]
 )
 def test_exclusion__paused__backfills_and_people_go_on(rig: Rig, cause: Cause, result: str) -> None:
-    rig.parts.controls.pause("silver", by="ana", reason="migration")
+    rig.stores.controls.pause("silver", by="ana", reason="migration")
     answer = rig.call(SLOT, action="checkExclusion", cause=cause.value)
     assert answer["result"] == result
     assert result == "proceed" or "ana" in answer["reason"]
@@ -117,7 +117,7 @@ def test_lock__that_has_run_out__is_given_and_the_first_can_do_no_harm(rig: Rig)
     released = rig.call(SLOT, action="releaseLock", lockToken=token)["released"]
 
     assert released is False
-    assert rig.parts.runs.get(first).status is RunStatus.FAILED
+    assert rig.stores.runs.get(first).status is RunStatus.FAILED
     assert rig.log(SLOT).run_id == second
     assert rig.lock(SLOT) is not None
 
@@ -158,7 +158,7 @@ def test_run_log__skipped_between_the_look_and_the_begin__does_not_begin(rig: Ri
     # bug 20: what is decided is decided again in the transaction that begins.
     token = acquire(rig)
     looked = check(rig, token)["result"]
-    rig.parts.directives.skip(SLOT, by="ana", reason="no data today")
+    rig.stores.directives.skip(SLOT, by="ana", reason="no data today")
 
     assert looked == "proceed"
     assert resolve(rig, token)["result"] != "proceed"
@@ -169,7 +169,7 @@ def test_run_log__skipped_between_the_look_and_the_begin__does_not_begin(rig: Ri
 def test_run_log__closed_by_its_deadline_between_the_look_and_the_begin__does_not_begin(rig: Rig) -> None:
     token = acquire(rig)
     assert check(rig, token)["result"] == "proceed"
-    rig.parts.runs.close(SLOT, "the deadline has passed")
+    rig.stores.runs.close(SLOT, "the deadline has passed")
     assert resolve(rig, token)["result"] != "proceed"
 
 
@@ -178,7 +178,7 @@ def test_run_log__lock_lost_between_the_look_and_the_begin__does_not_begin(rig: 
     rig.call(SLOT, action="releaseLock", lockToken=token)
     acquire(rig, "e2")
     assert resolve(rig, token, "e1")["result"] != "proceed"
-    assert rig.parts.runs.log(SLOT) is None
+    assert rig.stores.runs.log(SLOT) is None
 
 
 def test_resolve__asked_again__is_the_same_run(rig: Rig) -> None:
@@ -194,7 +194,7 @@ def test_resolve__asked_again__is_the_same_run(rig: Rig) -> None:
 def test_rerun__accepted_and_charged_together__once(rig: Rig) -> None:
     # bugs 24 and 25, D25
     failed(rig)
-    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     token = acquire(rig, "e2")
 
     answers = [check(rig, token, "e2", Cause.RERUN, rerunId=rerun.rerun_id)["result"] for _ in range(2)]
@@ -206,7 +206,7 @@ def test_rerun__accepted_and_charged_together__once(rig: Rig) -> None:
 
 def test_rerun__taken_by_another_execution__does_not_proceed(rig: Rig) -> None:
     failed(rig)
-    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     token = acquire(rig, "e2")
     check(rig, token, "e2", Cause.RERUN, rerunId=rerun.rerun_id)
     assert check(rig, token, "e3", Cause.RERUN, rerunId=rerun.rerun_id)["result"] == "skip"
@@ -214,7 +214,7 @@ def test_rerun__taken_by_another_execution__does_not_proceed(rig: Rig) -> None:
 
 def test_rerun__lock_that_was_lost__costs_nothing(rig: Rig) -> None:
     failed(rig)
-    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     token = acquire(rig, "e2")
     rig.call(SLOT, action="releaseLock", lockToken=token)
     acquire(rig, "e3")
@@ -222,7 +222,7 @@ def test_rerun__lock_that_was_lost__costs_nothing(rig: Rig) -> None:
     with pytest.raises(Exception, match="no longer holds"):
         check(rig, token, "e2", Cause.RERUN, rerunId=rerun.rerun_id)
 
-    assert rig.parts.reruns.get(rerun.rerun_id).status is RerunStatus.REQUESTED
+    assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.REQUESTED
     assert rig.log(SLOT).reruns == {}
 
 
@@ -230,12 +230,12 @@ def test_release__rerun_that_was_turned_away_by_one_who_began_no_run__is_pursued
     # Someone looked at the period, found it done, and let go; the rerun came just then.
     failed(rig, category=FailureCategory.PERMANENT)
     token = acquire(rig, "e2")
-    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     rig.pump()
-    turned_away = rig.parts.reruns.get(rerun.rerun_id).status
+    turned_away = rig.stores.reruns.get(rerun.rerun_id).status
 
     rig.call(SLOT, action="releaseLock", lockToken=token, runId="", executionName="e2")
     rig.pump()
 
     assert turned_away is RerunStatus.REQUESTED
-    assert rig.parts.reruns.get(rerun.rerun_id).status is RerunStatus.ACCEPTED
+    assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.ACCEPTED

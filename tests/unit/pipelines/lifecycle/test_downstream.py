@@ -44,11 +44,11 @@ def do(rig: Rig, pipeline_id: str, date: str = DATE, key: str = "landed") -> Non
 
 
 def taken_for_done(rig: Rig, date: str) -> None:
-    rig.parts.directives.mark_success(Slot("hourly", "stream", date), by="ana", reason="done elsewhere")
+    rig.stores.directives.mark_success(Slot("hourly", "stream", date), by="ana", reason="done elsewhere")
 
 
 def begun(rig: Rig, pipeline_id: str = "gold") -> list[tuple[str, str]]:
-    logs = rig.parts.runs.logs(pipeline_id, limit=500).logs
+    logs = rig.stores.runs.logs(pipeline_id, limit=500).logs
     return sorted((log.schedule_id, log.date) for log in logs if log.attempts)
 
 
@@ -180,7 +180,7 @@ def test_cascade__upstream_done_again__downstream_is_done_once(rig: Rig) -> None
     rig.define(pipeline("silver"), after(Upstream(pipeline="silver")))
     do(rig, "silver")
     rig.advance("1m")
-    rig.parts.reruns.request(slot_of(), RerunReason.MANUAL, by="ana")
+    rig.stores.reruns.request(slot_of(), RerunReason.MANUAL, by="ana")
     rig.advance("2m")
 
     assert len(rig.runs(slot_of())) == 2
@@ -244,7 +244,7 @@ def test_cascade__that_fails__does_not_fail_the_run(rig: Rig) -> None:
 def test_cascade__a_period_is_marked_as_done__downstream_begins_once(rig: Rig) -> None:
     rig.define(pipeline("silver"), after(Upstream(pipeline="silver")))
 
-    rig.parts.directives.mark_success(Slot("silver", "stream", DATE), by="ana", reason="done elsewhere")
+    rig.stores.directives.mark_success(Slot("silver", "stream", DATE), by="ana", reason="done elsewhere")
     rig.advance("1m")
     rig.hear_again(rig.all_changes())
 

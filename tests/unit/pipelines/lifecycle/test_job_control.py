@@ -19,12 +19,13 @@ from headgate.errors import (
 from headgate.pipelines.definition.model import TriggerSpec
 from headgate.pipelines.enums import FailureCategory, JobEvent, RunStatus
 from headgate.pipelines.events.names import EventName
-from headgate.pipelines.lifecycle.completion import RunEndings
-from headgate.pipelines.lifecycle.job_control import CHECK_SECONDS_MAX, Triggering, order_of
+from headgate.pipelines.lifecycle.completion import RunCompletion
+from headgate.pipelines.lifecycle.drift import RunBaselines
+from headgate.pipelines.lifecycle.job_control import CHECK_SECONDS_MAX, JobControl, order_of
 from headgate.pipelines.lifecycle.messages import Call, read_call
 from headgate.pipelines.runs.rows import Run
 from headgate.pipelines.runs.store import Runs
-from headgate.store.port import Store
+from headgate.pipelines.runs.stores import RunStores
 from headgate.triggers.contract import TriggerFailedError, TriggerOrder
 from tests.health_faults import answer_lost, failing
 from tests.pipeline_rig import Jobs, Rig, named, pipeline, slot_of, waiting_pipeline
@@ -50,7 +51,7 @@ def begun(rig: Rig) -> tuple[Run, dict[str, Any]]:
     """Begin a run as the lifecycle does, and return it with what its calls carry."""
     lock = rig.call(SLOT, action="acquireLock", executionName="e1")
     found = rig.call(SLOT, action="resolvePipeline", executionName="e1", lockToken=lock["lockToken"], cause="sensor")
-    return rig.parts.runs.get(found["runId"]), {"runId": found["runId"], "lockToken": lock["lockToken"]}
+    return rig.stores.runs.get(found["runId"]), {"runId": found["runId"], "lockToken": lock["lockToken"]}
 
 
 def call_of(**fields: Any) -> Call:
@@ -71,13 +72,19 @@ def test_trigger__called_again__finds_the_job_and_starts_no_second(rig: Rig) -> 
     assert len(rig.jobs.orders) == 1
 
 
+def job_control(rig: Rig, stores: RunStores) -> JobControl:
+    pipelines = rig.pipelines
+    baselines = RunBaselines(rig.store, pipelines.facts, rig.event_writer, rig.clock)
+    completion = RunCompletion(stores, rig.event_writer, rig.clock, baselines)
+    return JobControl(stores, rig.reader, pipelines.trigger, rig.event_writer, rig.clock, pipelines.waiters, completion)
+
+
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 def test_trigger__store_that_fails_after_the_start__starts_under_the_same_key(rig: Rig, is_done: bool) -> None:
     run, carried = begun(rig)
-    trigger_moved = rig.parts.runs.move(run, RunStatus.TRIGGERING)
+    trigger_moved = rig.stores.runs.move(run, RunStatus.TRIGGERING)
     store = answer_lost(rig.store, "transact") if is_done else failing(rig.store, "transact", StoreBusyError("busy"))
-    parts = replace(rig.parts, runs=Runs(store, rig.env.clock, rig.parts.ids))
-    other = Triggering(parts, rig.pipelines.waiters, RunEndings(parts))
+    other = job_control(rig, replace(rig.stores, runs=Runs(store, rig.env.clock, rig.ids)))
 
     with pytest.raises((StoreBusyError, OutcomeUnknownError)):
         other.trigger(call_of(mode="trigger", **carried))
@@ -101,7 +108,7 @@ def test_trigger__lock_that_was_lost__starts_nothing(rig: Rig) -> None:
 
 def test_trigger__run_that_is_cancelled__starts_nothing(rig: Rig) -> None:
     run, carried = begun(rig)
-    rig.pipelines.triggering.cancel(run.run_id, by="ana", reason="no")
+    rig.pipelines.jobs.cancel(run.run_id, by="ana", reason="no")
 
     assert trigger(rig, carried)["status"] == "cancelled"
     assert rig.jobs.orders == []
@@ -109,7 +116,7 @@ def test_trigger__run_that_is_cancelled__starts_nothing(rig: Rig) -> None:
 
 def test_trigger__run_that_has_failed__starts_nothing_and_is_not_called_running(rig: Rig) -> None:
     run, carried = begun(rig)
-    rig.parts.runs.move(run, RunStatus.FAILED, reason="left open")
+    rig.stores.runs.move(run, RunStatus.FAILED, reason="left open")
 
     assert trigger(rig, carried)["status"] not in ("running", "completed")
     assert rig.jobs.orders == []
@@ -122,7 +129,7 @@ def test_trigger__that_fails_for_a_while__is_noted_and_raised(rig: Rig) -> None:
     with pytest.raises(TriggerFailedError, match="429"):
         trigger(rig, carried)
 
-    noted = rig.parts.runs.get(run.run_id)
+    noted = rig.stores.runs.get(run.run_id)
     assert (noted.status, noted.event) == (RunStatus.TRIGGERING, JobEvent.INFRA_TRIGGER_FAILURE)
     assert rig.told("silver", EventName.TRIGGER_FAILED) == ["TRIGGER_FAILED"]
 
@@ -153,7 +160,7 @@ def test_check_job__that_failed__says_how_and_keeps_why(rig: Rig, category: Fail
     rig.jobs.fail(category=category, reason="out of memory")
 
     assert rig.call(SLOT, mode="check-job", **carried)["event"] == event
-    found = rig.parts.runs.get(run.run_id)
+    found = rig.stores.runs.get(run.run_id)
     assert (found.category, found.reason) == (category, "out of memory")
 
 
@@ -165,7 +172,7 @@ def test_check_job__run_that_has_ended__is_an_end_to_the_lifecycle_too(rig: Rig,
     # Whatever ended it, the poll must not go on: there is nobody left who would end it.
     run, carried = begun(rig)
     trigger(rig, carried)
-    rig.parts.runs.move(rig.parts.runs.get(run.run_id), RunStatus.FAILED, event=event, reason="taken over")
+    rig.stores.runs.move(rig.stores.runs.get(run.run_id), RunStatus.FAILED, event=event, reason="taken over")
 
     assert rig.call(SLOT, mode="check-job", **carried)["event"] in ("fail", "timeout", "cancelled")
     assert rig.jobs.polls == []
@@ -174,7 +181,7 @@ def test_check_job__run_that_has_ended__is_an_end_to_the_lifecycle_too(rig: Rig,
 def test_check_job__word_of_the_job_itself__beats_a_poll(rig: Rig) -> None:
     run, carried = begun(rig)
     trigger(rig, carried)
-    rig.pipelines.triggering.complete(run.run_id, is_success=True)
+    rig.pipelines.jobs.complete(run.run_id, is_success=True)
 
     assert rig.call(SLOT, mode="check-job", **carried)["event"] == "success"
     assert rig.jobs.polls == []
@@ -209,17 +216,17 @@ def test_check_job__wall_clock_set_back__time_does_not_run_backwards(rig: Rig) -
 
 def test_complete__run_that_is_not_there__says_so(rig: Rig) -> None:
     with pytest.raises(NotFoundError):
-        rig.pipelines.triggering.complete("run_none", is_success=True)
+        rig.pipelines.jobs.complete("run_none", is_success=True)
 
 
 def test_complete__run_that_has_ended__changes_nothing(rig: Rig) -> None:
     run, carried = begun(rig)
     trigger(rig, carried)
     rig.call(SLOT, action="logResult", status="FAILED", failureCategory="PERMANENT", **carried)
-    before = rig.parts.runs.get(run.run_id)
+    before = rig.stores.runs.get(run.run_id)
 
-    assert rig.pipelines.triggering.complete(run.run_id, is_success=True) == before
-    assert rig.parts.runs.get(run.run_id) == before
+    assert rig.pipelines.jobs.complete(run.run_id, is_success=True) == before
+    assert rig.stores.runs.get(run.run_id) == before
 
 
 def test_cancel__run_that_has_ended__is_refused(rig: Rig) -> None:
@@ -228,7 +235,7 @@ def test_cancel__run_that_has_ended__is_refused(rig: Rig) -> None:
     rig.call(SLOT, action="logResult", status="COMPLETED", **carried)
 
     with pytest.raises(IllegalTransitionError):
-        rig.pipelines.triggering.cancel(run.run_id, by="ana", reason="no")
+        rig.pipelines.jobs.cancel(run.run_id, by="ana", reason="no")
 
 
 def test_job_poll_exhausted__asked_twice__ends_once(rig: Rig) -> None:
@@ -239,7 +246,7 @@ def test_job_poll_exhausted__asked_twice__ends_once(rig: Rig) -> None:
     second = rig.call(SLOT, mode="job-poll-exhausted", **carried)
 
     assert first == second
-    assert len(rig.parts.job_log.ls(SLOT).entries) == 1
+    assert len(rig.stores.job_log.ls(SLOT).entries) == 1
     assert rig.told("silver", EventName.JOB_POLL_EXHAUSTED) == ["JOB_POLL_EXHAUSTED"]
 
 
@@ -264,8 +271,6 @@ def test_order__of_a_run__is_keyed_by_its_id_and_names_its_period(rig: Rig) -> N
 def test_triggering__made_on_a_store_of_its_own__needs_nothing_else(rig: Rig) -> None:
     # What AWS runs is made of the same parts, without an engine around it.
     run, carried = begun(rig)
-    store: Store = rig.store
-    parts = replace(rig.parts, store=store)
-    other = Triggering(parts, rig.pipelines.waiters, RunEndings(parts))
+    other = job_control(rig, rig.stores)
     assert other.trigger(call_of(mode="trigger", **carried))["status"] == "running"
-    assert rig.parts.runs.get(run.run_id).status is RunStatus.RUNNING
+    assert rig.stores.runs.get(run.run_id).status is RunStatus.RUNNING

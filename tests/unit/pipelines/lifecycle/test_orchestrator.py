@@ -38,26 +38,26 @@ def event(rig: Rig, action: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("action", ACTIONS)
 def test_look__action_that_only_looks__answers_as_the_action_and_writes_nothing(rig: Rig, action: str) -> None:
     generation = rig.store.generation()
-    looked = rig.pipelines.orchestrator.look(event(rig, action))
+    looked = rig.pipelines.orchestrator.peek(event(rig, action))
     assert rig.store.generation() == generation
     assert looked == rig.pipelines.orchestrator(event(rig, action))
 
 
 def test_look__action_that_does_something__is_none(rig: Rig) -> None:
     for action in ("acquireLock", "releaseLock", "logResult", "checkDrift", "checkMonitoringExpired", ""):
-        assert rig.pipelines.orchestrator.look(event(rig, action)) is None
+        assert rig.pipelines.orchestrator.peek(event(rig, action)) is None
 
 
 def test_look_at_exclusion__pipeline_that_is_paused__is_left_to_whoever_tells_of_it(rig: Rig) -> None:
-    rig.parts.controls.pause("silver", by="ana", reason="repairs")
-    assert rig.pipelines.orchestrator.look(event(rig, "checkExclusion")) is None
+    rig.stores.controls.pause("silver", by="ana", reason="repairs")
+    assert rig.pipelines.orchestrator.peek(event(rig, "checkExclusion")) is None
     assert rig.told("silver", EventName.PIPELINE_EXCLUDED) == []
     rig.forget("silver")
     with pytest.raises(NotFoundError):
-        rig.pipelines.orchestrator.look(event(rig, "checkExclusion"))
+        rig.pipelines.orchestrator.peek(event(rig, "checkExclusion"))
 
 
 def test_look_at_run_log__rerun_that_is_to_be_judged__is_left_to_the_action(rig: Rig) -> None:
-    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     asked = event(rig, "checkRunLog", cause="rerun", rerunId=rerun.rerun_id)
-    assert rig.pipelines.orchestrator.look(asked) is None
+    assert rig.pipelines.orchestrator.peek(asked) is None

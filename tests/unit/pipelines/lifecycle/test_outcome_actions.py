@@ -46,7 +46,7 @@ def test_log_result__success_said_twice__is_one(rig: Rig) -> None:
     assert first == second
     assert rig.run(SLOT).status is RunStatus.COMPLETED
     assert rig.told("silver", EventName.JOB_COMPLETED) == ["JOB_COMPLETED"]
-    assert [entry.event for entry in rig.parts.job_log.ls(SLOT).entries] == [JobEvent.SUCCESS]
+    assert [entry.event for entry in rig.stores.job_log.ls(SLOT).entries] == [JobEvent.SUCCESS]
 
 
 def test_log_result__failure_said_twice__is_one_and_answers_the_same(rig: Rig) -> None:
@@ -102,7 +102,7 @@ def test_log_result__failures_of_one_kind__as_many_retries_as_it_has(
 
 def test_log_result__paused_meanwhile__is_not_tried_again(rig: Rig) -> None:
     carried = started(rig)
-    rig.parts.controls.pause("silver", by="ana", reason="stop")
+    rig.stores.controls.pause("silver", by="ana", reason="stop")
     assert log_result(rig, carried)["retryable"] is False
 
 
@@ -140,7 +140,7 @@ def test_breaker__failures_in_a_row__stops_the_pipeline_and_tells_once(rig: Rig)
         carried = started(rig)
         log_result(rig, carried)
         rig.call(SLOT, action="releaseLock", lockToken=carried["lockToken"])
-        states.append(rig.parts.controls.get("silver").state)
+        states.append(rig.stores.controls.get("silver").state)
 
     assert states == [ControlState.ACTIVE, ControlState.TRIPPED, ControlState.TRIPPED]
     assert rig.told("silver", EventName.CIRCUIT_BREAKER_TRIPPED) == ["CIRCUIT_BREAKER_TRIPPED"]
@@ -152,7 +152,7 @@ def test_breaker__a_success_between__begins_to_count_anew(rig: Rig) -> None:
         carried = started(rig)
         log_result(rig, carried, status)
         rig.call(SLOT, action="releaseLock", lockToken=carried["lockToken"])
-    assert rig.parts.controls.get("silver").failures_in_a_row == 0
+    assert rig.stores.controls.get("silver").failures_in_a_row == 0
 
 
 def test_completed__with_monitoring_and_traits__is_watched_for_its_time(rig: Rig) -> None:

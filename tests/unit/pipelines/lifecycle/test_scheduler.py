@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from headgate.errors import HeadgateError, OutcomeUnknownError, StoreBusyError
 from headgate.pipelines.definition.model import Exclusions, Inclusions, Period, Pipeline, Schedule
 from headgate.pipelines.enums import CatchUp, Cause, RunStatus
-from headgate.pipelines.lifecycle.scheduler import Clockwork, Defined
+from headgate.pipelines.lifecycle.scheduler import CronScheduler, ScheduledPipeline
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.schedule.timetables import timetables
 from tests.health_faults import Failing
@@ -33,14 +32,16 @@ def by_clock(cron: str = "0 9 * * *", pipeline_id: str = "silver", **fields: Any
 
 
 def begun(rig: Rig, pipeline_id: str = "silver") -> list[str]:
-    return sorted(log.date for log in rig.parts.runs.logs(pipeline_id, limit=500).logs if log.attempts)
+    return sorted(log.date for log in rig.stores.runs.logs(pipeline_id, limit=500).logs if log.attempts)
 
 
-def restarted(rig: Rig, *pipelines: Pipeline, since: Any = None) -> Clockwork:
+def restarted(rig: Rig, *pipelines: Pipeline, since: Any = None) -> CronScheduler:
     """Return the clockwork of a process that has just begun, and knows the definitions as they were put."""
-    clockwork = Clockwork(rig.parts, rig.pipelines.starter)
+    clockwork = CronScheduler(rig.store, rig.clock, rig.pipelines.starter)
     known = [rig.pipelines.definitions.get(each.id) for each in pipelines]
-    clockwork.know([Defined(each.pipeline, each.version, since) for each in known], lambda found: timetables(found, {}))
+    clockwork.load(
+        [ScheduledPipeline(each.pipeline, each.version, since) for each in known], lambda found: timetables(found, {})
+    )
     return clockwork
 
 
@@ -90,7 +91,7 @@ def test_tick__wall_clock_set_back_and_forth__nothing_twice(rig: Rig) -> None:
 
     for seconds in (-7_200.0, 7_200.0, -3_600.0, 3_600.0):
         rig.env.clock.step(seconds)
-        rig.pipelines.clockwork.tick()
+        rig.pipelines.cron_scheduler.tick()
         rig.pump()
 
     assert begun(rig) == before
@@ -125,7 +126,7 @@ def test_tick__another_process_looks_too__nothing_twice(rig: Rig) -> None:
 
     for _ in range(3):
         rig.env.clock.advance(86_400.0)
-        for clockwork in (rig.pipelines.clockwork, *others):
+        for clockwork in (rig.pipelines.cron_scheduler, *others):
             clockwork.tick()
         rig.pump()
 
@@ -135,7 +136,7 @@ def test_tick__another_process_looks_too__nothing_twice(rig: Rig) -> None:
 def test_tick__new_pipeline__owes_nothing_of_the_time_before(rig: Rig) -> None:
     # bug 62
     rig.define(by_clock("0 * * * *", period=Period.HOURLY, catch_up=CatchUp.ALL))
-    rig.pipelines.clockwork.tick()
+    rig.pipelines.cron_scheduler.tick()
     assert begun(rig) == []
 
 
@@ -151,9 +152,9 @@ def test_tick__excluded_and_not_included_days__begin_nothing(rig: Rig) -> None:
 
 def test_tick__paused_pipeline__passes_over_and_says_so(rig: Rig) -> None:
     rig.define(by_clock())
-    rig.parts.controls.pause("silver", by="ana", reason="migration")
+    rig.stores.controls.pause("silver", by="ana", reason="migration")
     rig.advance("1d")
-    rig.parts.controls.resume("silver", by="ana", reason="done")
+    rig.stores.controls.resume("silver", by="ana", reason="done")
     rig.advance("1d")
     assert begun(rig) == ["2026-03-04"]
     assert rig.told("silver").count("PIPELINE_EXCLUDED") == 1
@@ -172,9 +173,11 @@ def test_tick__store_that_fails_once__begins_all_the_same(rig: Rig, method: str,
     definition = by_clock()
     rig.define(definition, by_clock(pipeline_id="other"))
     faulty: Any = Failing(rig.store, method, error, is_done=isinstance(error, OutcomeUnknownError))
-    clockwork = Clockwork(replace(rig.parts, store=faulty), rig.pipelines.starter)
+    clockwork = CronScheduler(faulty, rig.clock, rig.pipelines.starter)
     known = [rig.pipelines.definitions.get(name) for name in ("silver", "other")]
-    clockwork.know([Defined(each.pipeline, each.version, rig.now) for each in known], lambda each: timetables(each, {}))
+    clockwork.load(
+        [ScheduledPipeline(each.pipeline, each.version, rig.now) for each in known], lambda each: timetables(each, {})
+    )
 
     for _ in range(7):
         rig.env.clock.advance(600.0)
@@ -193,7 +196,7 @@ def test_tick__pipeline_deleted_a_moment_ago__others_are_begun(rig: Rig) -> None
     rig.pipelines.definitions.delete("a", "ana")
 
     rig.env.clock.advance(3_600.0)
-    rig.pipelines.clockwork.tick()
+    rig.pipelines.cron_scheduler.tick()
     rig.pump()
 
     assert begun(rig, "a") == []
@@ -205,7 +208,7 @@ def test_know__definition_that_has_no_timetable__stops_no_other(rig: Rig) -> Non
     bad = pipeline("bad", schedules=(Schedule(cron="99 99 * * *"),))
     rig.define(bad, by_clock())
     rig.env.clock.advance(3_600.0)
-    rig.pipelines.clockwork.tick()
+    rig.pipelines.cron_scheduler.tick()
     rig.pump()
     assert begun(rig) == ["2026-03-03"]
 
@@ -213,13 +216,13 @@ def test_know__definition_that_has_no_timetable__stops_no_other(rig: Rig) -> Non
 def test_know__definition_that_changes_often__looks_no_more_often_for_it(rig: Rig) -> None:
     for minute in range(30):
         rig.define(by_clock(f"{minute} 9 * * *"))
-    rig.pipelines.clockwork.tick()
+    rig.pipelines.cron_scheduler.tick()
 
     rig.advance("2h")
 
     assert begun(rig) == ["2026-03-03"]
     # As many looks are planned as there are schedules.
-    assert len(rig.pipelines.clockwork._heap) == 1
+    assert len(rig.pipelines.cron_scheduler._heap) == 1
 
 
 def test_know__schedule_that_is_gone__is_due_no_more(rig: Rig) -> None:
@@ -231,13 +234,13 @@ def test_know__schedule_that_is_gone__is_due_no_more(rig: Rig) -> None:
 
 def test_seconds_left__until_the_next_slot(rig: Rig) -> None:
     rig.define(by_clock("30 8 * * *"))
-    rig.pipelines.clockwork.tick()
-    assert rig.pipelines.clockwork.seconds_left() == 1_800.0
+    rig.pipelines.cron_scheduler.tick()
+    assert rig.pipelines.cron_scheduler.seconds_left() == 1_800.0
 
 
 def test_tick__many_pipelines_and_nothing_due__reads_nothing(rig: Rig) -> None:
     rig.define(*(by_clock(pipeline_id=f"p{number}") for number in range(50)))
-    rig.pipelines.clockwork.tick()
+    rig.pipelines.cron_scheduler.tick()
     store = rig.store
     calls: list[str] = []
     original = store.get
@@ -249,7 +252,7 @@ def test_tick__many_pipelines_and_nothing_due__reads_nothing(rig: Rig) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "get", counted)
         rig.env.clock.advance(1_000.0)
-        rig.pipelines.clockwork.tick()
+        rig.pipelines.cron_scheduler.tick()
 
     assert calls == []
 

@@ -63,7 +63,7 @@ def test_name__however_long_or_strange__is_a_name_of_step_functions_and_still_it
 
 def test_pursue__same_wish_again__is_one_execution(rig: Rig) -> None:
     starter = rig.pipelines.starter
-    assert [starter.pursue(SLOT, Cause.MARKER, by=by) for by in ("ana", "ana", "bob")] == [True, False, False]
+    assert [starter.start_run(SLOT, Cause.MARKER, by=by) for by in ("ana", "ana", "bob")] == [True, False, False]
     rig.pump()
     assert len(rig.executions()) == 1
     assert rig.told("silver", EventName.EXECUTION_STARTED) == ["EXECUTION_STARTED"]
@@ -71,14 +71,14 @@ def test_pursue__same_wish_again__is_one_execution(rig: Rig) -> None:
 
 def test_pursue__other_token_or_cause__is_another_wish(rig: Rig) -> None:
     starter = rig.pipelines.starter
-    assert starter.pursue(SLOT, Cause.MARKER)
-    assert starter.pursue(SLOT, Cause.MARKER, token="2")
-    assert starter.pursue(SLOT, Cause.CRON)
+    assert starter.start_run(SLOT, Cause.MARKER)
+    assert starter.start_run(SLOT, Cause.MARKER, token="2")
+    assert starter.start_run(SLOT, Cause.CRON)
 
 
 def test_pursue__input__has_all_that_the_machine_reads(rig: Rig) -> None:
     rig.define(pipeline(sla=Sla(max_duration=Seconds(60))))
-    rig.pipelines.starter.pursue(SLOT, Cause.SENSOR, arrived_at="2026-03-03T07:59:00+00:00")
+    rig.pipelines.starter.start_run(SLOT, Cause.SENSOR, arrived_at="2026-03-03T07:59:00+00:00")
     rig.pump()
 
     (execution_id,) = rig.executions()
@@ -92,8 +92,8 @@ def test_pursue__input__has_all_that_the_machine_reads(rig: Rig) -> None:
 
 def test_pursue__pipeline_that_is_not_there__says_so(rig: Rig) -> None:
     with pytest.raises(NotFoundError):
-        rig.pipelines.starter.pursue(slot_of("none"), Cause.MARKER)
-    assert rig.pipelines.starter.knows("none") is None
+        rig.pipelines.starter.start_run(slot_of("none"), Cause.MARKER)
+    assert rig.pipelines.starter.find_pipeline("none") is None
 
 
 def test_lifecycle_definition__is_json_with_its_variables_open() -> None:

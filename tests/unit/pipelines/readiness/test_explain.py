@@ -27,7 +27,7 @@ from headgate.pipelines.definition.model import (
 )
 from headgate.pipelines.enums import Cause, ControlState, FailureCategory, JobEvent, RunStatus, Severity, TraitStatus
 from headgate.pipelines.readiness.evaluation_log import Evaluations, Outlook, Purpose, StoredEvaluation
-from headgate.pipelines.readiness.explain import Circumstances, Explainer, Standing, as_text, why
+from headgate.pipelines.readiness.explain import Explainer, PeriodSnapshot, PeriodState, as_text, why
 from headgate.pipelines.rules.facts import Facts, TraitFact
 from headgate.pipelines.rules.readiness import readiness_of
 from headgate.pipelines.rules.rules import compile_readiness, evaluate
@@ -85,9 +85,9 @@ def log(status: RunStatus, **more: Any) -> RunLog:
     return RunLog(**SLOT._asdict(), status=status, **given)
 
 
-def told(**known: Any) -> tuple[Standing, str]:
-    explanation = why(Circumstances(pipeline=PIPELINE, slot=SLOT, now=NOW, **known))
-    return explanation.standing, explanation.sentence.removeprefix("silver-orders of 2026-03-03 ")
+def told(**known: Any) -> tuple[PeriodState, str]:
+    explanation = why(PeriodSnapshot(pipeline=PIPELINE, slot=SLOT, now=NOW, **known))
+    return explanation.state, explanation.sentence.removeprefix("silver-orders of 2026-03-03 ")
 
 
 def lock(acquired_at_ms: int = at(6, 5)) -> Lock:
@@ -99,9 +99,9 @@ def lock(acquired_at_ms: int = at(6, 5)) -> Lock:
 
 def test_waiting__a_sensor_missing__one_sentence_with_all_times() -> None:
     explanation = why(
-        Circumstances(pipeline=PIPELINE, slot=SLOT, now=NOW, evaluation=evaluated(), lock=lock(at(5, 59)))
+        PeriodSnapshot(pipeline=PIPELINE, slot=SLOT, now=NOW, evaluation=evaluated(), lock=lock(at(5, 59)))
     )
-    assert explanation.standing is Standing.WAITING
+    assert explanation.state is PeriodState.WAITING
     assert explanation.sentence == (
         "silver-orders of 2026-03-03 has not started: 2 of 3 rules hold; orders-landed is missing since 06:00; "
         "next evaluation at 06:35, the window closes at 07:00"
@@ -109,34 +109,34 @@ def test_waiting__a_sensor_missing__one_sentence_with_all_times() -> None:
 
 
 DUE = Due(due_at_ms=at(6), schedule='cron "0 6 * * *"')
-CASES: list[tuple[Standing, str, dict[str, Any]]] = [
+CASES: list[tuple[PeriodState, str, dict[str, Any]]] = [
     (
-        Standing.DONE,
+        PeriodState.DONE,
         "is done since 06:20, by run_1",
         {"log": log(RunStatus.COMPLETED, ended_at_ms=at(6, 20), succeeded_run_id="run_1")},
     ),
     (
-        Standing.DONE,
-        "is done since 06:20, by run_1, and is watched for changes",
+        PeriodState.DONE,
+        "is done since 06:20, by run_1, and is monitored for changes",
         {"log": log(RunStatus.COMPLETED_MONITORING, ended_at_ms=at(6, 20), succeeded_run_id="run_1")},
     ),
     (
-        Standing.DONE,
-        "is done since 06:10, by the word of anna",
+        PeriodState.DONE,
+        "is done since 06:10, as marked by anna",
         {"log": log(RunStatus.COMPLETED, order=Directive(Order.MARK_SUCCESS, "anna", "by hand", at(6)))},
     ),
     (
-        Standing.SKIPPED,
+        PeriodState.SKIPPED,
         "was skipped by anna at 06:00: no data today",
         {"log": log(RunStatus.CANCELLED, order=Directive(Order.SKIP, "anna", "no data today", at(6)))},
     ),
     (
-        Standing.CANCELLED,
+        PeriodState.CANCELLED,
         "was cancelled at 06:10: wrong file",
         {"log": log(RunStatus.CANCELLED, reason="wrong file")},
     ),
     (
-        Standing.FAILED,
+        PeriodState.FAILED,
         "failed at 06:20, attempt 3 (TIMEOUT): job took too long",
         {
             "log": log(
@@ -146,7 +146,7 @@ CASES: list[tuple[Standing, str, dict[str, Any]]] = [
         },
     ),
     (
-        Standing.EXHAUSTED,
+        PeriodState.EXHAUSTED,
         "never became ready before its window closed at 06:20: 2 of 3 rules hold; orders-landed is missing since 06:00",
         {
             "log": log(RunStatus.FAILED, event=JobEvent.VALIDATION_EXHAUSTED, ended_at_ms=at(6, 20)),
@@ -154,12 +154,12 @@ CASES: list[tuple[Standing, str, dict[str, Any]]] = [
         },
     ),
     (
-        Standing.RUNNING,
+        PeriodState.RUNNING,
         "is running since 06:05, attempt 2 (run_2)",
         {"log": log(RunStatus.RUNNING, attempts=2, run_id="run_2", begun_at_ms=at(6, 5))},
     ),
     (
-        Standing.PAUSED,
+        PeriodState.PAUSED,
         "has not started: anna paused the pipeline at 2026-03-02 18:00 until 08:00: source is moving",
         {
             "control": Control(
@@ -171,8 +171,8 @@ CASES: list[tuple[Standing, str, dict[str, Any]]] = [
         },
     ),
     (
-        Standing.TRIPPED,
-        "has not started: 5 failures in a row stopped the pipeline at 05:00; resume it when the cause is mended",
+        PeriodState.TRIPPED,
+        "has not started: 5 failures in a row stopped the pipeline at 05:00; resume it when the cause is fixed",
         {
             "control": Control(
                 pipeline_id="silver-orders", state=ControlState.TRIPPED, failures_in_a_row=5, since_ms=at(5)
@@ -180,7 +180,7 @@ CASES: list[tuple[Standing, str, dict[str, Any]]] = [
         },
     ),
     (
-        Standing.HELD,
+        PeriodState.HELD,
         "has not started: anna holds it since 06:00 until someone approves it: check first",
         {
             "log": log(RunStatus.PENDING, hold=Directive(Order.HOLD, "anna", "check first", at(6))),
@@ -188,60 +188,60 @@ CASES: list[tuple[Standing, str, dict[str, Any]]] = [
         },
     ),
     (
-        Standing.EXCLUDED,
+        PeriodState.EXCLUDED,
         "has not started and will not: the calendar leaves it out, a Sunday",
         {"due": Due(excluded="a Sunday")},
     ),
     (
-        Standing.EXHAUSTED,
+        PeriodState.EXHAUSTED,
         "has not started and its window closed at 06:25: 2 of 3 rules hold; orders-landed is missing since 06:00",
         {"evaluation": evaluated(closes_at_ms=at(6, 25))},
     ),
     (
-        Standing.LOCKED,
-        "has not started: exec-1 is at it since 06:05 and has evaluated nothing yet; its lock runs out at 09:00",
+        PeriodState.LOCKED,
+        "has not started: exec-1 holds its lock since 06:05 and has evaluated nothing yet; the lock expires at 09:00",
         {"lock": lock(), "due": DUE},
     ),
     (
         # What was evaluated belongs to an attempt before.
-        Standing.LOCKED,
-        "has not started: exec-1 is at it since 06:05 and has evaluated nothing yet; its lock runs out at 09:00",
+        PeriodState.LOCKED,
+        "has not started: exec-1 holds its lock since 06:05 and has evaluated nothing yet; the lock expires at 09:00",
         {"lock": lock(), "evaluation": evaluated(closes_at_ms=at(6, 4)), "due": DUE},
     ),
     (
-        Standing.NOT_DUE,
+        PeriodState.NOT_DUE,
         'has not started: it is not due before 07:00 (cron "0 7 * * *")',
         {"due": Due(due_at_ms=at(7), schedule='cron "0 7 * * *"')},
     ),
     (
-        Standing.NOT_DUE,
+        PeriodState.NOT_DUE,
         "has not started: it is not due before 2026-03-04 06:00 (after 06:00)",
         {"due": Due(due_at_ms=at(6, day=4), schedule="after 06:00")},
     ),
     (
-        Standing.NOT_DUE,
+        PeriodState.NOT_DUE,
         "has not started: no schedule names a Tuesday",
         {"due": Due(unscheduled="no schedule names a Tuesday")},
     ),
     (
-        Standing.AWAITING,
+        PeriodState.AWAITING,
         "has not started: it waits for sensor orders-landed",
         {"due": Due(awaited="sensor orders-landed")},
     ),
     (
-        Standing.UNASKED,
-        'has not started though it was due at 06:00 (cron "0 6 * * *"): nothing was evaluated, nobody holds its lock; '
+        PeriodState.UNASKED,
+        'has not started though it was due at 06:00 (cron "0 6 * * *"): nothing was evaluated, and its lock is free; '
         "is the engine running?",
         {"due": DUE},
     ),
     (
-        Standing.UNASKED,
-        "has not started: nothing has asked for it, and no schedule names it",
+        PeriodState.UNASKED,
+        "has not started: no start was requested, and no schedule names it",
         {},
     ),
     (
-        Standing.UNASKED,
-        "has not started: nothing has asked for it, and no schedule names it",
+        PeriodState.UNASKED,
+        "has not started: no start was requested, and no schedule names it",
         {"control": Control(pipeline_id="silver-orders"), "log": log(RunStatus.PENDING)},
     ),
 ]  # fmt: skip
@@ -249,30 +249,30 @@ CASES: list[tuple[Standing, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("standing", "sentence", "known"), CASES)
 def test_why__circumstances__what_comes_first_in_the_way(
-    standing: Standing, sentence: str, known: dict[str, Any]
+    standing: PeriodState, sentence: str, known: dict[str, Any]
 ) -> None:
     assert told(**known) == (standing, sentence)
 
 
 def test_why__a_pause_that_is_over__is_not_in_the_way() -> None:
     over = Control(pipeline_id="silver-orders", state=ControlState.PAUSED, by="anna", until_ms=at(6, 29))
-    assert told(control=over, due=DUE)[0] is Standing.UNASKED
+    assert told(control=over, due=DUE)[0] is PeriodState.UNASKED
 
 
 def test_why__a_lock_that_ran_out__is_not_in_the_way() -> None:
-    assert told(lock=replace(lock(), expires_at=at(6, 30) // 1000), due=DUE)[0] is Standing.UNASKED
+    assert told(lock=replace(lock(), expires_at=at(6, 30) // 1000), due=DUE)[0] is PeriodState.UNASKED
 
 
 def test_why__ready_or_error__said_so() -> None:
     there = replace(KNOWN, sensors={**KNOWN.sensors, "orders-landed": Sensor(key="orders-landed", data={})})
     assert told(evaluation=evaluated(facts=there)) == (
-        Standing.READY,
+        PeriodState.READY,
         "is ready since 06:00 and about to start: 3 of 3 rules hold",
     )
     pipeline = replace(PIPELINE, readiness=replace(PIPELINE.readiness, traits={"fresh": Trait(evaluator="push")}))
     failed = replace(there, traits={"fresh": TraitFact(status=TraitStatus.ERROR, reason="HTTP 404")})
     standing, sentence = told(evaluation=evaluated(pipeline, failed))
-    assert standing is Standing.ERROR
+    assert standing is PeriodState.ERROR
     assert sentence.startswith("has not started: it could not be found out: trait fresh is ERROR: HTTP 404")
 
 
@@ -286,7 +286,7 @@ def test_tree__everything_known__line_by_line() -> None:
     )
     stored = evaluated(pipeline, facts)
     explanation = why(
-        Circumstances(
+        PeriodSnapshot(
             pipeline=pipeline,
             slot=SLOT,
             now=NOW,
@@ -379,23 +379,23 @@ def test_explainer__one_period_through_its_day__from_storage_alone(store: Store,
     evaluations, controls, locks = Evaluations(store, clock, ids), Controls(store, clock), Locks(store, clock, ids)
     explainer = Explainer(store, clock, evaluations=evaluations, controls=controls, locks=locks)
 
-    def standing() -> Standing:
-        return explainer.why(PIPELINE, SLOT, DUE).standing
+    def standing() -> PeriodState:
+        return explainer.why(PIPELINE, SLOT, DUE).state
 
     clock.step(-60)
-    assert standing() is Standing.NOT_DUE
+    assert standing() is PeriodState.NOT_DUE
     clock.step(60)
-    assert standing() is Standing.UNASKED
+    assert standing() is PeriodState.UNASKED
     locks.acquire(evaluation_key(SLOT), "exec-1", 3_600)
-    assert standing() is Standing.LOCKED
+    assert standing() is PeriodState.LOCKED
     evaluation = evaluate(compile_readiness(PIPELINE.readiness), KNOWN, clock.now())
     outlook = Outlook(next_at_ms=at(6, 5), window_closes_at_ms=at(7))
     evaluations.put(SLOT, evaluation, readiness_of(evaluation, {}, PIPELINE), outlook=outlook)
-    assert standing() is Standing.WAITING
+    assert standing() is PeriodState.WAITING
     controls.pause("silver-orders", by="anna", reason="wait for the source")
-    assert standing() is Standing.PAUSED
+    assert standing() is PeriodState.PAUSED
     controls.resume("silver-orders", by="anna", reason="it is there")
     clock.advance(3_600)
-    assert standing() is Standing.EXHAUSTED
+    assert standing() is PeriodState.EXHAUSTED
     store.transact([run_log_put(log(RunStatus.COMPLETED, succeeded_run_id="run_1"))])
-    assert standing() is Standing.DONE
+    assert standing() is PeriodState.DONE

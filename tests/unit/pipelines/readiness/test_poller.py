@@ -14,11 +14,20 @@ from headgate.errors import CorruptionError, HeadgateError, ItemTooLargeError, O
 from headgate.pipelines.definition.model import Readiness, Rule, Trait
 from headgate.pipelines.enums import RunStatus
 from headgate.pipelines.events.names import EventName
-from headgate.pipelines.readiness.evaluator import OWN_LOOK_SECONDS, Decision, Look, Looking, Step, decide, why_wake
-from headgate.pipelines.readiness.poller import BATCH, LEARN_SECONDS, Lookout
+from headgate.pipelines.readiness.evaluator import (
+    FALLBACK_SECONDS,
+    ReadinessDecision,
+    ReadinessEvaluator,
+    ReadinessSnapshot,
+    ReadinessStep,
+    decide,
+    wake_reason,
+)
+from headgate.pipelines.readiness.poller import BATCH, RELOAD_SECONDS, ReadinessPoller
 from headgate.pipelines.readiness.waiters import WaitKind
 from headgate.pipelines.rules.readiness import ReadinessResult, ReadinessVerdict
 from headgate.pipelines.runs.rows import Directive, Order, Run, RunLog
+from headgate.pipelines.runs.store import Runs
 from headgate.pipelines.service import PipelineService
 from headgate.store.catalogue.tables import PIPELINES, WAITER
 from tests.health_faults import Failing
@@ -86,7 +95,7 @@ def test_decide__every_say__in_the_order_of_the_lifecycle(rig: Rig) -> None:
 
     assert step(run, log, PROCEED) == "proceed"
     assert step(run, None, PROCEED, is_dry_run=True) == "dry_run"
-    assert step(run, log, PROCEED, put_aside="12 records") == "not_ready"
+    assert step(run, log, PROCEED, quarantined="12 records") == "not_ready"
     assert step(run, log, NOT_READY) == "not_ready"
     assert step(run, log, None) == "not_ready"
     assert step(run, log, verdict(ReadinessResult.ERROR)) == "error"
@@ -96,36 +105,40 @@ def test_decide__every_say__in_the_order_of_the_lifecycle(rig: Rig) -> None:
     assert step(cancelled, forced, PROCEED) == "cancelled"
 
 
-def test_why_wake__nothing_but_not_ready__sleeps_on_until_its_time_is_over(rig: Rig) -> None:
-    look = Looking(rig.parts).look(a_run(rig))
-    waits = Decision(Step.NOT_READY, "orders")
+def test_wake_reason__nothing_but_not_ready__sleeps_on_until_its_time_is_over(rig: Rig) -> None:
+    look = rig.pipelines.readiness_evaluator.evaluate(a_run(rig))
+    waits = ReadinessDecision(ReadinessStep.NOT_READY, "orders")
 
-    def later(seconds: float) -> Look:
+    def later(seconds: float) -> ReadinessSnapshot:
         return replace(look, evaluation=replace(look.evaluation, at_ms=look.at_ms + round(1000 * seconds)))
 
     hard = replace(look.pipeline, readiness=replace(MINUTE, timeout=Seconds(600)))
-    assert [why_wake(look, Decision(step, "so")) for step in Step if step is not Step.NOT_READY] == ["so"] * 4
-    assert why_wake(later(3_599), waits) == ""
-    assert why_wake(later(3_600), waits) == "its time is over"
-    assert why_wake(replace(later(599), pipeline=hard), waits) == ""
-    assert why_wake(replace(later(600), pipeline=hard), waits) == "its time is over"
-    assert why_wake(replace(look, run=replace(look.run, status=RunStatus.RUNNING)), waits) == "the run is RUNNING"
+    assert [
+        wake_reason(look, ReadinessDecision(step, "so"))
+        for step in ReadinessStep
+        if step is not ReadinessStep.NOT_READY
+    ] == ["so"] * 4
+    assert wake_reason(later(3_599), waits) == ""
+    assert wake_reason(later(3_600), waits) == "its time is over"
+    assert wake_reason(replace(later(599), pipeline=hard), waits) == ""
+    assert wake_reason(replace(later(600), pipeline=hard), waits) == "its time is over"
+    assert wake_reason(replace(look, run=replace(look.run, status=RunStatus.RUNNING)), waits) == "the run is RUNNING"
 
 
 def test_look__seconds_to_the_next__by_interval_window_and_hard_limit(rig: Rig) -> None:
-    look = Looking(rig.parts).look(a_run(rig))
+    look = rig.pipelines.readiness_evaluator.evaluate(a_run(rig))
 
     def seconds(**fields: Any) -> tuple[int, int]:
         given = Readiness(**{"window": Seconds(86_400), "interval": Seconds(60), **fields})
         made = replace(look, pipeline=replace(look.pipeline, readiness=given))
-        return made.next_seconds, made.own_seconds
+        return made.next_seconds, made.fallback_seconds
 
-    assert seconds() == (60, OWN_LOOK_SECONDS)
+    assert seconds() == (60, FALLBACK_SECONDS)
     assert seconds(window=Seconds(600)) == (60, 600)
     assert seconds(window=Seconds(45)) == (45, 45)
     assert seconds(timeout=Seconds(90.5)) == (60, 91)
     assert seconds(interval=Seconds(7_200)) == (7_200, 7_200)
-    assert seconds(interval=Seconds(0.2)) == (1, OWN_LOOK_SECONDS)
+    assert seconds(interval=Seconds(0.2)) == (1, FALLBACK_SECONDS)
 
 
 # Looks in place of an execution that waits.
@@ -205,13 +218,13 @@ def test_wait__window_closes__fails_then_and_nothing_is_looked_at_after(rig: Rig
 
 def test_wait__held_while_it_is_ready__looked_at_and_not_woken_until_it_is_let_go(rig: Rig) -> None:
     land(rig)
-    rig.parts.directives.hold(SLOT, by="ana", reason="audit")
+    rig.stores.directives.hold(SLOT, by="ana", reason="audit")
     push_unheard(rig)
     rig.advance("5m")
     held = rig.status(SLOT)
     of_the_machine = evaluations_of_the_machine(rig)
 
-    rig.parts.directives.approve(SLOT, by="ana", reason="fine")
+    rig.stores.directives.approve(SLOT, by="ana", reason="fine")
     rig.read_stream()
     rig.advance("1m")
 
@@ -223,7 +236,7 @@ def test_wait__held_while_it_is_ready__looked_at_and_not_woken_until_it_is_let_g
 def test_wait__run_cancelled_and_nobody_woken__execution_ends_at_the_next_look(rig: Rig) -> None:
     land(rig)
     run = rig.run(SLOT)
-    rig.parts.runs.move(run, RunStatus.CANCELLED, reason="not today")
+    rig.stores.runs.move(run, RunStatus.CANCELLED, reason="not today")
     rig.read_stream()
     seen = looks(rig)
 
@@ -248,7 +261,7 @@ def test_wait__traits_that_have_to_be_evaluated__looked_at_by_the_machine(rig: R
 
 def test_wait__nobody_at_the_lookout__machine_looks_at_every_interval() -> None:
     with Rig() as rig:
-        rig.pipelines.lookout._learn_at = None
+        rig.pipelines.readiness_poller._reload_at = None
         rig.define(waiting_pipeline(readiness=MINUTE))
         land(rig)
 
@@ -262,7 +275,7 @@ def test_wait__lookout_that_is_gone__machine_looks_by_itself_in_time(rig: Rig) -
     land(rig)
     push_unheard(rig)
 
-    rig.env.advance(OWN_LOOK_SECONDS)
+    rig.env.advance(FALLBACK_SECONDS)
 
     assert rig.status(SLOT) is RunStatus.RUNNING
 
@@ -287,11 +300,11 @@ def test_tick__who_waits_was_heard_of_by_another_process__found_in_time(rig: Rig
     land(rig)
     push_unheard(rig)
 
-    rig.env.clock.advance(LEARN_SECONDS - 1)
-    early = other.lookout.tick()
+    rig.env.clock.advance(RELOAD_SECONDS - 1)
+    early = other.readiness_poller.tick()
     rig.env.clock.advance(1.0)
 
-    assert (early, other.lookout.tick()) == (0, 1)
+    assert (early, other.readiness_poller.tick()) == (0, 1)
     rig.env.run()
     assert rig.status(SLOT) is RunStatus.RUNNING
 
@@ -306,7 +319,7 @@ def test_tick__two_servers__each_look_is_made_once(rig: Rig) -> None:
         rig.pipelines.tick()
         other.tick()
         for change in rig.read_stream():
-            other.hear(change)
+            other.on_change(change)
 
     assert looks(rig) == 6
 
@@ -314,8 +327,8 @@ def test_tick__two_servers__each_look_is_made_once(rig: Rig) -> None:
 def test_tick__wait_ends_between_look_and_commit__look_is_not_kept(rig: Rig) -> None:
     land(rig)
     seen = looks(rig)
-    lookout = rig.pipelines.lookout
-    store = rig.parts.store
+    lookout = rig.pipelines.readiness_poller
+    store = rig.store
 
     class Interrupted:
         def __getattr__(self, name: str) -> Any:
@@ -326,11 +339,25 @@ def test_tick__wait_ends_between_look_and_commit__look_is_not_kept(rig: Rig) -> 
             return store.transact_many(transactions)
 
     interrupted: Any = Interrupted()
-    lookout._parts = replace(rig.parts, store=interrupted)
+    lookout._store = interrupted
     rig.env.clock.advance(60.0)
     lookout.tick()
 
     assert looks(rig) == seen
+
+
+def poller_of(rig: Rig, **parts: Any) -> ReadinessPoller:
+    """Return a poller with some of its collaborators replaced."""
+    defaults: dict[str, Any] = {
+        "store": rig.store,
+        "clock": rig.clock,
+        "runs": rig.stores.runs,
+        "definitions": rig.reader,
+        "waiters": rig.pipelines.waiters,
+        "evaluator": rig.pipelines.readiness_evaluator,
+        "on_committed": lambda: None,
+    }
+    return ReadinessPoller(**{**defaults, **parts})
 
 
 @pytest.mark.parametrize(
@@ -346,8 +373,7 @@ def test_tick__store_that_fails_once__looked_at_a_little_later(rig: Rig, method:
     land(rig)
     seen = looks(rig)
     faulty: Any = Failing(rig.store, method, error, is_done=isinstance(error, OutcomeUnknownError))
-    parts = replace(rig.parts, store=faulty, runs=type(rig.parts.runs)(faulty, rig.parts.clock, rig.parts.ids))
-    lookout = Lookout(parts, rig.pipelines.waiters, Looking(rig.parts), lambda: None)
+    lookout = poller_of(rig, store=faulty, runs=Runs(faulty, rig.clock, rig.ids))
 
     for _ in range(2):
         rig.env.clock.advance(60.0)
@@ -364,19 +390,22 @@ def test_tick__row_that_makes_no_sense__is_for_the_machine_to_deal_with_and_stop
     land(rig)
     run = rig.run(SLOT)
 
-    class Broken(Looking):
-        def look(self, run: Run) -> Look:
+    class Broken(ReadinessEvaluator):
+        def evaluate(self, run: Run) -> ReadinessSnapshot:
             if run.pipeline_id == "silver":
                 raise CorruptionError("row: it is not a sensor")
-            return super().look(run)
+            return super().evaluate(run)
 
     woken: list[str] = []
     rig.pipelines.waiters._answer = lambda _token, output: woken.append(output["woken"])
     rig.env.clock.advance(60.0)
-    Lookout(rig.parts, rig.pipelines.waiters, Broken(rig.parts), lambda: None).tick()
+    broken = Broken(
+        rig.store, rig.clock, rig.stores.runs, rig.reader, rig.evaluations, rig.pipelines.facts, rig.event_writer
+    )
+    poller_of(rig, evaluator=broken).tick()
 
-    assert woken == ["it cannot be looked at: row: it is not a sensor"]
-    assert rig.parts.runs.get(run.run_id).status is RunStatus.PENDING
+    assert woken == ["the evaluation failed: row: it is not a sensor"]
+    assert rig.stores.runs.get(run.run_id).status is RunStatus.PENDING
     assert len(rig.pipelines.evaluations.ls(slot_of("other")).evaluations) == 2
 
 
@@ -390,9 +419,9 @@ def test_tick__look_that_cannot_be_kept__takes_no_other_with_it(rig: Rig) -> Non
     rig.pipelines.waiters._answer = lambda _token, output: woken.append(output["woken"])
     rig.env.clock.advance(60.0)
 
-    Lookout(replace(rig.parts, store=alone), rig.pipelines.waiters, Looking(rig.parts), lambda: None).tick()
+    poller_of(rig, store=alone).tick()
 
-    assert woken == ["it cannot be looked at: too large"]
+    assert woken == ["the evaluation failed: too large"]
     assert looks(rig) + len(rig.pipelines.evaluations.ls(slot_of("other")).evaluations) == 3
 
 
@@ -403,7 +432,7 @@ def test_tick__row_of_a_waiter_that_makes_no_sense__others_are_looked_at(rig: Ri
     rig.store.put(PIPELINES, {**PIPELINES.key_attributes(key), **index, "kind": "nothing that is known"})
     rig.env.clock.advance(60.0)
 
-    other = another_server(rig).lookout
+    other = another_server(rig).readiness_poller
 
     assert other.tick() == 1
     assert looks(rig) == 2
@@ -451,25 +480,25 @@ def test_tick__more_than_one_tick_is_to_look_at__says_so_and_goes_on(rig: Rig) -
     rig.env.clock.advance(60.0)
     commits = rig.env.service.store.stats.commits  # type: ignore[attr-defined]
 
-    lookout = rig.pipelines.lookout
-    found = [(lookout.tick(), lookout.is_behind, lookout.watches(pipeline())) for _ in range(3)]
+    lookout = rig.pipelines.readiness_poller
+    found = [(lookout.tick(), lookout.is_behind, lookout.polls(pipeline())) for _ in range(3)]
 
     assert found == [(BATCH, True, False), (2, False, True), (0, False, True)]
     assert rig.env.service.store.stats.commits == commits + 2  # type: ignore[attr-defined]
 
 
 def test_seconds_left__not_begun_and_begun__at_once_and_until_the_next_look(rig: Rig) -> None:
-    other = another_server(rig).lookout
+    other = another_server(rig).readiness_poller
     assert other.seconds_left() == 0.0
     other.tick()
     assert other.seconds_left() == math.inf
     land(rig)
     rig.env.clock.advance(20.0)
-    assert rig.pipelines.lookout.seconds_left() == 40.0
+    assert rig.pipelines.readiness_poller.seconds_left() == 40.0
 
 
 def test_pipeline__ready_at_once__never_watched(rig: Rig) -> None:
     rig.define(pipeline("quick", readiness=Readiness(rules=(Rule(key="landed"),))))
     rig.push("quick", "landed", date=DATE)
     assert rig.status(slot_of("quick")) is RunStatus.RUNNING
-    assert list(rig.pipelines.waiters.watched()) == []
+    assert list(rig.pipelines.waiters.polled()) == []

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.errors import InvalidPayloadError
 from headgate.pipelines.readiness.quarantine import (
-    KEPT_SECONDS,
+    RETENTION_SECONDS,
     QuarantineCheck,
     Quarantined,
     QuarantineRecords,
@@ -31,7 +31,7 @@ class Rig:
         self.clock = virtual_clock()
         self.store = store
         self.told: list[QuarantineCheck] = []
-        self.records = QuarantineRecords(store, self.clock, tell=self.told.append)
+        self.records = QuarantineRecords(store, self.clock, on_unreadable=self.told.append)
 
     def state(self, date: str, *, blocking: bool = False, pipeline_id: str = "orders") -> QuarantineState:
         return self.records.check(pipeline_id, date, blocking=blocking).state
@@ -130,7 +130,7 @@ def test_put__with_more_writes__are_one_transaction(rig: Rig) -> None:
     rig.records.put("orders", "2026-03-03", 1, also=[event])
     row = rig.store.get(PIPELINES, PIPELINES.key_of({"PK": "PIPELINE#orders", "SK": "QUARANTINE#2026-03-03#all"}))
     assert row is not None
-    assert row["ttl"] == int(rig.clock.seconds()) + KEPT_SECONDS
+    assert row["ttl"] == int(rig.clock.seconds()) + RETENTION_SECONDS
     assert rig.store.get(PIPELINES, PIPELINES.key_of(event.item)) is not None
 
 
@@ -157,7 +157,7 @@ def test_check__who_is_told_fails_too__is_clean_all_the_same(rig: Rig) -> None:
         rig.records.put("orders", "2026-03-03", 1)
 
     rig.store.close()
-    records = QuarantineRecords(rig.store, rig.clock, tell=tell)
+    records = QuarantineRecords(rig.store, rig.clock, on_unreadable=tell)
     assert records.check("orders", "2026-03-03", blocking=True).state is CLEAN
 
 

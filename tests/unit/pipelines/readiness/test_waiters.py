@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.clock import VirtualClock
 from headgate.durable.model.duration import Seconds
 from headgate.errors import NotFoundError, SignatureError, StaleClaimError, StoreBusyError
 from headgate.pipelines.definition.model import Readiness
@@ -52,7 +53,7 @@ def answers() -> Answers:
 
 @pytest.fixture
 def waiters(store: SqliteStore, answers: Answers) -> Waiters:
-    return Waiters(store, lambda: 2_000_000_000_000, answers)
+    return Waiters(store, VirtualClock(2_000_000_000.0), answers)
 
 
 def test_wake__who_waits__once(waiters: Waiters, answers: Answers) -> None:
@@ -136,7 +137,7 @@ def test_wait__change_between_looking_and_lying_down__is_seen_at_once() -> None:
                 # The stream tells of it before the waiter is there, and nobody is woken.
                 pushed.append(rig.pipelines.sensors.push("silver", "orders", {"count": 10}))
                 for change in rig.read_stream():
-                    rig.pipelines.router.hear(change)
+                    rig.pipelines.router.on_change(change)
             return real(event)
 
         stand_in.calls_with(interrupted)

@@ -13,9 +13,10 @@ from headgate.durable.model.duration import Seconds
 from headgate.errors import DefinitionError
 from headgate.pipelines.definition.model import History, NOf, PostRun, Readiness, Rule, SensorTrigger, Upstream
 from headgate.pipelines.enums import OnUnknown, RunStatus, Severity, TraitStatus, Verdict
+from headgate.pipelines.field_values import is_equal, moment_ms, number
 from headgate.pipelines.lifecycle.drift import baseline_of, drift_of
 from headgate.pipelines.rules.facts import DatasetFact, Facts, TraitFact, UpstreamFact
-from headgate.pipelines.rules.operators import CHECKS, is_equal, moment_ms, number
+from headgate.pipelines.rules.operators import CHECKS
 from headgate.pipelines.rules.rules import (
     Evaluation,
     compile_post_run,

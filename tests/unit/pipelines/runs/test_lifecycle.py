@@ -24,7 +24,6 @@ from headgate.pipelines.definition.model import (
 )
 from headgate.pipelines.enums import Cause, FailureCategory, JobEvent, RerunReason, RunStatus
 from headgate.pipelines.events.names import EventName
-from headgate.pipelines.operations.manual import ManualActions
 from headgate.pipelines.runs.rerun_rows import RerunStatus
 from headgate.pipelines.runs.rows import Slot
 from headgate.triggers.contract import TriggerFailedError
@@ -143,7 +142,7 @@ def test_lifecycle__job_tells_its_end_itself__is_believed_at_once(rig: Rig) -> N
     rig.define(pipeline())
     land(rig)
 
-    rig.pipelines.triggering.complete(rig.run(SLOT).run_id, is_success=True)
+    rig.pipelines.jobs.complete(rig.run(SLOT).run_id, is_success=True)
     rig.pump()
 
     assert rig.status(SLOT) is RunStatus.COMPLETED
@@ -156,8 +155,8 @@ def test_lifecycle__job_tells_its_end_twice_and_otherwise__the_first_word_counts
     land(rig)
     run_id = rig.run(SLOT).run_id
 
-    rig.pipelines.triggering.complete(run_id, is_success=False, reason="disk full", category=FailureCategory.PERMANENT)
-    rig.pipelines.triggering.complete(run_id, is_success=True)
+    rig.pipelines.jobs.complete(run_id, is_success=False, reason="disk full", category=FailureCategory.PERMANENT)
+    rig.pipelines.jobs.complete(run_id, is_success=True)
     rig.pump()
 
     assert rig.run(SLOT).status is RunStatus.FAILED
@@ -166,7 +165,7 @@ def test_lifecycle__job_tells_its_end_twice_and_otherwise__the_first_word_counts
 
 def test_lifecycle__job_tells_its_end_before_its_start_is_answered__is_not_forgotten(rig: Rig) -> None:
     rig.define(pipeline())
-    rig.jobs.meanwhile = lambda order: rig.pipelines.triggering.complete(order.run_id, is_success=True)
+    rig.jobs.meanwhile = lambda order: rig.pipelines.jobs.complete(order.run_id, is_success=True)
 
     land(rig)
     rig.advance("1m")
@@ -262,12 +261,12 @@ def test_lifecycle__trait_that_cannot_be_found_out__fails_and_is_told(rig: Rig) 
 
 def test_lifecycle__held_and_then_approved__starts(rig: Rig) -> None:
     rig.define(pipeline())
-    rig.parts.directives.hold(SLOT, by="ana", reason="audit")
+    rig.stores.directives.hold(SLOT, by="ana", reason="audit")
     land(rig)
     rig.advance("10m")
     held = list(rig.jobs.orders)
 
-    rig.parts.directives.approve(SLOT, by="ana", reason="fine")
+    rig.stores.directives.approve(SLOT, by="ana", reason="fine")
     land(rig, again=1)
     rig.advance("10m")
 
@@ -279,7 +278,7 @@ def test_lifecycle__forced__starts_though_it_is_not_ready(rig: Rig) -> None:
     rig.define(waiting_pipeline())
     land(rig)
 
-    rig.parts.directives.force(SLOT, by="ana", reason="the rest is not coming")
+    rig.stores.directives.force(SLOT, by="ana", reason="the rest is not coming")
     rig.advance("6m")
 
     assert rig.status(SLOT) is RunStatus.RUNNING
@@ -391,7 +390,7 @@ def test_lifecycle__job_log__has_one_end_for_each_attempt(rig: Rig) -> None:
     rig.jobs.succeed()
     rig.advance("5m")
 
-    entries = sorted(rig.parts.job_log.ls(SLOT).entries, key=lambda entry: entry.at_ms)
+    entries = sorted(rig.stores.job_log.ls(SLOT).entries, key=lambda entry: entry.at_ms)
     assert [(entry.event, entry.attempt) for entry in entries] == [(JobEvent.FAIL, 1), (JobEvent.SUCCESS, 2)]
 
 
@@ -413,7 +412,7 @@ def test_lifecycle__start_that_fails_for_a_while__is_tried_again_after_30_60_and
     assert rig.status(SLOT) is RunStatus.RUNNING
     assert rig.log(SLOT).attempts == 1
     assert {order.key for order in rig.jobs.orders} == {rig.run(SLOT).run_id}
-    entries = rig.parts.job_log.ls(SLOT).entries
+    entries = rig.stores.job_log.ls(SLOT).entries
     assert [entry.event for entry in entries] == [JobEvent.INFRA_TRIGGER_FAILURE] * 3
 
 
@@ -484,7 +483,7 @@ def test_cancel__run_that_waits__ends_at_once(rig: Rig, minutes: int) -> None:
     land(rig)
     rig.advance(60.0 * minutes)
 
-    rig.pipelines.triggering.cancel(rig.run(SLOT).run_id, by="ana", reason="wrong day")
+    rig.pipelines.jobs.cancel(rig.run(SLOT).run_id, by="ana", reason="wrong day")
     rig.pump()
 
     assert rig.status(SLOT) is RunStatus.CANCELLED
@@ -498,7 +497,7 @@ def test_cancel__run_whose_job_runs__ends_the_job_too(rig: Rig) -> None:
     land(rig)
     run_id = rig.run(SLOT).run_id
 
-    rig.pipelines.triggering.cancel(run_id, by="ana", reason="wrong day")
+    rig.pipelines.jobs.cancel(run_id, by="ana", reason="wrong day")
     rig.advance("5m")
 
     assert rig.jobs.cancelled == [run_id]
@@ -509,7 +508,7 @@ def test_cancel__run_whose_job_runs__ends_the_job_too(rig: Rig) -> None:
 
 def test_cancel__while_the_job_is_being_started__ends_the_job_too(rig: Rig) -> None:
     rig.define(pipeline())
-    rig.jobs.meanwhile = lambda order: rig.pipelines.triggering.cancel(order.run_id, by="ana", reason="no")
+    rig.jobs.meanwhile = lambda order: rig.pipelines.jobs.cancel(order.run_id, by="ana", reason="no")
 
     land(rig)
     rig.advance("5m")
@@ -524,13 +523,13 @@ def test_cancel__of_a_rerun__ends_the_rerun(rig: Rig) -> None:
     land(rig)
     rig.advance("1m")
     rig.jobs.keep_running()
-    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     rig.pump()
 
-    rig.pipelines.triggering.cancel(rig.run(SLOT).run_id, by="ana", reason="no")
+    rig.pipelines.jobs.cancel(rig.run(SLOT).run_id, by="ana", reason="no")
     rig.advance("5m")
 
-    assert not rig.parts.reruns.get(rerun.rerun_id).status.is_open
+    assert not rig.stores.reruns.get(rerun.rerun_id).status.is_open
 
 
 def test_lifecycle__run_ended_by_someone_else__its_execution_ends(rig: Rig) -> None:
@@ -539,7 +538,7 @@ def test_lifecycle__run_ended_by_someone_else__its_execution_ends(rig: Rig) -> N
     land(rig)
     run = rig.run(SLOT)
 
-    rig.parts.runs.move(run, RunStatus.FAILED, category=FailureCategory.PERMANENT, reason="taken over")
+    rig.stores.runs.move(run, RunStatus.FAILED, category=FailureCategory.PERMANENT, reason="taken over")
     rig.advance("2m")
 
     assert rig.ended(the_execution(rig)) is ExecutionStatus.SUCCEEDED
@@ -684,9 +683,9 @@ def test_absence__and_another_took_over__the_first_does_no_harm(rig: Rig) -> Non
     first = rig.run(SLOT).run_id
     rig.env.clock.advance(20 * 3_600.0)
     # The other is there first.
-    rig.parts.markers.put_again(SLOT, source="api", by="ana")
+    rig.stores.markers.put_again(SLOT, source="api", by="ana")
     for change in rig.read_stream():
-        rig.pipelines.router.hear(change)
+        rig.pipelines.router.on_change(change)
     lock = rig.call(SLOT, action="acquireLock", executionName="other")
     second = rig.call(
         SLOT, action="resolvePipeline", executionName="other", cause="marker", lockToken=lock["lockToken"]
@@ -695,7 +694,7 @@ def test_absence__and_another_took_over__the_first_does_no_harm(rig: Rig) -> Non
     rig.jobs.succeed()
     rig.advance("10m")
 
-    assert rig.parts.runs.get(first).status is RunStatus.FAILED
+    assert rig.stores.runs.get(first).status is RunStatus.FAILED
     assert rig.log(SLOT).run_id == second["runId"]
     assert rig.status(SLOT) is RunStatus.PENDING
 
@@ -821,9 +820,9 @@ def test_dry_run__asked_for_in_any_way__starts_nothing(rig: Rig, how: str) -> No
         case "marker":
             rig.mark(SLOT)
         case "rerun":
-            rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana", is_forced=True)
+            rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana", is_forced=True)
         case "force":
-            rig.parts.directives.force(SLOT, by="ana", reason="now")
+            rig.stores.directives.force(SLOT, by="ana", reason="now")
             rig.mark(SLOT)
     rig.advance("3h")
 
@@ -833,10 +832,10 @@ def test_dry_run__asked_for_in_any_way__starts_nothing(rig: Rig, how: str) -> No
 
 def test_dry_run__that_is_a_rerun__ends_the_rerun(rig: Rig) -> None:
     rig.define(pipeline(dry_run=True, budgets=Budgets(manual=5)))
-    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     rig.advance("1h")
 
-    assert not rig.parts.reruns.get(rerun.rerun_id).status.is_open
+    assert not rig.stores.reruns.get(rerun.rerun_id).status.is_open
 
 
 # Reruns.
@@ -853,24 +852,24 @@ def completed(rig: Rig, **fields: Any) -> None:
 def test_rerun__of_a_done_period__does_it_again(rig: Rig) -> None:
     completed(rig)
 
-    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana", note="new columns")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana", note="new columns")
     rig.advance("1m")
 
     assert [(run.cause, run.status) for run in rig.runs(SLOT)] == [
         (Cause.SENSOR, RunStatus.COMPLETED),
         (Cause.RERUN, RunStatus.COMPLETED),
     ]
-    assert rig.parts.reruns.get(rerun.rerun_id).status is RerunStatus.COMPLETED
+    assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.COMPLETED
     assert rig.told("silver", EventName.RERUN_ACCEPTED) == ["RERUN_ACCEPTED"]
 
 
 def test_rerun__beyond_its_budget__is_rejected_and_told(rig: Rig) -> None:
     completed(rig, budgets=Budgets(manual=0))
 
-    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     rig.advance("1m")
 
-    assert rig.parts.reruns.get(rerun.rerun_id).status is RerunStatus.REJECTED
+    assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.REJECTED
     assert rig.log(SLOT).attempts == 1
     (told,) = rig.events("silver", EventName.RERUN_REJECTED)
     assert "budget is 0" in told.detail["refusal"]
@@ -880,7 +879,7 @@ def test_rerun__beyond_its_budget__is_rejected_and_told(rig: Rig) -> None:
 def test_rerun__after_all_that_it_may_have__is_rejected_and_the_limit_is_told(rig: Rig) -> None:
     completed(rig, budgets=Budgets(drift=1))
     for _ in range(2):
-        rig.parts.reruns.request(SLOT, RerunReason.DATA_DRIFT)
+        rig.stores.reruns.request(SLOT, RerunReason.DATA_DRIFT)
         rig.advance("2m")
 
     assert rig.told("silver", EventName.RERUN_ACCEPTED, EventName.RERUN_REJECTED) == [
@@ -893,9 +892,8 @@ def test_rerun__after_all_that_it_may_have__is_rejected_and_the_limit_is_told(ri
 
 def test_run__begun_by_hand__keeps_what_was_said_about_it(rig: Rig) -> None:
     rig.define(pipeline())
-    manual = ManualActions(rig.parts, rig.pipelines.starter, rig.pipelines.waiters, rig.pipelines.triggering)
 
-    manual.start(SLOT, by="ana", reason="the export was late")
+    rig.pipelines.manual.start(SLOT, by="ana", reason="the export was late")
     rig.pump()
 
     assert (rig.run(SLOT).by, rig.run(SLOT).note) == ("ana", "the export was late")
@@ -907,10 +905,10 @@ def test_rerun__while_its_period_is_locked__costs_nothing_and_is_not_accepted_be
     rig.define(pipeline(budgets=Budgets(manual=1)))
     land(rig)
 
-    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     rig.pump()
 
-    assert rig.parts.reruns.get(rerun.rerun_id).status is RerunStatus.REQUESTED
+    assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.REQUESTED
     assert rig.told("silver", EventName.RERUN_ACCEPTED) == []
     assert rig.log(SLOT).reruns == {}
 
@@ -918,37 +916,37 @@ def test_rerun__while_its_period_is_locked__costs_nothing_and_is_not_accepted_be
 def test_rerun__asked_for_while_its_period_is_locked__begins_when_it_is_free(rig: Rig) -> None:
     rig.define(pipeline(budgets=Budgets(manual=1)))
     land(rig)
-    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     rig.pump()
 
     rig.jobs.succeed()
     rig.advance("5m")
 
-    assert rig.parts.reruns.get(rerun.rerun_id).status is RerunStatus.COMPLETED
+    assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.COMPLETED
     assert rig.log(SLOT).attempts == 2
 
 
 def test_rerun__first_attempt_fails__is_tried_again_like_any_other(rig: Rig) -> None:
     completed(rig)
     rig.jobs.fail()
-    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     rig.advance("30s")
 
     rig.jobs.succeed()
     rig.advance("5m")
 
     assert rig.status(SLOT) is RunStatus.COMPLETED
-    assert rig.parts.reruns.get(rerun.rerun_id).status is RerunStatus.COMPLETED
+    assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.COMPLETED
 
 
 def test_rerun__window_closes__ends_the_rerun(rig: Rig) -> None:
     completed(rig)
     rig.define(waiting_pipeline(readiness=Readiness(rules=(ORDERS_THERE,), window=Seconds(600))))
 
-    rerun = rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
+    rerun = rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana")
     rig.advance("15m")
 
-    assert rig.parts.reruns.get(rerun.rerun_id).status is RerunStatus.FAILED
+    assert rig.stores.reruns.get(rerun.rerun_id).status is RerunStatus.FAILED
 
 
 # Monitoring.
@@ -996,7 +994,7 @@ def test_monitoring__late_data_meanwhile__is_not_forgotten(rig: Rig) -> None:
     land(rig, again=1)
     rig.advance("40m")
 
-    (rerun,) = rig.parts.reruns.ls("silver").reruns
+    (rerun,) = rig.stores.reruns.ls("silver").reruns
     assert rerun.reason is RerunReason.LATE_DATA
     assert rerun.status is RerunStatus.COMPLETED
 

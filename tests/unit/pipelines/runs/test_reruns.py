@@ -15,7 +15,7 @@ from headgate.pipelines.runs.admissions import Applicant, admit
 from headgate.pipelines.runs.locks import evaluation_key
 from headgate.pipelines.runs.rerun_decisions import Rule, Situation, decide_rerun, newest_update_ms, updated_at_ms
 from headgate.pipelines.runs.rerun_rows import Budget, Rerun, RerunStatus, reason_of, slot_of_request
-from headgate.pipelines.runs.reruns import Judgement
+from headgate.pipelines.runs.reruns import RerunJudgement
 from headgate.pipelines.runs.rows import Run, RunLog
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.conditions import exists
@@ -34,7 +34,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield rig
 
 
-def _accept(rig: Rig, reason: RerunReason = MANUAL, execution: str = "rerun-1", **more: Any) -> Judgement:
+def _accept(rig: Rig, reason: RerunReason = MANUAL, execution: str = "rerun-1", **more: Any) -> RerunJudgement:
     """Ask, take the lock, judge, and let the lock go, as a lifecycle does that finds nothing else to do."""
     rig.clock.advance(1)
     rerun = rig.reruns.request(SLOT, reason, by="ann", **more)
@@ -404,7 +404,7 @@ def test_judge__two_requests_at_once__are_both_counted_or_one_is_refused(rig: Ri
         ),
     )
 
-    judgements = [each for each in outcomes if isinstance(each, Judgement)]
+    judgements = [each for each in outcomes if isinstance(each, RerunJudgement)]
     assert len(judgements) == 4
     assert sum(each.proceeds for each in judgements) == 2
     assert rig.log().reruns == {"manual": 2}
@@ -464,7 +464,7 @@ def test_judge__while_the_last_run_is_watched__leaves_it_waiting(rig: Rig) -> No
 
     judgement = rig.reruns.judge(rerun.rerun_id, Situation(budgets=Budgets(), is_locked=True))
 
-    assert judgement == Judgement(rerun, proceeds=False, reason=judgement.reason)
+    assert judgement == RerunJudgement(rerun, proceeds=False, reason=judgement.reason)
     assert rig.reruns.pending(SLOT) == rerun
 
 

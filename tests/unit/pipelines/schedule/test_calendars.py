@@ -11,10 +11,10 @@ from headgate.pipelines.definition.model import Exclusions, Inclusions
 from headgate.pipelines.schedule.calendars import (
     business_days,
     check_calendar,
+    exclusion_reason,
     is_business_day,
     is_excluded,
     is_included,
-    why_dormant,
     why_excluded,
 )
 
@@ -119,11 +119,11 @@ def test_business_days__any_month__are_the_open_weekdays_and_first_and_last_are_
     assert is_included(Inclusions(business_days=(1, -1)), exclusions, day, {}) == (day in ends)
 
 
-def test_why_dormant__a_period_of_several_days__only_if_all_are_excluded() -> None:
+def test_exclusion_reason__a_period_of_several_days__only_if_all_are_excluded() -> None:
     week = [date(2026, 3, 2) + timedelta(days=number) for number in range(7)]
 
-    assert why_dormant(Exclusions(weekends=True), week, {}) is None
-    assert why_dormant(Exclusions(weekends=True), week[5:], {}) == "2026-03-07: weekend"
+    assert exclusion_reason(Exclusions(weekends=True), week, {}) is None
+    assert exclusion_reason(Exclusions(weekends=True), week[5:], {}) == "2026-03-07: weekend"
 
 
 @pytest.mark.parametrize(

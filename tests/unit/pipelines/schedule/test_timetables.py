@@ -258,12 +258,12 @@ def test_slots__an_hour_of_an_excluded_day_that_is_due_the_day_after__is_exclude
 
 
 # D24
-def test_why_dormant__dates_that_are_not_included__are_a_gate_for_sensors_too() -> None:
+def test_exclusion_reason__dates_that_are_not_included__are_a_gate_for_sensors_too() -> None:
     schedule = Schedule(sensor=SensorTrigger(key="s"), include=Inclusions(dates=("2026-03-31",)))
     table = Timetable(pipeline(schedule), schedule, {})
 
-    assert table.why_dormant("2026-03-30") == "2026-03-30: not one of the days that are included"
-    assert table.why_dormant("2026-03-31") is None
+    assert table.exclusion_reason("2026-03-30") == "2026-03-30: not one of the days that are included"
+    assert table.exclusion_reason("2026-03-31") is None
 
 
 def test_due_slots__only_dates_that_are_included__are_due_on_those() -> None:

@@ -26,11 +26,11 @@ from headgate.pipelines.schedule.sla import completion_moments
 from headgate.pipelines.schedule.timetables import Timetable, timetables
 from headgate.pipelines.watchdog.expectations import (
     Anchors,
-    Asked,
+    DueExpectations,
     Expectation,
-    Facts,
+    ExpectationFacts,
     Pause,
-    asked,
+    due_expectations,
     facts_of,
     is_warning_due,
     judge,
@@ -65,8 +65,8 @@ def ask(
     now: str,
     created_at: datetime = LONG_AGO,
     anchors: dict[str, Anchors] | None = None,
-) -> Asked:
-    return asked(timetable, created_at=created_at, judged_through=at(after), now=at(now), anchors=anchors)
+) -> DueExpectations:
+    return due_expectations(timetable, created_at=created_at, judged_through=at(after), now=at(now), anchors=anchors)
 
 
 def told(found: tuple[Expectation, ...]) -> list[tuple[str, str, str]]:
@@ -208,7 +208,7 @@ def test_asked__excluded_and_not_included_days__are_waived_or_not_there() -> Non
         ("2026-03-04", ""),
     ]
     assert [each.date for each in only] == ["2026-03-03"]
-    verdict = judge(waived[0], Facts(), at("2026-03-05T12:00:00Z"))
+    verdict = judge(waived[0], ExpectationFacts(), at("2026-03-05T12:00:00Z"))
     assert (verdict.verdict, verdict.reason) == (ExpectationVerdict.WAIVED, "2026-03-03: the date is excluded")
 
 
@@ -225,9 +225,9 @@ def test_asked__a_dry_pipeline__is_waived_whatever_happens_and_never_warned_of()
         "2026-03-03T07:55:00Z",
     )
 
-    assert [judge(each, Facts(succeeded_at=None), at("2026-03-03T09:00:00Z")).verdict for each in found.due] == [
-        ExpectationVerdict.WAIVED
-    ]
+    assert [
+        judge(each, ExpectationFacts(succeeded_at=None), at("2026-03-03T09:00:00Z")).verdict for each in found.due
+    ] == [ExpectationVerdict.WAIVED]
     assert warned.warnings == ()
 
 
@@ -247,7 +247,7 @@ def test_asked__warnings__are_of_what_is_still_to_come(now: str, warnings: int, 
 def test_asked__a_cursor_ahead_of_the_clock__stays_and_finds_nothing() -> None:
     found = ask(daily(), "2026-03-05T00:00:00Z", "2026-03-03T12:00:00Z")
 
-    assert found == Asked((), (), at("2026-03-05T00:00:00Z"))
+    assert found == DueExpectations((), (), at("2026-03-05T00:00:00Z"))
 
 
 # After any downtime every slot up to now gets its verdict.
@@ -257,7 +257,7 @@ def test_asked__after_a_year_of_silence__goes_on_in_pieces_until_now() -> None:
     found: list[Expectation] = []
     pieces = 0
     while cursor < now:
-        piece = asked(timetable, created_at=LONG_AGO, judged_through=cursor, now=now)
+        piece = due_expectations(timetable, created_at=LONG_AGO, judged_through=cursor, now=now)
         assert piece.judged_through > cursor
         found += piece.due
         cursor = piece.judged_through
@@ -318,11 +318,11 @@ def test_asked__however_often_and_late__gives_every_expectation_exactly_once(
     found: list[Expectation] = []
     cursor = start
     for now in [*(start + timedelta(seconds=each) for each in sorted(asks)), end]:
-        piece = asked(timetable, created_at=created_at, judged_through=cursor, now=now)
+        piece = due_expectations(timetable, created_at=created_at, judged_through=cursor, now=now)
         found += piece.due
         cursor = piece.judged_through
 
-    whole = asked(timetable, created_at=created_at, judged_through=start, now=end)
+    whole = due_expectations(timetable, created_at=created_at, judged_through=start, now=end)
     assert found == list(whole.due)
     assert len({(each.kind, each.date) for each in found}) == len(found)
     owed = {each.date for each in timetable.ready(created_at - timedelta(microseconds=1), end)}
@@ -357,13 +357,13 @@ def test_next_at__looked_at_only_then__misses_nothing(
     warnings: list[Expectation] = []
     while (upcoming := next_at(timetable, created_at=LONG_AGO, after=cursor)) <= end:
         assert upcoming > cursor
-        piece = asked(timetable, created_at=LONG_AGO, judged_through=cursor, now=upcoming)
+        piece = due_expectations(timetable, created_at=LONG_AGO, judged_through=cursor, now=upcoming)
         assert piece.due or piece.warnings or sla is not None
         due += piece.due
         warnings += piece.warnings
         cursor = upcoming
 
-    assert due == list(asked(timetable, created_at=LONG_AGO, judged_through=start, now=end).due)
+    assert due == list(due_expectations(timetable, created_at=LONG_AGO, judged_through=start, now=end).due)
     # Nobody who looks in time misses a warning.
     warnable = [each for each in due if each.warning_at is not None and each.warning_at > start and not each.waiver]
     assert all(each in warnings for each in warnable if each.warning_at != each.due_at)
@@ -392,34 +392,34 @@ def minutes(number: int | None) -> datetime | None:
 @pytest.mark.parametrize(
     ("facts", "now", "verdict", "margin_minutes", "warned"),
     [
-        (Facts(succeeded_at=minutes(-60)), 0, ExpectationVerdict.MET, 60, False),
-        (Facts(succeeded_at=minutes(-10)), 600, ExpectationVerdict.MET, 10, True),
+        (ExpectationFacts(succeeded_at=minutes(-60)), 0, ExpectationVerdict.MET, 60, False),
+        (ExpectationFacts(succeeded_at=minutes(-10)), 600, ExpectationVerdict.MET, 10, True),
         # bug 8: it never ran.
-        (Facts(), 0, ExpectationVerdict.MISSED, None, True),
-        (Facts(), -1, ExpectationVerdict.OPEN, None, True),
+        (ExpectationFacts(), 0, ExpectationVerdict.MISSED, None, True),
+        (ExpectationFacts(), -1, ExpectationVerdict.OPEN, None, True),
         # D6: a failure before the deadline is never met; a retry may still be in time.
-        (Facts(begun_at=minutes(-60), status=RunStatus.FAILED), -20, ExpectationVerdict.OPEN, None, True),
-        (Facts(begun_at=minutes(-60), status=RunStatus.FAILED), 0, ExpectationVerdict.MISSED, None, True),
-        (Facts(begun_at=minutes(-60), status=RunStatus.CANCELLED), 5, ExpectationVerdict.MISSED, None, True),
+        (ExpectationFacts(begun_at=minutes(-60), status=RunStatus.FAILED), -20, ExpectationVerdict.OPEN, None, True),
+        (ExpectationFacts(begun_at=minutes(-60), status=RunStatus.FAILED), 0, ExpectationVerdict.MISSED, None, True),
+        (ExpectationFacts(begun_at=minutes(-60), status=RunStatus.CANCELLED), 5, ExpectationVerdict.MISSED, None, True),
         # bug 6: a run that goes on is not done.
-        (Facts(begun_at=minutes(-60), status=RunStatus.RUNNING), 0, ExpectationVerdict.MISSED, None, True),
+        (ExpectationFacts(begun_at=minutes(-60), status=RunStatus.RUNNING), 0, ExpectationVerdict.MISSED, None, True),
         # D7: done late.
-        (Facts(succeeded_at=minutes(30)), 600, ExpectationVerdict.MISSED, -30, True),
+        (ExpectationFacts(succeeded_at=minutes(30)), 600, ExpectationVerdict.MISSED, -30, True),
         # Skipped in time, or too late.
-        (Facts(waived_at=minutes(-1), waived_by="skip"), -1, ExpectationVerdict.OPEN, None, True),
-        (Facts(waived_at=minutes(-1), waived_by="skip"), 0, ExpectationVerdict.WAIVED, None, False),
-        (Facts(waived_at=minutes(0), waived_by="skip"), 5, ExpectationVerdict.MISSED, None, True),
-        (Facts(dry_run_at=minutes(-60)), 0, ExpectationVerdict.WAIVED, None, False),
+        (ExpectationFacts(waived_at=minutes(-1), waived_by="skip"), -1, ExpectationVerdict.OPEN, None, True),
+        (ExpectationFacts(waived_at=minutes(-1), waived_by="skip"), 0, ExpectationVerdict.WAIVED, None, False),
+        (ExpectationFacts(waived_at=minutes(0), waived_by="skip"), 5, ExpectationVerdict.MISSED, None, True),
+        (ExpectationFacts(dry_run_at=minutes(-60)), 0, ExpectationVerdict.WAIVED, None, False),
         # Paused at its time, before it, or after it.
-        (Facts(pauses=(Pause(DUE - timedelta(hours=1)),)), 600, ExpectationVerdict.WAIVED, None, False),
-        (Facts(pauses=(Pause(LONG_AGO, DUE),)), 0, ExpectationVerdict.MISSED, None, True),
-        (Facts(pauses=(Pause(DUE + timedelta(seconds=1)),)), 600, ExpectationVerdict.MISSED, None, True),
+        (ExpectationFacts(pauses=(Pause(DUE - timedelta(hours=1)),)), 600, ExpectationVerdict.WAIVED, None, False),
+        (ExpectationFacts(pauses=(Pause(LONG_AGO, DUE),)), 0, ExpectationVerdict.MISSED, None, True),
+        (ExpectationFacts(pauses=(Pause(DUE + timedelta(seconds=1)),)), 600, ExpectationVerdict.MISSED, None, True),
         # In a pause, and done all the same.
-        (Facts(succeeded_at=minutes(-60), pauses=(Pause(LONG_AGO),)), 0, ExpectationVerdict.MET, 60, False),
+        (ExpectationFacts(succeeded_at=minutes(-60), pauses=(Pause(LONG_AGO),)), 0, ExpectationVerdict.MET, 60, False),
     ],
 )
 def test_judge__what_had_happened_by_its_time__is_what_counts(
-    facts: Facts, now: int, verdict: ExpectationVerdict, margin_minutes: float | None, warned: bool
+    facts: ExpectationFacts, now: int, verdict: ExpectationVerdict, margin_minutes: float | None, warned: bool
 ) -> None:
     found = judge(expectation(), facts, DUE + timedelta(minutes=now))
 
@@ -431,18 +431,18 @@ def test_judge__what_had_happened_by_its_time__is_what_counts(
 @pytest.mark.parametrize(
     ("kind", "facts"),
     [
-        (ExpectationKind.SCHEDULE, Facts(begun_at=minutes(-5))),
-        (ExpectationKind.IRREGULAR_DATE, Facts(begun_at=minutes(-5))),
-        (ExpectationKind.TRIGGER_DEADLINE, Facts(begun_at=minutes(-5))),
-        (ExpectationKind.EVALUATION_SLA, Facts(ready_at=minutes(-5))),
-        (ExpectationKind.COMPLETION_SLA, Facts(succeeded_at=minutes(-5))),
-        (ExpectationKind.RELATIVE_SLA, Facts(succeeded_at=minutes(-5))),
-        (ExpectationKind.POST_RUN_SENSOR, Facts(post_run_sensor_at=minutes(-5))),
+        (ExpectationKind.SCHEDULE, ExpectationFacts(begun_at=minutes(-5))),
+        (ExpectationKind.IRREGULAR_DATE, ExpectationFacts(begun_at=minutes(-5))),
+        (ExpectationKind.TRIGGER_DEADLINE, ExpectationFacts(begun_at=minutes(-5))),
+        (ExpectationKind.EVALUATION_SLA, ExpectationFacts(ready_at=minutes(-5))),
+        (ExpectationKind.COMPLETION_SLA, ExpectationFacts(succeeded_at=minutes(-5))),
+        (ExpectationKind.RELATIVE_SLA, ExpectationFacts(succeeded_at=minutes(-5))),
+        (ExpectationKind.POST_RUN_SENSOR, ExpectationFacts(post_run_sensor_at=minutes(-5))),
     ],
 )
-def test_judge__each_kind__looks_at_its_own_fact(kind: ExpectationKind, facts: Facts) -> None:
+def test_judge__each_kind__looks_at_its_own_fact(kind: ExpectationKind, facts: ExpectationFacts) -> None:
     assert judge(expectation(kind), facts, DUE).verdict is ExpectationVerdict.MET
-    assert judge(expectation(kind), Facts(), DUE).verdict is ExpectationVerdict.MISSED
+    assert judge(expectation(kind), ExpectationFacts(), DUE).verdict is ExpectationVerdict.MISSED
 
 
 @given(
@@ -455,7 +455,7 @@ def test_judge__each_kind__looks_at_its_own_fact(kind: ExpectationKind, facts: F
 def test_judge__asked_as_things_happen__says_one_thing_and_keeps_to_it(
     kind: ExpectationKind, happened: list[int | None], pause: tuple[int, int | None] | None, asks: list[int]
 ) -> None:
-    def known(now: int) -> Facts:
+    def known(now: int) -> ExpectationFacts:
         begun, ready, succeeded, sensor, waived, dry = (
             minutes(each) if each is not None and each <= now else None for each in happened
         )
@@ -463,7 +463,7 @@ def test_judge__asked_as_things_happen__says_one_thing_and_keeps_to_it(
         if pause is not None and pause[0] <= now:
             until = None if pause[1] is None or pause[0] + pause[1] > now else pause[0] + pause[1]
             pauses = (Pause(DUE + timedelta(minutes=pause[0]), minutes(until)),)
-        return Facts(
+        return ExpectationFacts(
             begun_at=begun,
             ready_at=ready,
             succeeded_at=succeeded,
@@ -488,17 +488,19 @@ def test_judge__asked_as_things_happen__says_one_thing_and_keeps_to_it(
 @pytest.mark.parametrize(
     ("facts", "now", "is_due"),
     [
-        (Facts(), -31, False),
-        (Facts(), -30, True),
-        (Facts(), 0, False),
-        (Facts(succeeded_at=minutes(-40)), -30, False),
-        (Facts(status=RunStatus.FAILED), -30, True),
-        (Facts(waived_at=minutes(-40)), -30, False),
-        (Facts(dry_run_at=minutes(-40)), -30, False),
-        (Facts(pauses=(Pause(LONG_AGO),)), -30, False),
+        (ExpectationFacts(), -31, False),
+        (ExpectationFacts(), -30, True),
+        (ExpectationFacts(), 0, False),
+        (ExpectationFacts(succeeded_at=minutes(-40)), -30, False),
+        (ExpectationFacts(status=RunStatus.FAILED), -30, True),
+        (ExpectationFacts(waived_at=minutes(-40)), -30, False),
+        (ExpectationFacts(dry_run_at=minutes(-40)), -30, False),
+        (ExpectationFacts(pauses=(Pause(LONG_AGO),)), -30, False),
     ],
 )
-def test_is_warning_due__what_is_done_waived_or_over__is_not_warned_of(facts: Facts, now: int, is_due: bool) -> None:
+def test_is_warning_due__what_is_done_waived_or_over__is_not_warned_of(
+    facts: ExpectationFacts, now: int, is_due: bool
+) -> None:
     assert is_warning_due(expectation(), facts, DUE + timedelta(minutes=now)) == is_due
     assert not is_warning_due(replace(expectation(), waiver="excluded"), facts, DUE + timedelta(minutes=now))
 
@@ -574,7 +576,7 @@ def test_facts_of__a_period_that_someone_settled__is_waived_and_never_met(order:
 def test_facts_of__no_log__is_what_is_known_from_elsewhere() -> None:
     facts = facts_of(None, evaluated_at=minutes(-5), ready_at=minutes(-4), dry_run_at=minutes(-3))
 
-    assert facts == Facts(begun_at=minutes(-5), ready_at=minutes(-4), dry_run_at=minutes(-3))
+    assert facts == ExpectationFacts(begun_at=minutes(-5), ready_at=minutes(-4), dry_run_at=minutes(-3))
 
 
 def test_judge__missed__says_what_was_expected_and_what_is() -> None:
@@ -583,7 +585,9 @@ def test_judge__missed__says_what_was_expected_and_what_is() -> None:
     assert judge(expectation(), facts_of(failed), DUE).reason == (
         "expected by 2026-03-03T08:00:00Z, and it was FAILED: exit status 1"
     )
-    assert judge(expectation(), Facts(), DUE).reason == ("expected by 2026-03-03T08:00:00Z, and nothing was begun")
-    assert judge(expectation(), Facts(succeeded_at=minutes(30)), DUE + timedelta(hours=1)).reason == (
+    assert judge(expectation(), ExpectationFacts(), DUE).reason == (
+        "expected by 2026-03-03T08:00:00Z, and nothing was started"
+    )
+    assert judge(expectation(), ExpectationFacts(succeeded_at=minutes(30)), DUE + timedelta(hours=1)).reason == (
         "expected by 2026-03-03T08:00:00Z, happened at 2026-03-03T08:30:00Z"
     )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from headgate.bootstrap.watchdog import build_watchdog
 from headgate.durable.model.duration import Seconds
 from headgate.pipelines.definition.model import (
     Exclusions,
@@ -27,13 +28,19 @@ from headgate.pipelines.enums import Cause, ExpectationKind, FailureCategory, Jo
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.runs.locks import Lock, evaluation_key
 from headgate.pipelines.runs.rows import Directive, Order, Run, RunLog, Slot
-from headgate.pipelines.watchdog.followups import Watch, WatchKind
-from headgate.pipelines.watchdog.liveness_check import Finding, Pursuit, decide_pursuit
-from headgate.pipelines.watchdog.run_checks import ArrivalFacts, Failure, Step, decide_arrival, decide_failure
-from headgate.pipelines.watchdog.watchdog import Watchdog, build_watchdog
+from headgate.pipelines.watchdog.followups import Followup, FollowupKind
+from headgate.pipelines.watchdog.liveness_check import LivenessFinding, RunLiveness, decide_liveness
+from headgate.pipelines.watchdog.run_checks import (
+    ArrivalFacts,
+    FailureFacts,
+    RecoveryStep,
+    decide_arrival,
+    decide_failure,
+)
+from headgate.pipelines.watchdog.watchdog import Watchdog
 from headgate.store.catalogue.tables import PIPELINES
 from tests.pipeline_rig import COMMAND, DATE, pipeline, slot_of, waiting_pipeline
-from tests.unit.pipelines.parts_rig import SLOT, WatchRig, gold
+from tests.unit.pipelines.watchdog_rig import SLOT, WatchRig, gold
 
 MINUTE_MS = 60_000
 NOW_MS = 1_772_000_000_000
@@ -89,9 +96,9 @@ def a_lock(minutes_ago: float) -> Lock:
     return Lock(key="k", owner="exec", token="t", version=1, acquired_at_ms=at_ms, expires_at=at_ms // 1000 + 9_999)
 
 
-def decided(run: Run | None, *, definition: Pipeline | None = None, **more: Any) -> Finding:
+def decided(run: Run | None, *, definition: Pipeline | None = None, **more: Any) -> LivenessFinding:
     given: dict[str, Any] = {"log": None if run is None else a_log(run), "lock": None, "is_open": True, **more}
-    return decide_pursuit(Pursuit(run=run, **given), definition or gold(), NOW_MS, STUCK_SECONDS).finding
+    return decide_liveness(RunLiveness(run=run, **given), definition or gold(), NOW_MS, STUCK_SECONDS).finding
 
 
 LONG = replace(COMMAND, poll_window=Seconds(7_200))
@@ -100,45 +107,50 @@ LONG = replace(COMMAND, poll_window=Seconds(7_200))
 @pytest.mark.parametrize(
     ("run", "definition", "finding"),
     [
-        (a_run(RunStatus.PENDING, 29), None, Finding.FINE),
-        (a_run(RunStatus.PENDING, 30), None, Finding.STUCK),
-        (a_run(RunStatus.TRIGGERING, 31), None, Finding.STUCK),
+        (a_run(RunStatus.PENDING, 29), None, LivenessFinding.FINE),
+        (a_run(RunStatus.PENDING, 30), None, LivenessFinding.STUCK),
+        (a_run(RunStatus.TRIGGERING, 31), None, LivenessFinding.STUCK),
         # A job is asked after for as long as its window says.
-        (a_run(RunStatus.RUNNING, 31), None, Finding.FINE),
-        (a_run(RunStatus.RUNNING, 61), None, Finding.FINE),
-        (a_run(RunStatus.RUNNING, 66), None, Finding.STUCK),
-        (a_run(RunStatus.RUNNING, 66), gold(trigger=LONG), Finding.FINE),
+        (a_run(RunStatus.RUNNING, 31), None, LivenessFinding.FINE),
+        (a_run(RunStatus.RUNNING, 61), None, LivenessFinding.FINE),
+        (a_run(RunStatus.RUNNING, 66), None, LivenessFinding.STUCK),
+        (a_run(RunStatus.RUNNING, 66), gold(trigger=LONG), LivenessFinding.FINE),
         # Evaluated every hour: half an hour without is nothing.
-        (a_run(RunStatus.PENDING, 90), gold(readiness=Readiness(interval=Seconds(3_600))), Finding.FINE),
-        (a_run(RunStatus.COMPLETED, 500), None, Finding.OVER),
-        (a_run(RunStatus.FAILED, 500), None, Finding.OVER),
-        (a_run(RunStatus.CANCELLED, 500), None, Finding.OVER),
-        (None, None, Finding.OVER),
+        (a_run(RunStatus.PENDING, 90), gold(readiness=Readiness(interval=Seconds(3_600))), LivenessFinding.FINE),
+        (a_run(RunStatus.COMPLETED, 500), None, LivenessFinding.OVER),
+        (a_run(RunStatus.FAILED, 500), None, LivenessFinding.OVER),
+        (a_run(RunStatus.CANCELLED, 500), None, LivenessFinding.OVER),
+        (None, None, LivenessFinding.OVER),
     ],
 )
-def test_decide_pursuit__status_and_age__is_stuck_only_beyond_what_its_definition_allows(
-    run: Run | None, definition: Pipeline | None, finding: Finding
+def test_decide_liveness__status_and_age__is_stuck_only_beyond_what_its_definition_allows(
+    run: Run | None, definition: Pipeline | None, finding: LivenessFinding
 ) -> None:
     assert decided(run, definition=definition) is finding
 
 
-def test_decide_pursuit__evaluated_a_moment_ago__is_alive_however_old() -> None:
-    assert decided(a_run(RunStatus.PENDING, 300), evaluated_at_ms=NOW_MS - MINUTE_MS) is Finding.FINE
+def test_decide_liveness__evaluated_a_moment_ago__is_alive_however_old() -> None:
+    assert decided(a_run(RunStatus.PENDING, 300), evaluated_at_ms=NOW_MS - MINUTE_MS) is LivenessFinding.FINE
 
 
-def test_decide_pursuit__someone_holds_it__is_not_stuck() -> None:
+def test_decide_liveness__someone_holds_it__is_not_stuck() -> None:
     run = a_run(RunStatus.PENDING, 300)
     held = a_log(run, hold=Directive(Order.HOLD, "ana", "wait", NOW_MS))
 
-    assert decided(run, log=held) is Finding.FINE
+    assert decided(run, log=held) is LivenessFinding.FINE
 
 
 @pytest.mark.parametrize(
     ("minutes_left", "finding"),
-    [(60, Finding.FINE), (0, Finding.FINE), (-4, Finding.FINE), (-6, Finding.MONITORED_TOO_LONG)],
+    [
+        (60, LivenessFinding.FINE),
+        (0, LivenessFinding.FINE),
+        (-4, LivenessFinding.FINE),
+        (-6, LivenessFinding.MONITORED_TOO_LONG),
+    ],
 )
-def test_decide_pursuit__watched_after_its_success__is_not_stuck_within_its_window(
-    minutes_left: int, finding: Finding
+def test_decide_liveness__watched_after_its_success__is_not_stuck_within_its_window(
+    minutes_left: int, finding: LivenessFinding
 ) -> None:
     # A healthy watch of two hours raised an alarm after 30 minutes.
     run = a_run(RunStatus.COMPLETED_MONITORING, 100, monitor_until_ms=NOW_MS + minutes_left * MINUTE_MS)
@@ -149,20 +161,20 @@ def test_decide_pursuit__watched_after_its_success__is_not_stuck_within_its_wind
 @pytest.mark.parametrize(
     ("run", "lock", "is_open", "finding"),
     [
-        (a_run(RunStatus.RUNNING, 10), a_lock(12), False, Finding.GONE),
+        (a_run(RunStatus.RUNNING, 10), a_lock(12), False, LivenessFinding.GONE),
         # It may be ending just now.
-        (a_run(RunStatus.RUNNING, 1), a_lock(12), False, Finding.FINE),
+        (a_run(RunStatus.RUNNING, 1), a_lock(12), False, LivenessFinding.FINE),
         # bug 17: a lock that no run came of.
-        (None, a_lock(10), False, Finding.GONE),
-        (None, a_lock(10), True, Finding.FINE),
-        (a_run(RunStatus.COMPLETED, 10), a_lock(12), False, Finding.GONE),
+        (None, a_lock(10), False, LivenessFinding.GONE),
+        (None, a_lock(10), True, LivenessFinding.FINE),
+        (a_run(RunStatus.COMPLETED, 10), a_lock(12), False, LivenessFinding.GONE),
         # Nobody says which execution it was.
-        (a_run(RunStatus.PENDING, 10), None, None, Finding.FINE),
-        (a_run(RunStatus.PENDING, 40), None, None, Finding.STUCK),
+        (a_run(RunStatus.PENDING, 10), None, None, LivenessFinding.FINE),
+        (a_run(RunStatus.PENDING, 40), None, None, LivenessFinding.STUCK),
     ],
 )
-def test_decide_pursuit__execution_is_gone__what_it_left_is_ended(
-    run: Run | None, lock: Lock | None, is_open: bool | None, finding: Finding
+def test_decide_liveness__execution_is_gone__what_it_left_is_ended(
+    run: Run | None, lock: Lock | None, is_open: bool | None, finding: LivenessFinding
 ) -> None:
     assert decided(run, lock=lock, is_open=is_open) is finding
 
@@ -170,11 +182,11 @@ def test_decide_pursuit__execution_is_gone__what_it_left_is_ended(
 # Decided from facts alone: failures.
 
 
-def failure(minutes_ago: float = 60, definition: Pipeline | None = None, **changes: Any) -> Failure:
+def failure(minutes_ago: float = 60, definition: Pipeline | None = None, **changes: Any) -> FailureFacts:
     run = a_run(RunStatus.FAILED, minutes_ago)
-    facts = {name: changes.pop(name) for name in ("is_open", "refusal", "dormant") if name in changes}
+    facts = {name: changes.pop(name) for name in ("is_open", "refusal", "excluded") if name in changes}
     log = replace(a_log(run), **{"ended_at_ms": run.updated_at_ms, "failures": 1, **changes})
-    return Failure(log=log, pipeline=definition or gold(), **{"is_open": False, **facts})
+    return FailureFacts(log=log, pipeline=definition or gold(), **{"is_open": False, **facts})
 
 
 SLOW = gold(retry=RetryPolicy(attempts=3, backoff=Seconds(7_200), backoff_max=Seconds(7_200)))
@@ -183,33 +195,35 @@ SLOW = gold(retry=RetryPolicy(attempts=3, backoff=Seconds(7_200), backoff_max=Se
 @pytest.mark.parametrize(
     ("facts", "step"),
     [
-        (failure(), Step.BEGIN),
-        (failure(category=FailureCategory.TIMEOUT), Step.BEGIN),
+        (failure(), RecoveryStep.START),
+        (failure(category=FailureCategory.TIMEOUT), RecoveryStep.START),
         # Its own execution tries again.
-        (failure(is_open=True), Step.WAIT),
-        (failure(4), Step.WAIT),
-        (failure(60, SLOW), Step.WAIT),
-        (failure(refusal="ana paused it"), Step.WAIT),
-        (failure(60 * 24 * 8, refusal="ana paused it"), Step.DROP),
-        (failure(category=FailureCategory.PERMANENT, permanent_failures=1), Step.DROP),
-        (failure(failures=3), Step.DROP),
+        (failure(is_open=True), RecoveryStep.WAIT),
+        (failure(4), RecoveryStep.WAIT),
+        (failure(60, SLOW), RecoveryStep.WAIT),
+        (failure(refusal="ana paused it"), RecoveryStep.WAIT),
+        (failure(60 * 24 * 8, refusal="ana paused it"), RecoveryStep.DROP),
+        (failure(category=FailureCategory.PERMANENT, permanent_failures=1), RecoveryStep.DROP),
+        (failure(failures=3), RecoveryStep.DROP),
         # D8: data that never came is not made to come.
-        (failure(event=JobEvent.VALIDATION_EXHAUSTED, category=FailureCategory.TIMEOUT), Step.DROP),
+        (failure(event=JobEvent.VALIDATION_EXHAUSTED, category=FailureCategory.TIMEOUT), RecoveryStep.DROP),
         # D9: a poll window that closed is a failure like any other.
-        (failure(event=JobEvent.JOB_POLL_EXHAUSTED, category=FailureCategory.TIMEOUT), Step.BEGIN),
-        (failure(dormant="a Sunday"), Step.DROP),
-        (failure(definition=gold(dry_run=True)), Step.DROP),
-        (failure(hold=Directive(Order.HOLD, "ana", "wait", NOW_MS)), Step.DROP),
+        (failure(event=JobEvent.JOB_POLL_EXHAUSTED, category=FailureCategory.TIMEOUT), RecoveryStep.START),
+        (failure(excluded="a Sunday"), RecoveryStep.DROP),
+        (failure(definition=gold(dry_run=True)), RecoveryStep.DROP),
+        (failure(hold=Directive(Order.HOLD, "ana", "wait", NOW_MS)), RecoveryStep.DROP),
         # bug 19: what is over is not begun again, however long ago.
-        (failure(status=RunStatus.COMPLETED), Step.DROP),
-        (failure(status=RunStatus.CANCELLED), Step.DROP),
-        (failure(status=RunStatus.RUNNING), Step.DROP),
+        (failure(status=RunStatus.COMPLETED), RecoveryStep.DROP),
+        (failure(status=RunStatus.CANCELLED), RecoveryStep.DROP),
+        (failure(status=RunStatus.RUNNING), RecoveryStep.DROP),
         # Closed before it began.
-        (failure(attempts=0), Step.DROP),
-        (Failure(log=None, pipeline=gold(), is_open=False), Step.DROP),
+        (failure(attempts=0), RecoveryStep.DROP),
+        (FailureFacts(log=None, pipeline=gold(), is_open=False), RecoveryStep.DROP),
     ],
 )
-def test_decide_failure__how_it_failed__is_begun_again_only_if_it_may_be(facts: Failure, step: Step) -> None:
+def test_decide_failure__how_it_failed__is_begun_again_only_if_it_may_be(
+    facts: FailureFacts, step: RecoveryStep
+) -> None:
     since_ms = NOW_MS if facts.log is None else facts.log.updated_at_ms
 
     assert decide_failure(facts, since_ms, NOW_MS).step is step
@@ -225,20 +239,22 @@ def arrival(**changes: Any) -> ArrivalFacts:
 @pytest.mark.parametrize(
     ("facts", "step"),
     [
-        (arrival(), Step.BEGIN),
-        (arrival(is_locked=True), Step.WAIT),
-        (arrival(refusal="paused"), Step.WAIT),
-        (arrival(is_met=False), Step.DROP),
-        (arrival(dormant="a Sunday"), Step.DROP),
-        (arrival(pipeline=None), Step.DROP),
-        (arrival(pipeline=gold(dry_run=True)), Step.DROP),
-        (arrival(log=a_log(a_run(RunStatus.RUNNING, 1))), Step.DROP),
+        (arrival(), RecoveryStep.START),
+        (arrival(is_locked=True), RecoveryStep.WAIT),
+        (arrival(refusal="paused"), RecoveryStep.WAIT),
+        (arrival(is_met=False), RecoveryStep.DROP),
+        (arrival(excluded="a Sunday"), RecoveryStep.DROP),
+        (arrival(pipeline=None), RecoveryStep.DROP),
+        (arrival(pipeline=gold(dry_run=True)), RecoveryStep.DROP),
+        (arrival(log=a_log(a_run(RunStatus.RUNNING, 1))), RecoveryStep.DROP),
         # bug 19.
-        (arrival(log=a_log(a_run(RunStatus.COMPLETED, 5_000))), Step.DROP),
-        (arrival(log=a_log(a_run(RunStatus.FAILED, 5_000))), Step.DROP),
+        (arrival(log=a_log(a_run(RunStatus.COMPLETED, 5_000))), RecoveryStep.DROP),
+        (arrival(log=a_log(a_run(RunStatus.FAILED, 5_000))), RecoveryStep.DROP),
     ],
 )
-def test_decide_arrival__how_the_period_stands__is_begun_only_if_nobody_has(facts: ArrivalFacts, step: Step) -> None:
+def test_decide_arrival__how_the_period_stands__is_begun_only_if_nobody_has(
+    facts: ArrivalFacts, step: RecoveryStep
+) -> None:
     assert decide_arrival(facts, NOW_MS, NOW_MS).step is step
 
 
@@ -252,7 +268,7 @@ def test_pursuits__a_run_makes_no_progress__is_told_once_and_again_for_another_s
     rig.watchdog = _with_open(rig)
     rig.watch(until="2026-03-03T11:00:00+00:00")
     told = rig.count(EventName.RUN_STUCK)
-    rig.move(rig.parts.runs.get(run.run_id), RunStatus.TRIGGERING)
+    rig.move(rig.stores.runs.get(run.run_id), RunStatus.TRIGGERING)
     rig.watch(until="2026-03-03T13:00:00+00:00")
 
     events = rig.events("gold", EventName.RUN_STUCK)
@@ -266,7 +282,7 @@ def test_pursuits__a_run_makes_no_progress__is_told_once_and_again_for_another_s
 def _with_open(rig: WatchRig) -> Watchdog:
     """Return a watchdog that takes every execution for one that is under way."""
     lifecycle = replace(rig.lifecycle, is_open=lambda _: True)
-    return build_watchdog(rig.parts, rig.pipelines.definitions, rig.pipelines.starter, lifecycle)
+    return build_watchdog(rig.pipelines, lifecycle)
 
 
 def test_pursuits__execution_is_gone__run_ends_lock_is_let_go_and_it_is_tried_again(rig: WatchRig) -> None:
@@ -316,7 +332,7 @@ def test_pursuits__execution_is_gone_and_the_job_runs_on__it_is_ended_before_ano
 def test_pursuits__a_lock_that_no_run_came_of__is_let_go(rig: WatchRig) -> None:
     # bug 17: the start failed, and nothing could begin for hours.
     rig.define(gold())
-    rig.parts.locks.acquire(evaluation_key(SLOT), "never-started", 4 * 3_600.0)
+    rig.stores.locks.acquire(evaluation_key(SLOT), "never-started", 4 * 3_600.0)
     rig.watch(until="2026-03-03T08:35:00+00:00")
 
     assert rig.lock(SLOT) is None
@@ -327,10 +343,10 @@ def test_pursuits__a_lock_that_no_run_came_of__is_let_go(rig: WatchRig) -> None:
 def test_pursuits__a_lock_taken_over_by_another__is_not_let_go_on_behalf_of_the_first(rig: WatchRig) -> None:
     # bug 18, bug 21: let go only by its holder, and never as two steps.
     rig.define(gold())
-    rig.parts.locks.acquire(evaluation_key(SLOT), "gone", 60.0)
+    rig.stores.locks.acquire(evaluation_key(SLOT), "gone", 60.0)
     rig.tick()
     rig.set_clock("2026-03-03T08:31:00+00:00")
-    rig.parts.locks.acquire(evaluation_key(SLOT), "alive", 4 * 3_600.0)
+    rig.stores.locks.acquire(evaluation_key(SLOT), "alive", 4 * 3_600.0)
     rig.watchdog = _with_open(rig)
     rig.watchdog.tick()
 
@@ -378,7 +394,7 @@ def test_pursuits__a_run_that_goes_well__is_looked_after_and_forgotten(rig: Watc
     rig.jobs.succeed()
     rig.watch(until="2026-03-03T10:00:00+00:00")
 
-    assert (during, rig.watched()) == ({WatchKind.PURSUIT}, set())
+    assert (during, rig.watched()) == ({FollowupKind.LIVENESS}, set())
     assert not set(rig.told("gold")) & {EventName.SFN_TIMEOUT, EventName.RUN_STUCK, EventName.WATCHDOG_RETRIGGER}
 
 
@@ -389,7 +405,7 @@ def test_failures__its_own_retry_never_began__is_begun_again_and_told_once(rig: 
     rig.define(gold())
     rig.set_clock("2026-03-03T09:00:00+00:00")
     run = rig.begin_alone(execution="gone")
-    rig.parts.locks.release_owned(evaluation_key(SLOT), "gone")
+    rig.stores.locks.release_owned(evaluation_key(SLOT), "gone")
     rig.move(run, RunStatus.FAILED, category=FailureCategory.TRANSIENT, event=JobEvent.FAIL)
     rig.jobs.is_sync = True
     rig.watch(until="2026-03-03T09:30:00+00:00")
@@ -415,7 +431,7 @@ def test_failures__watchdog_dies_between_telling_and_beginning__begins_and_does_
     rig.define(gold())
     rig.set_clock("2026-03-03T09:00:00+00:00")
     run = rig.begin_alone(execution="gone")
-    rig.parts.locks.release_owned(evaluation_key(SLOT), "gone")
+    rig.stores.locks.release_owned(evaluation_key(SLOT), "gone")
     rig.move(run, RunStatus.FAILED, category=FailureCategory.TRANSIENT)
     rig.tick()
     rig.set_clock("2026-03-03T09:15:00+00:00")
@@ -424,7 +440,7 @@ def test_failures__watchdog_dies_between_telling_and_beginning__begins_and_does_
         raise KeyError("dies")
 
     with monkeypatch.context() as patch:
-        patch.setattr(rig.pipelines.starter, "pursue", dies)
+        patch.setattr(rig.pipelines.starter, "start_run", dies)
         assert "failed-runs" in rig.watchdog.tick().failed
     rig.restart()
     rig.jobs.is_sync = True
@@ -571,7 +587,7 @@ def test_trigger_deadline__the_sensor_never_came__the_period_is_closed_and_only_
     assert rig.count(EventName.SENSOR_DEADLINE_EXPIRED, "silver") == 1
 
     rig.jobs.is_sync = True
-    rig.pipelines.starter.pursue(STREAM, Cause.MANUAL, by="ana")
+    rig.pipelines.starter.start_run(STREAM, Cause.MANUAL, by="ana")
     rig.pump()
     assert rig.status(STREAM) is RunStatus.COMPLETED
 
@@ -583,14 +599,14 @@ def test_trigger_deadline__begun_between_the_look_and_the_close__is_left_alone(
     rig.define(pipeline(schedules=(BY_NOON,)))
     rig.watchdog.tick()
     rig.set_clock("2026-03-04T12:01:00+00:00")
-    close = rig.parts.runs.close
+    close = rig.stores.runs.close
 
     def begun_first(slot: Slot, *arguments: Any, **more: Any) -> Any:
         rig.begin_alone(slot, execution="just-now")
         return close(slot, *arguments, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rig.parts.runs, "close", begun_first)
+        patch.setattr(rig.stores.runs, "close", begun_first)
         rig.watchdog.tick()
 
     assert (rig.log(STREAM).status, rig.log(STREAM).attempts) == (RunStatus.PENDING, 1)
@@ -616,9 +632,9 @@ def test_relative_sla__data_came_and_nothing_was_done__is_warned_of_and_breached
     # D10: never warned of, and of hours never looked at.
     rig.define(pipeline(period=Period.HOURLY, sla=Sla(max_duration=Seconds(3_600))))
     slot = slot_of(date="2026-03-03T07")
-    rig.parts.controls.pause("silver", by="ana", reason="later")
+    rig.stores.controls.pause("silver", by="ana", reason="later")
     rig.push("silver", "landed", date=DATE, hour="07")
-    rig.parts.controls.resume("silver", by="ana", reason="now")
+    rig.stores.controls.resume("silver", by="ana", reason="now")
     rig.watch(until="2026-03-03T08:44:00+00:00")
     early = rig.told("silver", EventName.RELATIVE_SLA_WARNING)
     rig.watch(until="2026-03-03T09:10:00+00:00")
@@ -653,10 +669,10 @@ def test_relative_sla__the_sensor_comes_again__counts_from_the_first(rig: WatchR
 @pytest.mark.parametrize(("second_ms", "kept_ms"), [(900, 900), (1_000, 1_000), (1_100, 1_000)])
 def test_watches__noted_again__what_happened_first_counts(rig: WatchRig, second_ms: int, kept_ms: int) -> None:
     for since_ms in (1_000, second_ms):
-        watch = Watch(**SLOT._asdict(), kind=WatchKind.RELATIVE_SLA, since_ms=since_ms, due_at_ms=since_ms + 5)
-        rig.watches.note_all([watch])
+        watch = Followup(**SLOT._asdict(), kind=FollowupKind.RELATIVE_SLA, since_ms=since_ms, due_at_ms=since_ms + 5)
+        rig.watches.record_all([watch])
 
-    found = rig.watches.find(SLOT, WatchKind.RELATIVE_SLA)
+    found = rig.watches.find(SLOT, FollowupKind.RELATIVE_SLA)
     assert found is not None
     assert (found.since_ms, found.due_at_ms) == (kept_ms, kept_ms + 5)
 

@@ -15,7 +15,7 @@ from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict, Failur
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.runs.rows import Slot
 from tests.pipeline_rig import COMMAND, LANDED, named, pipeline, slot_of
-from tests.unit.pipelines.parts_rig import CRON, SLOT, WatchRig, gold
+from tests.unit.pipelines.watchdog_rig import CRON, SLOT, WatchRig, gold
 
 COMPLETION = ExpectationKind.COMPLETION_SLA
 RELATIVE = ExpectationKind.RELATIVE_SLA
@@ -264,7 +264,7 @@ def test_fire_alert__a_lookup_fails__nothing_is_told_and_it_can_be_asked_again(
     rig.define(gold(sla=BY_TEN))
     rig.set_clock("2026-03-03T10:01:00+00:00")
     with monkeypatch.context() as patch:
-        patch.setattr(rig.parts.runs, "log", _unreachable)
+        patch.setattr(rig.stores.runs, "log", _unreachable)
         with pytest.raises(TransientError):
             ask(rig, "fire-alert", kind="breach")
         assert rig.told("gold") == []

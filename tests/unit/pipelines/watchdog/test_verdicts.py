@@ -11,9 +11,9 @@ import pytest
 from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.runs.rows import Slot
-from headgate.pipelines.watchdog.expectations import Expectation, Judgement
-from headgate.pipelines.watchdog.followups import Watch, WatchKind
-from tests.unit.pipelines.parts_rig import SLOT, WatchRig, gold
+from headgate.pipelines.watchdog.expectations import Expectation, ExpectationJudgement
+from headgate.pipelines.watchdog.followups import Followup, FollowupKind
+from tests.unit.pipelines.watchdog_rig import SLOT, WatchRig, gold
 
 MET = ExpectationVerdict.MET
 MISSED = ExpectationVerdict.MISSED
@@ -34,8 +34,8 @@ def expected(kind: ExpectationKind = ExpectationKind.COMPLETION_SLA, date: str =
     )
 
 
-def judged(verdict: ExpectationVerdict = MISSED, reason: str = "too late") -> Judgement:
-    return Judgement(verdict=verdict, margin_seconds=None, warned=True, reason=reason)
+def judged(verdict: ExpectationVerdict = MISSED, reason: str = "too late") -> ExpectationJudgement:
+    return ExpectationJudgement(verdict=verdict, margin_seconds=None, warned=True, reason=reason)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_warn_once__a_kind_that_nobody_is_warned_of__nothing_is_told(rig: WatchR
 
 def test_ls__verdicts_beside_warnings_and_watches__only_verdicts_are_listed(rig: WatchRig) -> None:
     rig.verdicts.warn_once("gold", expected())
-    rig.watches.note_all([Watch(**SLOT._asdict(), kind=WatchKind.PURSUIT, since_ms=1, due_at_ms=2)])
+    rig.watches.record_all([Followup(**SLOT._asdict(), kind=FollowupKind.LIVENESS, since_ms=1, due_at_ms=2)])
     for date in ("2026-03-03", "2026-03-04"):
         rig.verdicts.judge_once("gold", expected(date=date), judged(MISSED))
     rig.verdicts.judge_once("gold", expected(date="2026-03-05"), judged(MET))

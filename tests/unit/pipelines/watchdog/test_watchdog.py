@@ -16,15 +16,15 @@ from headgate.pipelines.definition.model import Exclusions, Inclusions, Period, 
 from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict, RunStatus
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.runs.rows import Slot
-from headgate.pipelines.watchdog.cursors import Agenda, Cursors, ScheduleRef
+from headgate.pipelines.watchdog.cursors import Cursors, ScheduleQueue, ScheduleRef
 from headgate.pipelines.watchdog.heartbeats import Heartbeats
 from headgate.pipelines.watchdog.liveness_check import Lifecycle
-from headgate.pipelines.watchdog.roster import Budget, Tally
+from headgate.pipelines.watchdog.roster import CheckBudget, CheckTally
 from headgate.pipelines.watchdog.watchdog import Check, Watchdog
 from headgate.store.catalogue.tables import PIPELINES
 from headgate.store.model.requests import Update
 from tests.pipeline_rig import pipeline
-from tests.unit.pipelines.parts_rig import CRON, SLOT, WatchRig, dates, failing, gold
+from tests.unit.pipelines.watchdog_rig import CRON, SLOT, WatchRig, dates, failing, gold
 
 HOURLY = Schedule(name="hourly", cron="5 * * * *")
 COMPLETION = ExpectationKind.COMPLETION_SLA
@@ -201,7 +201,7 @@ def test_tick__evaluation_deadline__is_met_by_a_job_that_started_in_time(rig: Wa
 
 def test_tick__paused_over_the_slot__is_waived(rig: WatchRig) -> None:
     rig.define(gold())
-    rig.parts.controls.pause("gold", by="ana", reason="maintenance")
+    rig.stores.controls.pause("gold", by="ana", reason="maintenance")
     rig.watch(until="2026-03-03T09:10:00+00:00")
 
     assert rig.verdict() == "WAIVED"
@@ -211,9 +211,9 @@ def test_tick__paused_over_the_slot__is_waived(rig: WatchRig) -> None:
 def test_tick__paused_over_the_slot_and_resumed_before_anyone_looked__is_waived(rig: WatchRig) -> None:
     rig.define(gold())
     rig.watchdog.tick()
-    rig.parts.controls.pause("gold", by="ana", reason="maintenance")
+    rig.stores.controls.pause("gold", by="ana", reason="maintenance")
     rig.set_clock("2026-03-03T11:00:00+00:00")
-    rig.parts.controls.resume("gold", by="ana", reason="it is over")
+    rig.stores.controls.resume("gold", by="ana", reason="it is over")
     rig.watchdog.tick()
 
     assert rig.verdict() == "WAIVED"
@@ -324,8 +324,8 @@ def test_tick__clock_set_back_by_a_day__judges_nothing_twice_and_goes_on_after(r
 
 
 def watchdog_of(rig: WatchRig, *checks: Check) -> Watchdog:
-    beats = Heartbeats(rig.store, rig.env.service.clock, rig.parts.tells)
-    return Watchdog(rig.parts, checks, beats, Agenda(), rig.watches)
+    beats = Heartbeats(rig.store, rig.env.service.clock, rig.event_writer)
+    return Watchdog(rig.clock, checks, beats, ScheduleQueue(), rig.watches)
 
 
 def test_tick__one_check_fails__the_others_are_made_and_it_is_named(rig: WatchRig) -> None:
@@ -351,7 +351,7 @@ def test_tick__one_check_fails__the_others_are_made_and_it_is_named(rig: WatchRi
 def test_tick__a_check_hangs__it_is_left_behind_and_not_begun_twice(rig: WatchRig) -> None:
     release, entered = threading.Event(), []
 
-    def hang(_now: datetime, _budget: Budget, _tally: Tally) -> None:
+    def hang(_now: datetime, _budget: CheckBudget, _tally: CheckTally) -> None:
         entered.append(1)
         release.wait(10)
 
@@ -394,7 +394,7 @@ def test_tick__judging_fails_for_a_while__the_cursor_waits_and_nothing_is_lost(
     rig.define(gold(), pipeline("other", schedules=(CRON,)))
     rig.watchdog.tick()
     rig.set_clock("2026-03-03T09:10:00+00:00")
-    read = rig.parts.runs.log
+    read = rig.stores.runs.log
 
     def unreachable(slot: Slot) -> object:
         if slot.pipeline_id == "gold":
@@ -402,7 +402,7 @@ def test_tick__judging_fails_for_a_while__the_cursor_waits_and_nothing_is_lost(
         return read(slot)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rig.parts.runs, "log", unreachable)
+        patch.setattr(rig.stores.runs, "log", unreachable)
         report = rig.watchdog.tick()
     degraded = rig.missed()
     rig.set_clock("2026-03-03T09:20:00+00:00")
@@ -425,7 +425,7 @@ def test_tick__a_schedule_check_that_meets_a_mistake_of_ours__keeps_the_schedule
         raise KeyError("x")
 
     with monkeypatch.context() as patch:
-        patch.setattr(rig.parts.controls, "get", mistaken)
+        patch.setattr(rig.stores.controls, "get", mistaken)
         assert "schedules" in rig.watchdog.tick().failed
     rig.watchdog.tick()
 

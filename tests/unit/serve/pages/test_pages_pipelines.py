@@ -21,13 +21,11 @@ from headgate.durable.model.duration import from_json_type
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.enums import Cause, ExpectationKind, ExpectationVerdict, FailureCategory, JobEvent, RunStatus
 from headgate.pipelines.events.names import EventName
-from headgate.pipelines.lifecycle.completion import RunEndings
 from headgate.pipelines.readiness.evaluation_log import Outlook
-from headgate.pipelines.readiness.simulation import Trials
 from headgate.pipelines.runs.rows import Run, RunLog, Slot, run_log_put
 from headgate.pipelines.runs.store import RunStart
 from headgate.pipelines.schedule.sla import SlaMoments
-from headgate.pipelines.watchdog.expectations import Expectation, Judgement
+from headgate.pipelines.watchdog.expectations import Expectation, ExpectationJudgement
 from headgate.pipelines.watchdog.verdicts import Verdicts
 from headgate.serve.pages.period_grid import HEIGHT, Mark, PeriodStrip, cells
 from headgate.serve.pages.pipeline_status import sla_standing
@@ -53,24 +51,29 @@ class PipelineSite(Site):
 
     def __init__(self, home: Path, *, is_required: bool = False) -> None:
         super().__init__(home, is_required=is_required, has_pipelines=True)
-        self.parts = self.pipelines.service.parts
+        self.stores = self.pipelines.service.stores
+        self.reader = self.pipelines.service.reader
+        self.known = self.pipelines.service.known
+        self.evaluations = self.pipelines.service.evaluations
+        self.event_writer = self.pipelines.service.event_writer
+        self.store = self.pipelines.service.store
 
     def define(self, name: str, **changes: Any) -> None:
         done(self.put(f"/pipelines/{name}", {"id": name, **DEFINITION, **changes}), 201)
 
     def begin(self, name: str, date: str = TODAY, *, cause: Cause = Cause.CRON, **more: Any) -> Run:
-        return self.parts.runs.create(
+        return self.stores.runs.create(
             RunStart(slot=Slot(name, "daily", date), cause=cause, definition_version=1, **more)
         )
 
     def start(self, name: str, date: str = TODAY, **more: Any) -> Run:
-        run = self.parts.runs.move(self.begin(name, date, **more), RunStatus.TRIGGERING)
+        run = self.stores.runs.move(self.begin(name, date, **more), RunStatus.TRIGGERING)
         self.clock.advance(2)
-        return self.parts.runs.move(run, RunStatus.RUNNING, job_id="job-7")
+        return self.stores.runs.move(run, RunStatus.RUNNING, job_id="job-7")
 
     def end(self, run: Run, to: RunStatus, **changes: Any) -> Run:
-        pipeline = self.parts.definitions.at(run.pipeline_id, 1)
-        return RunEndings(self.parts).end(run, to, pipeline, is_final=True, **changes)
+        pipeline = self.known.at(run.pipeline_id, 1)
+        return self.pipelines.service.completion.end(run, to, pipeline, is_final=True, **changes)
 
     def fail(self, name: str, date: str = TODAY, reason: str = "disk full") -> Run:
         run = self.start(name, date)
@@ -82,11 +85,11 @@ class PipelineSite(Site):
 
     def evaluate(self, run: Run) -> None:
         """Evaluate the rules of a run, as the lifecycle does."""
-        pipeline = self.parts.definitions.at(run.pipeline_id, 1)
-        tried = Trials(self.parts).evaluate(pipeline, run.slot)
+        pipeline = self.known.at(run.pipeline_id, 1)
+        tried = self.pipelines.service.simulator.evaluate(pipeline, run.slot)
         outlook = Outlook(run_id=run.run_id, next_at_ms=self.now_ms + 300_000)
-        stored = self.parts.evaluations.put(run.slot, tried.evaluation, tried.verdict, outlook=outlook)
-        self.parts.runs.change(run, evaluation_id=stored.evaluation_id)
+        stored = self.evaluations.put(run.slot, tried.evaluation, tried.verdict, outlook=outlook)
+        self.stores.runs.change(run, evaluation_id=stored.evaluation_id)
 
     def miss(self, name: str, date: str = TODAY) -> None:
         """Have the watchdog's verdict: it was not done in time."""
@@ -94,8 +97,8 @@ class PipelineSite(Site):
         expected = Expectation(
             kind=ExpectationKind.COMPLETION_SLA, schedule_id="daily", date=date, due_at=at, ready_at=at
         )
-        verdicts = Verdicts(self.parts.store, self.parts.clock, self.parts.tells)
-        assert verdicts.judge_once(name, expected, Judgement(verdict=ExpectationVerdict.MISSED))
+        verdicts = Verdicts(self.store, self.clock, self.event_writer)
+        assert verdicts.judge_once(name, expected, ExpectationJudgement(verdict=ExpectationVerdict.MISSED))
 
     def states(self, path: str = "/ui/pipelines") -> list[tuple[str, str]]:
         """The state of each pipeline of the list, in its order."""
@@ -146,7 +149,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineSite]
         made.begin("p-late")
         made.miss("p-late")
         stuck = made.start("p-stuck")
-        made.parts.tell(
+        made.event_writer.publish(
             EventName.RUN_STUCK, stuck.slot, run_id=stuck.run_id, status="RUNNING", since="2026-01-16T05:00:00Z"
         )
         done(made.post(f"/pipelines/p-held/periods/{TODAY}/hold", {"reason": "ann looks first"}), 200)
@@ -388,8 +391,8 @@ def test_run__that_failed_twice__has_its_phases_attempts_job_log_and_events(site
     run = site.begin("loads", cause=Cause.RERUN, execution="p-daily-again")
     site.evaluate(run)
     site.clock.advance(600)
-    run = site.parts.runs.move(site.parts.runs.get(run.run_id), RunStatus.TRIGGERING)
-    run = site.parts.runs.move(run, RunStatus.RUNNING, job_id="job-8")
+    run = site.stores.runs.move(site.stores.runs.get(run.run_id), RunStatus.TRIGGERING)
+    run = site.stores.runs.move(run, RunStatus.RUNNING, job_id="job-8")
     site.clock.advance(60)
     site.end(run, RunStatus.FAILED, event=JobEvent.TIMEOUT, category=FailureCategory.TIMEOUT, reason="took too long")
     page = site.page(f"/ui/runs/{run.run_id}")
@@ -441,7 +444,7 @@ def test_pages__markup_in_all_that_users_write__is_shown_and_never_runs(site: Pi
     done(site.post("/pipelines/loads/sensors/landed", {"data": {"a": HOSTILE, HOSTILE: 1}}), 201)
     run = site.begin("loads", note=HOSTILE, by=HOSTILE)
     site.evaluate(run)
-    site.parts.runs.move(site.parts.runs.get(run.run_id), RunStatus.CANCELLED, reason=HOSTILE)
+    site.stores.runs.move(site.stores.runs.get(run.run_id), RunStatus.CANCELLED, reason=HOSTILE)
     site.fail("loads", YESTERDAY, reason=HOSTILE)
     done(site.post("/pipelines/loads/pause", {"reason": HOSTILE}), 200)
     done(site.post("/pipelines/loads/periods/2026-01-20/hold", {"reason": HOSTILE}), 200)
@@ -508,11 +511,13 @@ def test_changes__of_one_pipeline__are_told_to_its_page_and_not_those_of_others(
     site.clock.advance(86_400)
 
     async def talk(stream: Stream, apart: Callable[..., Coroutine[Any, Any, Any]]) -> None:
-        await apart(site.parts.tell, EventName.RUN_STUCK, Slot("other", "daily", TODAY), **STUCK)
+        await apart(site.event_writer.publish, EventName.RUN_STUCK, Slot("other", "daily", TODAY), **STUCK)
         # What anyone may say is not what pipelines say.
         forged = Event(type="headgate.pipeline.run_stuck", source="/elsewhere", data={"pipeline_id": "loads", **STUCK})
         await apart(site.service.bus.emit, forged)
-        await apart(site.pipelines.service.parts.tell, EventName.RUN_HELD, Slot("loads", "daily", TODAY), **HELD)
+        await apart(
+            site.pipelines.service.event_writer.publish, EventName.RUN_HELD, Slot("loads", "daily", TODAY), **HELD
+        )
         # Either of the others would have been told as a run too.
         assert await stream.event() == ("changed", {"kinds": ["pipeline"]})
 
@@ -524,7 +529,7 @@ def test_changes__of_all_pipelines_or_of_everything__tell_of_runs_to_whom_may_se
     site.clock.advance(86_400)
 
     async def talk(stream: Stream, apart: Callable[..., Coroutine[Any, Any, Any]]) -> None:
-        await apart(site.parts.tell, EventName.RUN_STUCK, Slot("loads", "daily", TODAY), **STUCK)
+        await apart(site.event_writer.publish, EventName.RUN_STUCK, Slot("loads", "daily", TODAY), **STUCK)
         assert await stream.event() == ("changed", {"kinds": ["run"]})
 
     following(site, talk, query="of=pipelines")

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from msgspec import Meta, Struct
 
+from headgate.clock import epoch_ms
 from headgate.errors import InvalidPayloadError
 from headgate.pipelines.events.names import EventName
 from headgate.pipelines.operations.backfill_plans import CONCURRENCY_MAX, Backfill, DateOrder, plan
@@ -101,7 +102,8 @@ def control_operations(pipelines: PipelineService) -> list[Operation]:
 class _Controls:
     def __init__(self, pipelines: PipelineService) -> None:
         self._definitions = pipelines.definitions
-        self._parts = pipelines.parts
+        self._controls = pipelines.stores.controls
+        self._clock = pipelines.clock
         self._manual = manual_of(pipelines)
 
     def operations(self) -> list[Operation]:
@@ -133,22 +135,22 @@ class _Controls:
 
     def show(self, call: Call[None, NoQuery]) -> Answer:
         self._definitions.get(call.path["id"])
-        control = self._parts.controls.get(call.path["id"])
-        return Answer(control_view(control, self._parts.now_ms()), headers=etag(control.version))
+        control = self._controls.get(call.path["id"])
+        return Answer(control_view(control, epoch_ms(self._clock)), headers=etag(control.version))
 
     def pause(self, call: Call[PausePipeline, NoQuery]) -> Answer:
         pipeline_id, body = call.path["id"], call.body
         self._definitions.get(pipeline_id)
         until_ms = None if body.until is None else round(body.until.timestamp() * 1000)
-        if until_ms is not None and until_ms <= self._parts.now_ms():
+        if until_ms is not None and until_ms <= epoch_ms(self._clock):
             raise InvalidPayloadError(f"until {body.until}: that has passed; name a later moment, or none")
         control = self._manual.pause(pipeline_id, by=call.principal.name, reason=body.reason, until_ms=until_ms)
-        return Answer(control_view(control, self._parts.now_ms()), headers=etag(control.version))
+        return Answer(control_view(control, epoch_ms(self._clock)), headers=etag(control.version))
 
     def resume(self, call: Call[ResumePipeline, NoQuery]) -> Answer:
         self._definitions.get(call.path["id"])
         control = self._manual.resume(call.path["id"], by=call.principal.name, reason=call.body.reason)
-        return Answer(control_view(control, self._parts.now_ms()), headers=etag(control.version))
+        return Answer(control_view(control, epoch_ms(self._clock)), headers=etag(control.version))
 
     def order(self, call: Call[GiveOrder, NoQuery], *, give: Callable[..., RunLog]) -> Answer:
         pipeline = self._definitions.get(call.path["id"]).pipeline
@@ -160,8 +162,10 @@ class _Controls:
 class _Backfills:
     def __init__(self, pipelines: PipelineService) -> None:
         self._definitions = pipelines.definitions
-        self._parts = parts = pipelines.parts
-        self._backfills = Backfills(parts.store, parts.clock, parts.ids)
+        self._store = pipelines.store
+        self._calendars = pipelines.reader.calendars
+        self._events = pipelines.event_writer
+        self._backfills = Backfills(pipelines.store, pipelines.clock, pipelines.ids)
 
     def operations(self) -> list[Operation]:
         many, one = "/pipelines/{id}/backfills", "/backfills/{backfill_id}"
@@ -198,7 +202,7 @@ class _Backfills:
     def ask(self, call: Call[AskBackfill, NoQuery]) -> Answer:
         body = call.body
         pipeline = self._definitions.get(call.path["id"]).pipeline
-        timetable = timetable_named(pipeline, body.schedule, self._parts.calendars())
+        timetable = timetable_named(pipeline, body.schedule, self._calendars())
         found = range_of(timetable, body.first, body.last)
         request = BackfillRequest(
             first=body.first,
@@ -211,7 +215,7 @@ class _Backfills:
         )
         spec = spec_of(timetable, request, found.dates)
         if body.dry_run:
-            planned = plan(spec, done_dates(self._parts.store, spec))
+            planned = plan(spec, done_dates(self._store, spec))
             return Answer(
                 BackfillPlanView(
                     pipeline_id=spec.pipeline_id,
@@ -230,4 +234,4 @@ class _Backfills:
     def _told(self, backfill: Backfill) -> list[Write]:
         about = Slot(backfill.pipeline_id, backfill.schedule_id, "")
         detail = {"backfill_id": backfill.backfill_id, "periods": backfill.dates_count, "by": backfill.by}
-        return self._parts.tells(EventName.BACKFILL_STARTED, about, detail)
+        return self._events.writes(EventName.BACKFILL_STARTED, about, detail)

@@ -114,11 +114,10 @@ def event_operations(pipelines: PipelineService, bus: Bus) -> list[Operation]:
 
 class _Events:
     def __init__(self, pipelines: PipelineService, bus: Bus) -> None:
-        parts = pipelines.parts
         self._definitions = pipelines.definitions
         self._events = pipelines.events
         self._bus = bus
-        self._verdicts = Verdicts(parts.store, parts.clock, parts.tells)
+        self._verdicts = Verdicts(pipelines.store, pipelines.clock, pipelines.event_writer)
 
     def operations(self) -> list[Operation]:
         return [

@@ -16,7 +16,7 @@ from headgate.pipelines.authoring.validation import TraitCheck
 from headgate.pipelines.catalog.calendar_store import CalendarStore
 from headgate.pipelines.catalog.proposals import Proposals
 from headgate.pipelines.catalog.rows import StoredPipeline
-from headgate.pipelines.catalog.store import BadPipeline, Change
+from headgate.pipelines.catalog.store import BadPipeline, PipelineChange
 from headgate.pipelines.definition import problems
 from headgate.pipelines.definition.model import Period
 from headgate.pipelines.definition.serialization import plain
@@ -164,13 +164,12 @@ def pipeline_routes(
     `calendars` are those that the pipelines go by: through others, changes are seen after a few seconds.
     `check_trait` says what is wrong with a trait.
     """
-    parts = pipelines.parts
-    kept = calendars if calendars is not None else CalendarStore(parts.store, parts.clock)
+    kept = calendars if calendars is not None else CalendarStore(pipelines.store, pipelines.clock)
     operations = [
         *pipeline_operations(pipelines, bus, check_trait),
         *calendar_operations(kept, pipelines.definitions),
     ]
-    answered = IdempotencyStore(parts.store, parts.clock)
+    answered = IdempotencyStore(pipelines.store, pipelines.clock)
     return operation_routes(operations, pool, _PART, namespace="pipelines.", answered=answered)
 
 
@@ -190,13 +189,13 @@ def pipeline_operations(pipelines: PipelineService, bus: Bus, check_trait: Trait
 class _Pipelines:
     def __init__(self, pipelines: PipelineService, check_trait: TraitCheck | None) -> None:
         self._definitions = pipelines.definitions
-        self._parts = pipelines.parts
-        self._defined = pipelines.defined
-        trigger = pipelines.parts.trigger
+        self._event_writer = pipelines.event_writer
+        self._defined = pipelines.definition_events
+        trigger = pipelines.trigger
         kinds = trigger if isinstance(trigger, TriggerKinds) else None
         self._proposals = Proposals(
             pipelines.definitions,
-            pipelines.parts.calendars,
+            pipelines.reader.calendars,
             kinds,
             check_trait,
             archetypes=lambda: pipelines.archetypes,
@@ -301,7 +300,7 @@ class _Pipelines:
         if errors:
             return _refused(pipeline_id, errors)
 
-        def keep(version: int | None) -> Change:
+        def keep(version: int | None) -> PipelineChange:
             return self._definitions.put(
                 loaded.pipelines[0].pipeline,
                 text,
@@ -319,7 +318,7 @@ class _Pipelines:
         return Answer(_view(stored, _findings(_warnings(loaded))), 201 if change.is_changed else 200, headers)
 
     def delete(self, call: Call[None, ChangeQuery]) -> Answer:
-        def remove(version: int | None) -> Change:
+        def remove(version: int | None) -> PipelineChange:
             return self._definitions.delete(
                 call.path["id"],
                 call.principal.name,
@@ -331,9 +330,9 @@ class _Pipelines:
         matching(call.headers, None, remove)
         return Answer(status=204)
 
-    def _deleted(self, change: Change) -> list[Write]:
+    def _deleted(self, change: PipelineChange) -> list[Write]:
         detail = {"by": change.stored.by, "version": change.stored.version, "reason": change.stored.reason}
-        return self._parts.tells(EventName.PIPELINE_DELETED, Slot(change.stored.pipeline.id, "", ""), detail)
+        return self._event_writer.writes(EventName.PIPELINE_DELETED, Slot(change.stored.pipeline.id, "", ""), detail)
 
 
 def _view(stored: StoredPipeline, warnings: Sequence[Finding] = ()) -> PipelineView:

@@ -7,8 +7,8 @@ from msgspec import Struct
 from headgate.errors import NotFoundError
 from headgate.pipelines.definition.model import Pipeline
 from headgate.pipelines.readiness.evaluation_log import CachedReadiness, Purpose
-from headgate.pipelines.readiness.explain import Explainer, Line, Standing
-from headgate.pipelines.readiness.simulation import Outcome, Simulation, Trials
+from headgate.pipelines.readiness.explain import Explainer, Line, PeriodState
+from headgate.pipelines.readiness.simulation import Simulation, SimulationOutcome
 from headgate.pipelines.rules.readiness import ReadinessResult
 from headgate.pipelines.runs.rows import Slot
 from headgate.pipelines.schedule.due_checks import due_of, slot_named, timetable_named
@@ -80,7 +80,7 @@ class ExplanationView(Struct, frozen=True, kw_only=True):
     pipeline_id: str
     schedule_id: str
     date: str
-    standing: Standing
+    standing: PeriodState
     sentence: str
     tree: Line
 
@@ -99,7 +99,7 @@ class SimulationView(Struct, frozen=True, kw_only=True):
     pipeline_id: str
     schedule_id: str
     date: str
-    outcome: Outcome
+    outcome: SimulationOutcome
     reason: str
     opens_at: str | None
     closes_at: str | None
@@ -124,11 +124,16 @@ def readiness_operations(pipelines: PipelineService) -> list[Operation]:
 class _Readiness:
     def __init__(self, pipelines: PipelineService) -> None:
         self._definitions = pipelines.definitions
-        self._parts = parts = pipelines.parts
+        self._clock = pipelines.clock
+        self._calendars = pipelines.reader.calendars
         self._evaluations = pipelines.evaluations
-        self._trials = Trials(parts)
+        self._simulator = pipelines.simulator
         self._explainer = Explainer(
-            parts.store, parts.clock, evaluations=parts.evaluations, controls=parts.controls, locks=parts.locks
+            pipelines.store,
+            pipelines.clock,
+            evaluations=pipelines.evaluations,
+            controls=pipelines.stores.controls,
+            locks=pipelines.stores.locks,
         )
 
     def operations(self) -> list[Operation]:
@@ -177,10 +182,10 @@ class _Readiness:
     def why(self, call: Call[None, PeriodQuery]) -> Answer:
         pipeline = self._pipeline(call.path["id"])
         slot = self._slot(pipeline, call.query.date, call.query.schedule)
-        explained = self._explainer.why(pipeline, slot, due_of(pipeline, slot, self._parts.calendars()))
+        explained = self._explainer.why(pipeline, slot, due_of(pipeline, slot, self._calendars()))
         return Answer(
             ExplanationView(
-                **slot._asdict(), standing=explained.standing, sentence=explained.sentence, tree=explained.tree
+                **slot._asdict(), standing=explained.state, sentence=explained.sentence, tree=explained.tree
             )
         )
 
@@ -193,13 +198,13 @@ class _Readiness:
     def evaluate(self, call: Call[TryPeriod, NoQuery]) -> Answer:
         pipeline = self._pipeline(call.path["id"])
         slot = self._slot(pipeline, call.body.date, call.body.schedule)
-        return Answer(evaluation_view(self._trials.evaluate(pipeline, slot)))
+        return Answer(evaluation_view(self._simulator.evaluate(pipeline, slot)))
 
     def simulate(self, call: Call[SimulatePeriod, NoQuery]) -> Answer:
         pipeline = self._pipeline(call.path["id"])
         slot = slot_named(pipeline, call.body.date, call.body.schedule)
-        timetable = timetable_named(pipeline, slot.schedule_id, self._parts.calendars())
-        return Answer(_simulation_view(slot, self._trials.simulate(pipeline, slot, timetable)))
+        timetable = timetable_named(pipeline, slot.schedule_id, self._calendars())
+        return Answer(_simulation_view(slot, self._simulator.simulate(pipeline, slot, timetable)))
 
     def _pipeline(self, pipeline_id: str) -> Pipeline:
         return self._definitions.get(pipeline_id).pipeline
@@ -207,7 +212,7 @@ class _Readiness:
     def _slot(self, pipeline: Pipeline, date: str | None, schedule: str | None) -> Slot:
         if date is None:
             # The period that a slot at this moment stands for: hours are done when they are over.
-            date = timetable_named(pipeline, schedule, {}).date_of(self._parts.now())
+            date = timetable_named(pipeline, schedule, {}).date_of(self._clock.now())
         return slot_named(pipeline, date, schedule)
 
 
@@ -221,7 +226,7 @@ def _simulation_view(slot: Slot, simulation: Simulation) -> SimulationView:
         SimulationView,
         simulation,
         **slot._asdict(),
-        looks=[shown(LookView, each) for each in simulation.looks],
+        looks=[shown(LookView, each) for each in simulation.evaluations],
         rules=[] if evaluation is None else [rule_view(each) for each in evaluation.results],
         blocking=[] if verdict is None else [blocker_view(each) for each in verdict.blocking],
     )

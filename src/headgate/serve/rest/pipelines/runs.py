@@ -117,13 +117,13 @@ def run_operations(pipelines: PipelineService) -> list[Operation]:
 
 def manual_of(pipelines: PipelineService) -> ManualActions:
     """Return what people can do."""
-    return ManualActions(pipelines.parts, pipelines.starter, pipelines.waiters, pipelines.triggering)
+    return pipelines.manual
 
 
 class _Runs:
     def __init__(self, pipelines: PipelineService) -> None:
         self._definitions = pipelines.definitions
-        self._runs = pipelines.parts.runs
+        self._runs = pipelines.stores.runs
         self._manual = manual_of(pipelines)
 
     def operations(self) -> list[Operation]:
@@ -186,8 +186,8 @@ class _Runs:
 class _Logs:
     def __init__(self, pipelines: PipelineService) -> None:
         self._definitions = pipelines.definitions
-        self._runs = pipelines.parts.runs
-        self._jobs = pipelines.parts.job_log
+        self._runs = pipelines.stores.runs
+        self._jobs = pipelines.stores.job_log
 
     def operations(self) -> list[Operation]:
         many, one = "/pipelines/{id}/run-logs", "/pipelines/{id}/run-logs/{date}"
@@ -235,7 +235,7 @@ class _Logs:
 class _Reruns:
     def __init__(self, pipelines: PipelineService) -> None:
         self._definitions = pipelines.definitions
-        self._reruns = pipelines.parts.reruns
+        self._reruns = pipelines.stores.reruns
         self._manual = manual_of(pipelines)
 
     def operations(self) -> list[Operation]:

@@ -163,7 +163,7 @@ class _Sensors:
 class _Markers:
     def __init__(self, pipelines: PipelineService) -> None:
         self._definitions = pipelines.definitions
-        self._markers = pipelines.parts.markers
+        self._markers = pipelines.stores.markers
 
     def operations(self) -> list[Operation]:
         many = "/pipelines/{id}/markers"

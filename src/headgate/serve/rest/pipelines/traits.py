@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from headgate.clock import epoch_ms
 from headgate.durable.model.duration import seconds
 from headgate.errors import NotFoundError
 from headgate.pipelines.enums import FailureCategory, TraitStatus
@@ -90,7 +91,8 @@ class _Traits:
     def __init__(self, pipelines: PipelineService) -> None:
         self._definitions = pipelines.definitions
         self._traits = pipelines.traits
-        self._parts = pipelines.parts
+        self._events = pipelines.event_writer
+        self._clock = pipelines.clock
 
     def operations(self) -> list[Operation]:
         many, one = "/pipelines/{id}/traits", "/pipelines/{id}/traits/{type}"
@@ -140,10 +142,10 @@ class _Traits:
     def _told(self, result: TraitResult, _before: TraitResult | None) -> list[Write]:
         about = Slot(result.pipeline_id, result.schedule_id, result.date)
         detail = {"trait": result.trait_type, "status": result.status.value, "by": result.by}
-        return self._parts.tells(EventName.TRAIT_PUSHED, about, detail)
+        return self._events.writes(EventName.TRAIT_PUSHED, about, detail)
 
     def _view(self, result: TraitResult) -> TraitView:
-        now_ms = self._parts.now_ms()
+        now_ms = epoch_ms(self._clock)
         return shown(
             TraitView,
             result,

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.auth.roles import Role
 from headgate.pipelines.enums import ExpectationKind, ExpectationVerdict
-from headgate.pipelines.watchdog.expectations import Expectation, Judgement
+from headgate.pipelines.watchdog.expectations import Expectation, ExpectationJudgement
 from headgate.pipelines.watchdog.verdicts import Verdicts
 from tests.unit.serve.durable_api import problem
 from tests.unit.serve.pipeline_rig import SILVER, TODAY, PipelineApi, done, pipeline_api
@@ -285,8 +285,8 @@ def test_pipeline_events__of_all__are_followed_by_their_cursor(api: PipelineApi)
 
 
 def test_expectations__by_verdict_and_by_pipeline__are_listed(api: PipelineApi) -> None:
-    parts = api.pipelines.parts
-    verdicts = Verdicts(parts.store, parts.clock, parts.tells)
+    pipelines = api.pipelines
+    verdicts = Verdicts(pipelines.store, pipelines.clock, pipelines.event_writer)
     for day, verdict in ((13, ExpectationVerdict.MET), (14, ExpectationVerdict.MISSED)):
         due_at = datetime.fromisoformat(f"2025-06-{day}T09:00:00+00:00")
         expected = Expectation(
@@ -296,7 +296,7 @@ def test_expectations__by_verdict_and_by_pipeline__are_listed(api: PipelineApi) 
             due_at=due_at,
             ready_at=due_at,
         )
-        assert verdicts.judge_once("silver", expected, Judgement(verdict=verdict, reason="told"))
+        assert verdicts.judge_once("silver", expected, ExpectationJudgement(verdict=verdict, reason="told"))
 
     def dates(**query: Any) -> list[str]:
         return [each["date"] for each in done(api.get("/expectations", params=query))["expectations"]]

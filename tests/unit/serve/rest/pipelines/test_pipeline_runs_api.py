@@ -86,7 +86,7 @@ def test_start__while_under_way_or_done__is_a_conflict(api: PipelineApi) -> None
     api.settle()
     over = problem(api.post("/pipelines/silver/runs", body), 409, "illegal_transition")
 
-    assert "is at it" in found["detail"]
+    assert "holds its lock" in found["detail"]
     assert "ask for a rerun" in over["detail"]
     assert api.jobs.started == [run_id]
 

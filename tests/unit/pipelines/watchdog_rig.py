@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, Self
 
+from headgate.bootstrap.watchdog import build_sla_monitor, build_watchdog
 from headgate.pipelines.definition.model import Pipeline, Schedule
 from headgate.pipelines.enums import Cause, ExpectationKind, ExpectationVerdict, RunStatus
 from headgate.pipelines.events.names import EventName
@@ -13,11 +14,10 @@ from headgate.pipelines.lifecycle.messages import Answer
 from headgate.pipelines.runs.locks import evaluation_key
 from headgate.pipelines.runs.rows import Run, Slot
 from headgate.pipelines.runs.store import RunStart
-from headgate.pipelines.watchdog.followups import Watches, WatchKind
+from headgate.pipelines.watchdog.followups import FollowupKind, Followups
 from headgate.pipelines.watchdog.liveness_check import Lifecycle, open_in
-from headgate.pipelines.watchdog.sla_monitor import SlaMonitor
 from headgate.pipelines.watchdog.verdicts import StoredVerdict, Verdicts
-from headgate.pipelines.watchdog.watchdog import Check, TickReport, Watchdog, build_watchdog
+from headgate.pipelines.watchdog.watchdog import Check, TickReport, Watchdog
 from tests.pipeline_rig import DATE, Rig, pipeline
 
 CRON: Final = Schedule(name="morning", cron="0 9 * * *")
@@ -32,9 +32,9 @@ class WatchRig(Rig):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self.verdicts = Verdicts(self.store, self.env.service.clock, self.parts.tells)
-        self.monitor = SlaMonitor(self.parts, self.verdicts)
-        self.watches = Watches(self.store)
+        self.verdicts = Verdicts(self.store, self.env.service.clock, self.event_writer)
+        self.monitor = build_sla_monitor(self.pipelines, self.verdicts)
+        self.watches = Followups(self.store)
         self.restart()
         return self
 
@@ -44,16 +44,14 @@ class WatchRig(Rig):
 
     def restart(self, **more: Any) -> None:
         """Have another watchdog in place of the one there was, which takes its memory with it."""
-        self.watchdog: Watchdog = build_watchdog(
-            self.parts, self.pipelines.definitions, self.pipelines.starter, self.lifecycle, **more
-        )
+        self.watchdog: Watchdog = build_watchdog(self.pipelines, self.lifecycle, **more)
 
     @property
     def lifecycle(self) -> Lifecycle:
         return Lifecycle(
             is_open=open_in(self.env.service.asl.executions),
             orchestrate=self.pipelines.orchestrator,
-            end_job=self.pipelines.triggering.end_job,
+            end_job=self.pipelines.jobs.end_job,
         )
 
     def tick(self) -> TickReport:
@@ -98,16 +96,16 @@ class WatchRig(Rig):
     def count(self, name: EventName, pipeline_id: str = "gold") -> int:
         return len(self.events(pipeline_id, name))
 
-    def watched(self, slot: Slot = SLOT) -> set[WatchKind]:
-        return {kind for kind in WatchKind if self.watches.find(slot, kind) is not None}
+    def watched(self, slot: Slot = SLOT) -> set[FollowupKind]:
+        return {kind for kind in FollowupKind if self.watches.find(slot, kind) is not None}
 
     # Rows, as a server that is gone has left them.
 
     def begin_alone(self, slot: Slot = SLOT, execution: str = "someone-else", **more: Any) -> Run:
         """Begin a run as an execution does that this engine knows nothing of."""
-        lock = self.parts.locks.acquire(evaluation_key(slot), execution, 4 * 3_600.0)
+        lock = self.stores.locks.acquire(evaluation_key(slot), execution, 4 * 3_600.0)
         assert lock is not None
-        pipeline_version = self.parts.definitions.newest(slot.pipeline_id)[1]
+        pipeline_version = self.known.newest(slot.pipeline_id)[1]
         start = RunStart(
             slot=slot,
             cause=Cause.CRON,
@@ -116,11 +114,11 @@ class WatchRig(Rig):
             definition_version=pipeline_version,
             **more,
         )
-        return self.parts.runs.create(start)
+        return self.stores.runs.create(start)
 
     def move(self, run: Run, *statuses: RunStatus, **changes: Any) -> Run:
         for status in statuses:
-            run = self.parts.runs.move(run, status, **(changes if status is statuses[-1] else {}))
+            run = self.stores.runs.move(run, status, **(changes if status is statuses[-1] else {}))
         return run
 
 

@@ -54,7 +54,7 @@ def test_dry_run__what_it_was_made_from_changes__would_have_drifted(rig: Rig) ->
 
 def test_dry_run__reruns_within_and_beyond_their_budget__are_told_as_what_they_would_be(rig: Rig) -> None:
     for _ in range(2):
-        rig.parts.reruns.request(SLOT, RerunReason.MANUAL, by="ana", note="again")
+        rig.stores.reruns.request(SLOT, RerunReason.MANUAL, by="ana", note="again")
         rig.advance("1m")
 
     told = since_then(rig)

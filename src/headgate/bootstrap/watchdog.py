@@ -1,0 +1,76 @@
+"""Watchdog wiring: builds the watchdog and the SLA monitor of a pipeline service."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from headgate.pipelines.enums import ExpectationKind
+from headgate.pipelines.service import PipelineService
+from headgate.pipelines.watchdog.cursors import Cursors, ScheduleQueue
+from headgate.pipelines.watchdog.feed import STUCK_SECONDS, ChangeFeed
+from headgate.pipelines.watchdog.followups import FollowupKind, Followups
+from headgate.pipelines.watchdog.heartbeats import Heartbeats
+from headgate.pipelines.watchdog.liveness_check import STUCK, Lifecycle, LivenessCheck
+from headgate.pipelines.watchdog.period_facts import PeriodFactReader
+from headgate.pipelines.watchdog.roster import CheckBudget, CheckTally, ScheduleLoader
+from headgate.pipelines.watchdog.run_checks import (
+    FAILED_RUNS,
+    SENSOR_TRIGGERS,
+    AnchoredCheck,
+    ArrivalCheck,
+    FailureCheck,
+    check_due,
+)
+from headgate.pipelines.watchdog.schedule_check import CHECK as SCHEDULES
+from headgate.pipelines.watchdog.schedule_check import CHECKS, ScheduleCheck
+from headgate.pipelines.watchdog.sla_monitor import SlaMonitor
+from headgate.pipelines.watchdog.verdicts import Verdicts
+from headgate.pipelines.watchdog.watchdog import FEED, LIMIT_SECONDS, Check, Run, Watchdog
+
+
+def build_sla_monitor(pipelines: PipelineService, verdicts: Verdicts) -> SlaMonitor:
+    """Return the function behind the SLA states of the lifecycle."""
+    followups = Followups(pipelines.store)
+    facts = PeriodFactReader(pipelines.stores, pipelines.sensors, pipelines.evaluations, followups)
+    cursors = Cursors(pipelines.store)
+    return SlaMonitor(pipelines.clock, pipelines.stores.runs, pipelines.reader, verdicts, followups, cursors, facts)
+
+
+def build_watchdog(
+    pipelines: PipelineService,
+    lifecycle: Lifecycle,
+    *,
+    stuck_seconds: float = STUCK_SECONDS,
+    limit_seconds: float = LIMIT_SECONDS,
+) -> Watchdog:
+    """Return a watchdog with all its checks."""
+    store, clock, stores = pipelines.store, pipelines.clock, pipelines.stores
+    reader, events, starter = pipelines.reader, pipelines.event_writer, pipelines.starter
+    followups, cursors, queue = Followups(store), Cursors(store), ScheduleQueue()
+    verdicts = Verdicts(store, clock, events)
+    facts = PeriodFactReader(stores, pipelines.sensors, pipelines.evaluations, followups)
+    loader = ScheduleLoader(pipelines.definitions, cursors, queue)
+    feed = ChangeFeed(
+        store, pipelines.ids, stores.runs, pipelines.sensors, followups, queue, loader, stuck_seconds=stuck_seconds
+    )
+    liveness = LivenessCheck(stores, reader, pipelines.evaluations, events, followups, lifecycle, stuck_seconds)
+    failures = FailureCheck(stores, reader, events, followups, starter, lifecycle.is_open)
+    arrivals = ArrivalCheck(stores, reader, pipelines.sensors, events, followups, starter)
+    anchored = AnchoredCheck(reader, followups, verdicts, facts)
+
+    def follow(now: datetime, budget: CheckBudget, tally: CheckTally) -> None:
+        feed.follow(now, budget)
+        loader.report(tally)
+
+    relative, post_run = CHECKS[ExpectationKind.RELATIVE_SLA], CHECKS[ExpectationKind.POST_RUN_SENSOR]
+    runs: dict[str, Run] = {
+        FEED: follow,
+        SCHEDULES: ScheduleCheck(stores.runs, reader, verdicts, facts, cursors, queue),
+        STUCK: check_due(followups, FollowupKind.LIVENESS, STUCK, liveness.check),
+        FAILED_RUNS: check_due(followups, FollowupKind.FAILURE, FAILED_RUNS, failures.check),
+        SENSOR_TRIGGERS: check_due(followups, FollowupKind.ARRIVAL, SENSOR_TRIGGERS, arrivals.check),
+        relative: check_due(followups, FollowupKind.RELATIVE_SLA, relative, anchored.check),
+        post_run: check_due(followups, FollowupKind.POST_RUN, post_run, anchored.check),
+    }
+    checks = [Check(name, run, limit_seconds) for name, run in runs.items()]
+    return Watchdog(clock, checks, Heartbeats(store, clock, events), queue, followups)

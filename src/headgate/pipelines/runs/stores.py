@@ -1,0 +1,44 @@
+"""Run stores: the stores of everything that is recorded about runs, built over one store."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from headgate.clock import Clock
+from headgate.ids import IdMaker
+from headgate.pipelines.runs.controls import Controls
+from headgate.pipelines.runs.directives import Directives
+from headgate.pipelines.runs.job_log import JobLog
+from headgate.pipelines.runs.late_data import LateData
+from headgate.pipelines.runs.locks import Locks
+from headgate.pipelines.runs.markers import Markers
+from headgate.pipelines.runs.reruns import Reruns
+from headgate.pipelines.runs.store import Runs
+from headgate.store.port import Store
+
+
+class RunStores(Struct, frozen=True, kw_only=True):
+    """Runs and their logs, locks, reruns, markers, pipeline controls, orders of operators, and late data."""
+
+    runs: Runs
+    locks: Locks
+    reruns: Reruns
+    markers: Markers
+    controls: Controls
+    directives: Directives
+    job_log: JobLog
+    late_data: LateData
+
+
+def run_stores(store: Store, clock: Clock, ids: IdMaker) -> RunStores:
+    """Return the run stores over one store."""
+    return RunStores(
+        runs=Runs(store, clock, ids),
+        locks=Locks(store, clock, ids),
+        reruns=Reruns(store, clock, ids),
+        markers=Markers(store, clock),
+        controls=Controls(store, clock),
+        directives=Directives(store, clock),
+        job_log=JobLog(store),
+        late_data=LateData(store),
+    )
