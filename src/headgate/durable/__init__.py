@@ -1,1 +1,1 @@
-"""Durable execution: code that finishes whatever crashes, from a history that is replayed."""
+"""Durable execution: workflows, activities, timers, signals and the event bus, recovered by replay of a history."""

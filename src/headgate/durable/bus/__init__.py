@@ -1,1 +1,1 @@
-"""Bus: say here what this part is for."""
+"""Event bus: events, subscriptions, deliveries, dead letters, replays and forwarding over HTTP."""

@@ -1,8 +1,7 @@
-"""The bus: takes events, keeps them, and makes a delivery for each subscription that wants them.
+"""Event bus: stores events, and creates a delivery for each matching subscription.
 
-An event and its deliveries are one transaction. Where that would be too large, the event and the names of the
-subscriptions that are still to be served are one, and the other deliveries follow: at once if all goes well, and by
-`sweep` after a crash.
+An event and its deliveries are one transaction. If that would be too large, the event and the names of the remaining
+subscriptions are one transaction, and the other deliveries follow: at once, or by `sweep` after a crash.
 """
 
 from __future__ import annotations
@@ -44,25 +43,25 @@ __all__ = [
 ]
 
 SOURCE_DEFAULT: Final = "/headgate"
-# What one transaction of our own takes; in someone else's there is less room.
+# Limits of a transaction of the bus; in a transaction of a caller there is less room.
 DELIVERIES_MAX: Final = 90
 DELIVERIES_BYTES_MAX: Final = 3_000_000
 SHARED_DELIVERIES_MAX: Final = 20
 SHARED_BYTES_MAX: Final = 500_000
-# How long a second event with the source and the id of a first one is taken for that one.
+# How long the source and the id of an event deduplicate a second one.
 DEDUP_SECONDS: Final = 24 * 3600
-# Transactions that are tried with one wait for the disk.
+# Transactions that share one disk flush.
 EMIT_BATCH: Final = 50
 UNDELIVERED: Final = "DELIVERIES"
 _REST: Final = "REST"
-# What a delivery takes besides the event.
+# The size of a delivery without its event.
 _DELIVERY_BYTES: Final = 1_000
-# From making a delivery to its being committed. What takes longer is found by a look that nobody asks for.
+# The time from `event_writes` to the commit. Deliveries of a slower commit are found by the next regular poll.
 _COMMIT_SECONDS: Final = 1.0
 
 
 class Bus:
-    """Takes events and brings them to subscriptions. Safe to use from many threads."""
+    """Accepts events and delivers them to subscriptions. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -87,15 +86,15 @@ class Bus:
     # Subscriptions.
 
     def register(self, subscriptions: Sequence[Subscription], app: str) -> None:
-        """Make the subscriptions of an app known to all processes; one that was retired is in force again.
+        """Register the subscriptions of an app for all processes; a retired one is active again.
 
-        Other processes notice within two seconds. A subscription that is no longer declared stays in force until it
-        is retired. Raises `DefinitionError` for a name that is given twice or belongs to another app.
+        Other processes notice within two seconds. A subscription that is no longer declared stays active until it is
+        retired. Raises `DefinitionError` for a duplicate name, or one that belongs to another app.
         """
         self._registry.register(subscriptions, app)
 
     def retire(self, name: str) -> None:
-        """Deliver no more events to a subscription that no app declares any more. Raises `NotFoundError`."""
+        """Stop deliveries to a subscription that no app declares any more. Raises `NotFoundError`."""
         self._registry.retire(name)
 
     def subscriptions(self) -> tuple[Registered, ...]:
@@ -103,37 +102,37 @@ class Bus:
         return self._registry.all()
 
     def refresh(self) -> tuple[Registered, ...]:
-        """Read the subscriptions anew and return them."""
+        """Read the subscriptions again and return them."""
         return self._registry.refresh()
 
     def subscription(self, name: str) -> Registered:
         """Return the subscription of this name, retired or not. Raises `NotFoundError`."""
-        found = self._registry.find(name)
-        if found is None:
+        registered = self._registry.find(name)
+        if registered is None:
             raise NotFoundError(f"subscription {name}: there is none; 'headgate event subscriptions' lists them")
-        return found
+        return registered
 
-    # Emitting.
+    # Emission.
 
     def emit(self, event: Event) -> str:
-        """Keep an event, make its deliveries durable, and return the id it is kept under.
+        """Store an event with its deliveries, and return its stored id.
 
-        With an id of the producer's own, the same source and id again within a day change nothing and return the id
-        that the first has. Raises `InvalidPayloadError` or `PayloadTooLargeError` for what is not an event.
+        If the producer sets an id, the same source and id within a day are a duplicate, and the first stored id is
+        returned. Raises `InvalidPayloadError` or `PayloadTooLargeError` for an invalid event.
         """
         event_id, writes = self._emission(event)
         try:
             self._store.transact(writes)
         except ConflictError as exc:
             return _earlier(exc)
-        self._go_on(event_id, writes)
+        self._deliver_overflow(event_id, writes)
         self.on_committed()
         return event_id
 
     def emit_many(self, given: Sequence[Event]) -> list[str]:
-        """Emit several events, each by itself all or nothing, and return their ids.
+        """Emit several events, each atomically, and return their stored ids.
 
-        If it raises, some may have been emitted: events with ids of their own can all be sent again.
+        If it raises, some may have been emitted: events with an id of their producer can all be sent again.
         """
         emitted: list[str] = []
         emissions = [self._emission(event) for event in given]
@@ -143,7 +142,7 @@ class Bus:
             for (event_id, writes), refusal in zip(batch, outcomes, strict=True):
                 emitted.append(event_id if refusal is None else _earlier(refusal))
                 if refusal is None:
-                    self._go_on(event_id, writes)
+                    self._deliver_overflow(event_id, writes)
         self.on_committed()
         return emitted
 
@@ -156,11 +155,11 @@ class Bus:
         bytes_max: int = SHARED_BYTES_MAX,
         unwanted: Collection[str] = (),
     ) -> list[Write]:
-        """Return the writes that emit an event with an id of its own, for a transaction of the caller's.
+        """Return the writes that emit an event with a producer's id, for a transaction of the caller.
 
-        There are at most two more than `deliveries_max`; what does not fit follows by `sweep`. Subscriptions that the
-        caller knows to be told in vain are `unwanted`. The first write is refused if the same event was emitted with
-        the same `now_ms` before. Raises as `emit` does.
+        There are at most two more than `deliveries_max`; the other deliveries follow by `sweep`. `unwanted` are
+        subscriptions that need no delivery of this event. The store refuses the first write if the same event was
+        emitted with the same `now_ms` before. Raises as `emit` does.
         """
         complete = self._complete(event, event.id, datetime.fromtimestamp(now_ms / 1000, UTC))
         event_id = event_id_of(complete.source, complete.id, now_ms)
@@ -175,25 +174,25 @@ class Bus:
             self._observer.on_work_stored()
 
     def sweep(self, *, limit: int = 100) -> int:
-        """Make the deliveries that someone was about to make and did not, and return how many."""
+        """Create the deliveries that an interrupted process has left, and return how many."""
         due = Sort(Range.AT_MOST, self._now_ms())
         page = self._store.query(Query(table=CONTROL, index="due-index", partition=UNDELIVERED, sort=due, limit=limit))
         return sum(self._deliver_rest(item["event_id"]) for item in page.items)
 
-    # What was emitted.
+    # The event log.
 
     def get(self, event_id: str) -> StoredEvent | None:
-        """Return an event by the id it is kept under, or None. Raises `InvalidIdError`."""
+        """Return an event by its stored id, or None. Raises `InvalidIdError`."""
         return self._log.get(event_id)
 
     def tail(self, after: str | None = None, *, type: str | None = None, limit: int = 100) -> list[StoredEvent]:
         """Return up to `limit` events in the order they were accepted: those after an id, or the latest.
 
-        `type` is one, or a pattern such as `order.*`. Who must not miss any event subscribes to it.
+        `type` is one, or a pattern such as `order.*`. A consumer that must not miss events needs a subscription.
         """
         return self._log.tail(after, type=type, limit=limit)
 
-    # What failed.
+    # Dead letters and replays.
 
     def dead_letters(
         self,
@@ -205,25 +204,25 @@ class Bus:
         limit: int = 100,
         cursor: str | None = None,
     ) -> DeadLetterPage:
-        """Return deliveries that failed for good and match all that is given, by when the events were accepted.
+        """Return dead letters that match every filter, in the order in which their events were accepted.
 
-        `type` is one, or a pattern such as `order.*`; ages count from when they failed for good. A page may be short,
-        or empty, although there are more: the cursor tells.
+        `type` is one, or a pattern such as `order.*`; ages count from the last failure. A page may be short or empty
+        although a cursor leads to more.
         """
-        wanted = LetterFilter(
+        filter = LetterFilter(
             subscription=subscription,
             type=type,
             older_than_seconds=older_than_seconds,
             newer_than_seconds=newer_than_seconds,
         )
-        return self._dead_letters.page(wanted, self._now_ms(), limit=limit, cursor=cursor)
+        return self._dead_letters.page(filter, self._now_ms(), limit=limit, cursor=cursor)
 
     def dead_letter(self, subscription: str, event_id: str) -> DeadLetter:
-        """Return the delivery of an event that failed for good. Raises `NotFoundError`."""
+        """Return the dead letter of an event. Raises `NotFoundError`."""
         return self._dead_letters.get(subscription, event_id)
 
     def redeliver(self, subscription: str, event_id: str) -> None:
-        """Turn a dead letter into a delivery that has all its attempts before it.
+        """Turn a dead letter into a new delivery with all its attempts.
 
         Raises `NotFoundError` if there is no such dead letter, and `ConflictError` if the event is being delivered or
         the subscription is retired.
@@ -232,7 +231,7 @@ class Bus:
         self._observer.on_work_stored()
 
     def purge(self, subscription: str, event_id: str | None = None) -> int:
-        """Throw away one dead letter of a subscription, or all of them, and return how many there were."""
+        """Delete one dead letter of a subscription, or all of them, and return how many."""
         return self._dead_letters.purge(subscription, event_id)
 
     def replay(
@@ -244,11 +243,11 @@ class Bus:
         types: Sequence[str] = (),
         replay_id: str | None = None,
     ) -> int:
-        """Deliver again what was accepted from `since` up to `until` and the subscription wants; return how many.
+        """Deliver matching events again that were accepted from `since` up to `until`, and return how many.
 
-        With `types`, only those. The same replay under the same id goes on where it was left and delivers nothing
-        twice. Raises `NotFoundError` for an unknown subscription, and `ConflictError` if that is retired or the replay
-        is stopped.
+        With `types`, only events of those types. The same replay under the same id resumes where it stopped and
+        delivers no event twice. Raises `NotFoundError` for an unknown subscription, and `ConflictError` if that is
+        retired or the replay is stopped.
         """
         registered = self.subscription(subscription)
         registered.check_in_force()
@@ -270,15 +269,15 @@ class Bus:
     def stop_replay(
         self, subscription: str, replay_id: str, *, limit: int = DROPPED_MAX, cursor: str | None = None
     ) -> StoppedReplay:
-        """Make no further deliveries of a replay, and drop those that wait; what a worker has taken goes on.
+        """Stop a replay and drop its queued deliveries; those that a worker has claimed go on.
 
-        About `limit` waiting deliveries are looked at, and the cursor goes on with the rest. Raises `NotFoundError`.
+        About `limit` queued deliveries are checked, and the cursor continues with the rest. Raises `NotFoundError`.
         """
-        found = self.subscription(subscription).subscription
-        return self._replays.stop(found, replay_id, limit=limit, cursor=cursor)
+        target = self.subscription(subscription).subscription
+        return self._replays.stop(target, replay_id, limit=limit, cursor=cursor)
 
     def _emission(self, event: Event) -> tuple[str, list[Write]]:
-        """Return the id of a new event and the writes of one transaction; with an id given, the first is its dedup."""
+        """Return the id and the writes of a new event; the first write deduplicates a producer's id."""
         now_ms = self._now_ms()
         minted = self._ids.make(PREFIX)
         complete = self._complete(event, event.id or minted, self._clock.now())
@@ -303,31 +302,31 @@ class Bus:
         unwanted: Collection[str] = (),
     ) -> list[Write]:
         body = events.dump(event)
-        wanted = [each for each in matching(self._registry.all(), event) if each.name not in unwanted]
-        if wanted:
+        receivers = [each for each in matching(self._registry.all(), event) if each.name not in unwanted]
+        if receivers:
             self._delivery_at = self._clock.monotonic()
         room = _room(body, deliveries_max, bytes_max)
-        made = [delivery(each, event_id, body, now_ms).put() for each in wanted[:room]]
-        writes: list[Write] = [event_put(event_id, event, body), *made]
-        if wanted[room:]:
-            names = [each.name for each in wanted[room:]]
+        deliveries = [delivery(each, event_id, body, now_ms).put() for each in receivers[:room]]
+        writes: list[Write] = [event_put(event_id, event, body), *deliveries]
+        if receivers[room:]:
+            names = [each.name for each in receivers[room:]]
             item = {**CONTROL.key_attributes(_rest_key(event_id)), "event_id": event_id, "names": names, "version": 1}
             due = {"due_pk": UNDELIVERED, "due_at_ms": now_ms, "ttl": expiry(now_ms)}
             writes.append(Put(CONTROL, {**item, **due}))
         return writes
 
-    def _go_on(self, event_id: str, writes: Sequence[Write]) -> None:
-        """Make the deliveries that did not fit, if there are any. The event is safe whatever happens here."""
+    def _deliver_overflow(self, event_id: str, writes: Sequence[Write]) -> None:
+        """Create the deliveries that did not fit, if there are any. The event is stored already."""
         if writes[-1].table is not CONTROL:
             return
         try:
             self._deliver_rest(event_id)
         except HeadgateError:
-            # The caller must not hear of a failure, and emit again what has been accepted: the sweep goes on with it.
+            # Not an error of the caller, which would emit the stored event again: the sweep continues.
             return
 
     def _deliver_rest(self, event_id: str) -> int:
-        """Make the deliveries that are left, each step of them one transaction, and return how many."""
+        """Create the remaining deliveries, in steps of one transaction each, and return how many."""
         count = 0
         key = _rest_key(event_id)
         while (row := self._store.get(CONTROL, key, consistent=True)) is not None:
@@ -335,15 +334,15 @@ class Bus:
             names: list[str] = row["names"] if stored is not None else []
             body = "" if stored is None else stored.body
             room = max(1, _room(body, DELIVERIES_MAX, DELIVERIES_BYTES_MAX))
-            found = self._registry.find_many(names[:room])
-            made = [delivery(each.subscription, event_id, body, self._now_ms()).put() for each in found.values()]
+            remaining = self._registry.find_many(names[:room]).values()
+            made = [delivery(each.subscription, event_id, body, self._now_ms()).put() for each in remaining]
             unchanged = version_is(row["version"])
             left = {**row, "names": names[room:], "version": row["version"] + 1}
             step: Write = Put(CONTROL, left, unchanged) if names[room:] else Delete(CONTROL, key, unchanged)
             try:
                 self._store.transact([step, *made])
             except ConflictError:
-                # Another process is at it.
+                # Another process does it.
                 return count
             count += len(made)
         return count
@@ -353,9 +352,9 @@ class Bus:
 
 
 def _earlier(refusal: HeadgateError) -> str:
-    """Return the id of the event that was emitted before with this source and id. Raises what else went wrong."""
-    found = refusal.failures.values() if isinstance(refusal, ConflictError) else ()
-    for earlier in found:
+    """Return the id of the earlier event with this source and id. Raises any other refusal."""
+    rows = refusal.failures.values() if isinstance(refusal, ConflictError) else ()
+    for earlier in rows:
         if earlier is not None and "event_id" in earlier:
             return str(earlier["event_id"])
     raise refusal

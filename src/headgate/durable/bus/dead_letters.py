@@ -1,4 +1,4 @@
-"""Dead letters: deliveries that failed for good, kept until someone delivers them again or throws them away."""
+"""Dead letters: deliveries without another attempt, stored until they are redelivered or purged."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from headgate.store.port import Store
 KIND: Final = "DEAD"
 PREFIX: Final = "DEAD#"
 RETENTION_DAYS: Final = 90
-# A page looks at this many letters at most, and says where to go on.
+# A page reads at most this many letters.
 SCANNED_MAX: Final = 2_000
-# It ends early when it is this large; so many are read at a time.
+# A page ends early at this size; letters are read in chunks.
 PAGE_BYTES_MAX: Final = 8_000_000
 CHUNK: Final = 50
 
 
 class DeadLetter(Struct, frozen=True):
-    """A delivery that failed for good: the event as structured JSON, and the error of the last attempt."""
+    """A failed delivery: the event as structured JSON, and the error of the last attempt."""
 
     subscription: str
     event_id: str
@@ -49,16 +49,16 @@ class DeadLetter(Struct, frozen=True):
 
 
 class DeadLetterPage(Struct, frozen=True):
-    """Some dead letters, and the cursor of the next page if there is one."""
+    """A page of dead letters. `cursor` is None on the last page."""
 
     letters: list[DeadLetter]
     cursor: str | None = None
 
 
 class LetterFilter(Struct, frozen=True, kw_only=True):
-    """Which dead letters: those that match all that is given. `type` is one, or a pattern such as `order.*`.
+    """A filter of dead letters. `type` is one, or a pattern such as `order.*`.
 
-    Ages are in seconds since the delivery failed for good. Raises `DefinitionError` for what is not a pattern.
+    Ages are in seconds since the last failure. Raises `DefinitionError` for an invalid pattern.
     """
 
     subscription: str | None = None
@@ -71,7 +71,7 @@ class LetterFilter(Struct, frozen=True, kw_only=True):
             check_pattern(self.type, what="type of dead letters")
 
     def admits(self, letter: DeadLetter, now_ms: int) -> bool:
-        """Whether a dead letter, of whichever subscription, matches."""
+        """Whether a dead letter matches, apart from its subscription."""
         age_seconds = (now_ms - letter.dead_at_ms) / 1000
         if self.older_than_seconds is not None and age_seconds < self.older_than_seconds:
             return False
@@ -85,7 +85,7 @@ class _Typed(Struct):
 
 
 def dead_letter(activity: Activity, error: ErrorInfo, now_ms: int) -> list[Write]:
-    """Return the writes that keep a delivery which is not tried again, for the transaction that ends it."""
+    """Return the writes that store a dead letter, for the transaction that ends its delivery."""
     assert activity.subscription is not None, f"{activity.activity_id} is not a delivery"
     event_id = activity.activity_id.split("#")[1]
     item = {
@@ -104,32 +104,32 @@ def dead_letter(activity: Activity, error: ErrorInfo, now_ms: int) -> list[Write
 
 
 class DeadLetters:
-    """What failed for good, of all subscriptions."""
+    """The dead letters of all subscriptions."""
 
     def __init__(self, store: Store, registry: Registry) -> None:
         self._store = store
         self._registry = registry
 
-    def page(self, wanted: LetterFilter, now_ms: int, *, limit: int = 100, cursor: str | None = None) -> DeadLetterPage:
-        """Return dead letters that match, in the order the events were accepted.
+    def page(self, filter: LetterFilter, now_ms: int, *, limit: int = 100, cursor: str | None = None) -> DeadLetterPage:
+        """Return matching dead letters, in the order in which their events were accepted.
 
-        There may be fewer than `limit`, or none, although there are more: the cursor tells.
+        A page may be short or empty although its cursor leads to more.
         """
-        found: list[DeadLetter] = []
+        matching: list[DeadLetter] = []
         scanned = 0
         bytes_left = PAGE_BYTES_MAX
-        while len(found) < limit and scanned < SCANNED_MAX and bytes_left > 0:
-            # Never more than what is still wanted, so that the cursor is exactly behind the last that is returned.
-            page = self._store.query(_query(wanted.subscription, min(CHUNK, limit - len(found)), cursor))
+        while len(matching) < limit and scanned < SCANNED_MAX and bytes_left > 0:
+            # Never more than the page still needs, so that the cursor points right after its last row.
+            page = self._store.query(_query(filter.subscription, min(CHUNK, limit - len(matching)), cursor))
             letters = [_letter(item) for item in page.items]
-            admitted = [letter for letter in letters if wanted.admits(letter, now_ms)]
-            found += admitted
+            admitted = [letter for letter in letters if filter.admits(letter, now_ms)]
+            matching += admitted
             scanned += len(letters)
             bytes_left -= sum(len(letter.body) for letter in admitted)
             cursor = page.cursor
             if cursor is None:
                 break
-        return DeadLetterPage(found, cursor)
+        return DeadLetterPage(matching, cursor)
 
     def get(self, subscription: str, event_id: str) -> DeadLetter:
         """Return a dead letter. Raises `NotFoundError`."""
@@ -139,7 +139,7 @@ class DeadLetters:
         return _letter(item)
 
     def redeliver(self, subscription: str, event_id: str, now_ms: int) -> None:
-        """Turn a dead letter into a delivery that has all its attempts before it.
+        """Turn a dead letter into a new delivery with all its attempts.
 
         Raises `NotFoundError` if there is no such dead letter, and `ConflictError` if the event is being delivered or
         the subscription is retired.
@@ -150,16 +150,18 @@ class DeadLetters:
         if item is None or registered is None:
             raise _unknown(subscription, event_id)
         registered.check_in_force()
-        made = delivery(registered.subscription, event_id, item["body"], now_ms)
+        redelivery = delivery(registered.subscription, event_id, item["body"], now_ms)
         try:
-            self._store.transact([Delete(SUBSCRIPTIONS, key, exists()), Put(ACTIVITIES, _row(made), absent())])
+            self._store.transact([Delete(SUBSCRIPTIONS, key, exists()), Put(ACTIVITIES, _row(redelivery), absent())])
         except ConflictError as exc:
             if 0 in exc.failures:
-                raise NotFoundError(f"subscription {subscription}: event {event_id} was taken up by another") from exc
+                raise NotFoundError(
+                    f"subscription {subscription}: event {event_id} was redelivered or purged by another process"
+                ) from exc
             raise
 
     def purge(self, subscription: str, event_id: str | None = None) -> int:
-        """Throw away one dead letter of a subscription, or all of them, and return how many there were."""
+        """Delete one dead letter of a subscription, or all of them, and return how many."""
         if event_id is not None:
             return int(self._store.delete(SUBSCRIPTIONS, Key(subscription, PREFIX + event_id)) is not None)
         count = 0

@@ -1,4 +1,4 @@
-"""Destinations: which addresses events may be sent to, so that no subscription reaches into the network behind us."""
+"""Egress policy: the addresses that events may be forwarded to, so that no subscription reaches internal networks."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str, int], Sequence[str]]
 
-# Where clouds answer their own machines, with credentials for instance. The first looks like anyone's address; the
-# link-local ones, which most clouds use, are told by themselves.
+# Metadata services of clouds, which give out credentials. The first looks like a public address; the link-local ones,
+# which most clouds use, are excluded as such.
 _METADATA: Final = frozenset(map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
-# Addresses of IPv6 that stand for one of IPv4 in their last 32 bits.
+# IPv6 ranges that embed an IPv4 address in their last 32 bits.
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _LOW_32_BITS: Final = (1 << 32) - 1
 
 
 def system_resolve(host: str, port: int) -> list[str]:
-    """Return the addresses of a host as the operating system knows them. Raises `OSError`."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    """Return the addresses of a host by the operating system's resolver. Raises `OSError`."""
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in infos))
 
 
 class Destinations(Struct, frozen=True):
-    """Where events may go. Without more said: to public addresses, over TLS.
+    """The allowed destinations; by default, public addresses over TLS.
 
-    `hosts` are names, or addresses, that need not be public; `networks` are ranges such as 10.0.0.0/8 that any name may
-    be in; `plain_http` allows addresses without TLS. What a cloud offers its own machines is reached only by way of
-    `networks`, for a name says nothing about where it leads tomorrow. Raises `SettingsError` for a range that is none.
+    `hosts` are names or addresses that need not be public; `networks` are ranges such as 10.0.0.0/8 that any name may
+    resolve to; `plain_http` allows HTTP without TLS. Metadata services need an entry in `networks`: a name may resolve
+    elsewhere tomorrow. Raises `SettingsError` for an invalid range.
     """
 
     hosts: tuple[str, ...] = ()
@@ -54,18 +54,18 @@ class Destinations(Struct, frozen=True):
         raise NonRetryable(f"{scheme or 'no scheme'}: events are sent over TLS{remedy}")
 
     def addresses(self, host: str, port: int, resolve: Resolve) -> list[str]:
-        """Return the addresses to connect to for a host. They are to be used as they are, not looked up again.
+        """Return the checked addresses of a host. The caller connects to these, without another lookup.
 
         Raises `NonRetryable` if any of them must not be reached, and `TransientError` if the host has none.
         """
         try:
-            found = [_parsed(text) for text in resolve(host, port)]
+            addresses = [_parsed(text) for text in resolve(host, port)]
         except (OSError, UnicodeError) as exc:
             raise TransientError(f"host {host}: it has no address: {exc}") from exc
-        if not found:
+        if not addresses:
             raise TransientError(f"host {host}: it has no address")
         is_named = _plain(host) in map(_plain, self.hosts)
-        for address in found:
+        for address in addresses:
             if is_public(address) or self._is_in_network(address):
                 continue
             if not is_named:
@@ -78,14 +78,14 @@ class Destinations(Struct, frozen=True):
                     f"host {host}: {address} is for a cloud's own machines; if events are meant for it, name it in "
                     "forward.private_networks"
                 )
-        return [str(address) for address in found]
+        return [str(address) for address in addresses]
 
     def _is_in_network(self, address: Address) -> bool:
         return any(address in network for network in _ranges(self.networks) if network.version == address.version)
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is anyone's on the internet: not of this machine, its network, or its cloud's services."""
+    """Whether an address is public: not of this machine, its network, or a metadata service."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = _inside(address)
         if inner is not None:
@@ -109,7 +109,7 @@ def _ranges(networks: tuple[str, ...]) -> tuple[Network, ...]:
 
 
 def _inside(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Return the address of IPv4 that one of IPv6 stands for, which is where the connection may end up."""
+    """Return the embedded IPv4 address of an IPv6 address, where the connection may end up."""
     if address in _NAT64:
         return ipaddress.IPv4Address(int(address) & _LOW_32_BITS)
     teredo = address.teredo
@@ -122,7 +122,7 @@ def _plain(host: str) -> str:
 
 def _parsed(text: str) -> Address:
     try:
-        # The zone of a link-local address says which interface, and an address with one is never public.
+        # The zone of a link-local address names an interface; such an address is never public.
         return ipaddress.ip_address(text.partition("%")[0])
     except ValueError as exc:
         raise OSError(f"{text!r} is not an address") from exc

@@ -1,4 +1,4 @@
-"""The event log: every event that was accepted, by day, for thirty days."""
+"""Event log: every accepted event, partitioned by day, for thirty days."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _DAY_MS: Final = 86_400_000
 _PAGE: Final = 100
 _ENTROPY_BITS: Final = 80
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-# The last moment that the calendar has.
+# The last time that `datetime` can represent.
 _LATEST_MS: Final = 253_402_300_799_000
 # Greater than every id of an event.
 _LAST: Final = f"{PREFIX}_~"
 
 
 class StoredEvent(Struct, frozen=True):
-    """An event as it is kept: under an id that sorts by when it was accepted, and as structured JSON."""
+    """An event as stored: as structured JSON, under an id that sorts by the time of acceptance."""
 
     event_id: str
     type: str
@@ -56,19 +56,19 @@ class StoredEvent(Struct, frozen=True):
 
 
 def event_id_of(source: str, id: str, now_ms: int) -> str:
-    """Return the id under which an event is kept that its producer named: the same for the same three facts."""
-    # One of the two is preceded by its length, so that no other pair runs together to the same text.
+    """Return the stored id of an event with a producer's id: the same for the same three values."""
+    # The source has its length as a prefix, so that no other pair concatenates to the same text.
     named = f"{len(source)}:{source}{id}".encode()
     return _stamp(now_ms, int.from_bytes(hashlib.blake2b(named, digest_size=_ENTROPY_BITS // 8).digest()))
 
 
 def first_id(at_ms: int) -> str:
-    """Return the smallest id that an event accepted at this moment or later can have."""
+    """Return the smallest id of an event that is accepted at this time or later."""
     return _stamp(at_ms, 0)
 
 
 def event_put(event_id: str, event: Event, body: str) -> Put:
-    """Return the write that keeps an event, and is refused if it is kept already."""
+    """Return the write that stores an event, refused if it is stored already."""
     at_ms = made_at_ms(event_id)
     item: Item = {
         "day": _day(at_ms),
@@ -86,7 +86,7 @@ def event_put(event_id: str, event: Event, body: str) -> Put:
 
 
 def not_ours(event: Event) -> list[Check]:
-    """Return what refuses an event that was emitted here without an id and comes back from another service."""
+    """Return the check that refuses an event of this bus that comes back from another service."""
     try:
         key = Key(_day(_moment_ms(event.id)), event.id)
     except InvalidIdError:
@@ -95,27 +95,27 @@ def not_ours(event: Event) -> list[Check]:
 
 
 def expiry(at_ms: int) -> int:
-    """Return when what belongs to an event of this moment may be forgotten, in seconds since 1970."""
+    """Return when the rows of an event of this time expire, in seconds since 1970."""
     return (at_ms + RETENTION_DAYS * _DAY_MS) // 1000
 
 
 class EventLog:
-    """Reads what was accepted."""
+    """Reads accepted events."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     def get(self, event_id: str, *, consistent: bool = False) -> StoredEvent | None:
-        """Return the event, or None. Raises `InvalidIdError` for what is not the id of an event."""
+        """Return the event, or None. Raises `InvalidIdError` for an invalid event id."""
         item = self._store.get(EVENTS, Key(_day(_moment_ms(event_id)), event_id), consistent=consistent)
         return None if item is None else _stored(item)
 
     def tail(self, after: str | None, *, type: str | None = None, limit: int = 100) -> list[StoredEvent]:
         """Return up to `limit` events in the order they were accepted: those after an id, or the latest.
 
-        `type` is one, or a pattern such as `order.*`. Among processes whose clocks differ an event may turn up before
-        one that was seen already; who must not miss any subscribes.
+        `type` is one, or a pattern such as `order.*`. With several processes whose clocks differ, an event may appear
+        before one that was read already; a consumer that must not miss events needs a subscription.
         """
         if not 1 <= limit <= LIMIT_MAX:
             raise UserError(f"limit {limit} is outside 1 to {LIMIT_MAX}")
@@ -123,15 +123,15 @@ class EventLog:
             check_pattern(type)
         if after is not None:
             _moment_ms(after)
-        found: list[StoredEvent] = []
+        events: list[StoredEvent] = []
         for stored in self._tail(after, type, limit):
-            found.append(stored)
-            if len(found) == limit:
+            events.append(stored)
+            if len(events) == limit:
                 break
-        return found if after is not None else found[::-1]
+        return events if after is not None else events[::-1]
 
     def between(self, low: str, high: str, *, descending: bool = False) -> Iterator[StoredEvent]:
-        """Yield the events with ids from `low` up to but without `high`, a page at a time."""
+        """Yield the events with ids from `low` up to but not including `high`, a page at a time."""
         days = self._days(low, high)
         for day in reversed(days) if descending else days:
             sort = Sort(Range.BETWEEN, low, high)
@@ -150,9 +150,9 @@ class EventLog:
                 yield stored
 
     def _days(self, low: str, high: str) -> list[str]:
-        """Return the days that ids in a range are of, as far as they are kept."""
+        """Return the stored days of the ids in a range."""
         now_ms = int(self._clock.seconds() * 1000)
-        # The clock of another process may be past midnight already.
+        # The clock of another process may already be past midnight.
         newest_ms = now_ms + _DAY_MS if high == _LAST else min(made_at_ms(high), now_ms + _DAY_MS)
         oldest_ms = max(made_at_ms(low), now_ms - (RETENTION_DAYS + 1) * _DAY_MS)
         day, last = _date(oldest_ms), _date(newest_ms)

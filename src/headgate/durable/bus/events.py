@@ -1,4 +1,4 @@
-"""Events: facts that were made known on the bus, and their CloudEvents 1.0 form in JSON and over HTTP."""
+"""Events: the events of the bus, as CloudEvents 1.0 in JSON and over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import builtins
 import enum
 import re
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, NoReturn, TypeVar
 
@@ -20,7 +20,7 @@ from headgate.durable.model import payload
 from headgate.errors import InvalidPayloadError, PayloadTooLargeError
 
 SPECVERSION: Final = "1.0"
-# Of the whole event as structured JSON, which is how it is kept and delivered.
+# The size of the whole event as structured JSON, the form in which it is stored and delivered.
 EVENT_BYTES_MAX: Final = 1_000_000
 BATCH_EVENTS_MAX: Final = 1_000
 TYPE_LENGTH_MAX: Final = 255
@@ -30,20 +30,20 @@ JSON_TYPE: Final = "application/json"
 BYTES_TYPE: Final = "application/octet-stream"
 STRUCTURED_TYPE: Final = "application/cloudevents+json"
 BATCH_TYPE: Final = "application/cloudevents-batch+json"
-# The producer did not say when it happened; the bus fills in when it took the event.
+# The default of an event without a time; the bus sets the time of acceptance.
 UNTIMED: Final = datetime(1, 1, 1, tzinfo=UTC)
 
 _ATTRIBUTES: Final = ("id", "source", "type", "time", "subject", "datacontenttype", "dataschema")
 _RESERVED: Final = frozenset({*_ATTRIBUTES, "specversion", "data", "data_base64"})
 _EXTENSION: Final = re.compile(r"[a-z0-9]{1,64}")
-# Control characters, halves of surrogate pairs, and code points that are no characters.
+# Control characters, unpaired surrogates, and noncharacters.
 _NOT_TEXT: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 _URI: Final = re.compile(r"""[^\s<>"{}|\\^`]+""")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _TOKEN: Final = r"[A-Za-z0-9!#$&^_.+-]+"
 _MEDIA_TYPE: Final = re.compile(rf"""{_TOKEN}/{_TOKEN}(?:\s*;\s*{_TOKEN}=(?:{_TOKEN}|"[^"]*"))*""")
 _INTEGER_MAX: Final = 2**31 - 1
-# What may stand in a header as it is: printable ASCII without the space, the quote and the percent sign.
+# Characters that need no encoding in a header: printable ASCII without the space, the quote and the percent sign.
 _HEADER_SAFE: Final = "".join(map(chr, range(0x21, 0x7F))).replace('"', "").replace("%", "")
 _HEADER: Final = "ce-"
 
@@ -57,17 +57,17 @@ _JSON_ERRORS: Final = (msgspec.DecodeError, RecursionError)
 
 
 class Mode(enum.StrEnum):
-    """How an event travels over HTTP: attributes as headers, or all of it as one JSON document."""
+    """The form of an event over HTTP: attributes as headers, or one JSON document."""
 
     BINARY = "binary"
     STRUCTURED = "structured"
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """Something that happened. What a producer leaves out of `id`, `source` and `time` the bus fills in.
+    """An event. The bus sets `id`, `source` and `time` if the producer does not.
 
-    `data` is a JSON value, or text or bytes of the `datacontenttype`; empty, that is JSON. On its way through, JSON
-    stays the `Raw` it came as; a handler is given it decoded. `source` and `id` together name the event for good.
+    `data` is a JSON value, or text or bytes of the `datacontenttype`; empty means JSON. The bus passes JSON on as
+    `Raw`; a handler gets it decoded. `source` and `id` together identify the event.
     """
 
     type: str
@@ -81,22 +81,22 @@ class Event(Struct, frozen=True, kw_only=True):
     extensions: dict[str, str] = {}
 
     def data_as(self, kind: builtins.type[_T]) -> _T:
-        """Return the data as this type. Raises `InvalidPayloadError` if it is something else."""
+        """Return the data as this type. Raises `InvalidPayloadError` if it is of another type."""
         if isinstance(self.data, bytes) and kind is bytes:
-            return self.data  # type: ignore[return-value]  # it was just seen to be
+            return self.data  # type: ignore[return-value]  # checked by the line before
         raw = self.data if isinstance(self.data, Raw) else payload.encode(self.data, what=f"data of {self.type}")
         value: _T = payload.decode(raw, kind, what=f"data of {self.type}")
         return value
 
     def decoded(self) -> Event:
-        """Return the event with its data as plain values. Raises `InvalidPayloadError` if it is not JSON."""
+        """Return the event with its JSON data decoded. Raises `InvalidPayloadError` if it is not JSON."""
         if not isinstance(self.data, Raw):
             return self
         return replace(self, data=payload.decode(self.data, Any, what=f"data of {self.type}"))
 
 
 def check(event: Event) -> Event:
-    """Return a complete event. Raises `InvalidPayloadError` for what CloudEvents 1.0 does not allow."""
+    """Return a complete event. Raises `InvalidPayloadError` if it violates CloudEvents 1.0."""
     _check_text(event, "id", event.id, required=True)
     _check_text(event, "source", event.source, required=True)
     check_type(event.type)
@@ -117,7 +117,7 @@ def check(event: Event) -> Event:
 
 
 def check_type(name: str) -> str:
-    """Return the type of an event. Raises `InvalidPayloadError` for a name that cannot be one."""
+    """Return the type of an event. Raises `InvalidPayloadError` if it is not valid."""
     fits = isinstance(name, str) and 1 <= len(name) <= TYPE_LENGTH_MAX and name == name.strip()
     if not fits or "*" in name or _NOT_TEXT.search(name):
         raise InvalidPayloadError(
@@ -133,7 +133,7 @@ def check_type(name: str) -> str:
 def dump(event: Event) -> str:
     """Return a complete event as structured JSON.
 
-    Raises `InvalidPayloadError` for what CloudEvents does not allow or JSON cannot hold, and `PayloadTooLargeError`.
+    Raises `InvalidPayloadError` if it violates CloudEvents or has no JSON form, and `PayloadTooLargeError`.
     """
     text = _encode(_document(check(event)))
     if len(text) > EVENT_BYTES_MAX:
@@ -145,7 +145,7 @@ def dump(event: Event) -> str:
 
 
 def load(text: str | bytes) -> Event:
-    """Return the event of a structured JSON document with its data decoded, as a handler is given it.
+    """Return the event of a structured JSON document with its data decoded, as a handler gets it.
 
     Raises `InvalidPayloadError`.
     """
@@ -153,7 +153,7 @@ def load(text: str | bytes) -> Event:
 
 
 def parse(text: str | bytes) -> Event:
-    """Return the event of a structured JSON document; its JSON data stays raw.
+    """Return the event of a structured JSON document, with its JSON data as `Raw`.
 
     Raises `InvalidPayloadError` for anything that is not a CloudEvent of version 1.0, and `PayloadTooLargeError`.
     """
@@ -164,13 +164,8 @@ def parse(text: str | bytes) -> Event:
         raise InvalidPayloadError(f"event: not a JSON object: {exc}") from exc
 
 
-def dump_batch(events: Sequence[Event]) -> bytes:
-    """Return several complete events as one JSON batch. Raises as `dump` does."""
-    return b"[" + b",".join(dump(event).encode() for event in events) + b"]"
-
-
 def parse_batch(text: str | bytes) -> list[Event]:
-    """Return the events of a JSON batch; one that is not valid refuses the whole of it. Raises as `parse` does."""
+    """Return the events of a JSON batch; one invalid event refuses the whole batch. Raises as `parse` does."""
     body = _checked_body(text, None)
     try:
         elements = _elements(body)
@@ -202,7 +197,7 @@ def from_http(headers: Mapping[str, str], body: bytes) -> list[Event]:
 
 
 def to_http(event: Event, mode: Mode = Mode.BINARY) -> tuple[dict[str, str], bytes]:
-    """Return the headers and the body that carry a complete event. Raises as `dump` does."""
+    """Return a complete event as headers and body. Raises as `dump` does."""
     if mode is Mode.STRUCTURED:
         return {"content-type": f"{STRUCTURED_TYPE}; charset=utf-8"}, dump(event).encode()
     check(event)
@@ -244,7 +239,7 @@ def _raw(event: Event) -> Raw:
 
 
 def _body(event: Event) -> tuple[str, bytes]:
-    """Return the content type and the bytes that the data of an event is in binary mode."""
+    """Return the data of an event in binary mode, as content type and bytes."""
     if event.data is None:
         return event.datacontenttype, b""
     if isinstance(event.data, bytes):
@@ -257,7 +252,7 @@ def _body(event: Event) -> tuple[str, bytes]:
 def _checked_body(text: str | bytes, bytes_max: int | None) -> bytes:
     try:
         body = text.encode() if isinstance(text, str) else text
-        # What the decoder skips over it does not look into, so that bytes which are no text would be kept.
+        # The JSON decoder does not validate the values that it skips, so that invalid UTF-8 would be stored.
         if not body.isascii():
             body.decode()
     except UnicodeError as exc:
@@ -288,15 +283,15 @@ def _event(members: dict[str, Raw]) -> Event:
         body = _of_base64(label, _any(encoded), content_type)
     elif data is not None:
         body = _of_json(label, data, content_type)
-    return _made(label, texts, body)
+    return _from_texts(label, texts, body)
 
 
-def _made(label: str, texts: dict[str, str], data: object) -> Event:
+def _from_texts(label: str, texts: dict[str, str], data: object) -> Event:
     """Return the event of attributes that are all text."""
     specversion = texts.pop("specversion", "")
     if specversion != SPECVERSION:
-        told = f"specversion {specversion!r}" if specversion else "specversion is missing"
-        raise InvalidPayloadError(f"{label}: {told}; version {SPECVERSION} of CloudEvents is understood")
+        version = f"specversion {specversion!r}" if specversion else "specversion is missing"
+        raise InvalidPayloadError(f"{label}: {version}; version {SPECVERSION} of CloudEvents is understood")
     for name in ("id", "source", "type"):
         if not texts.get(name):
             raise InvalidPayloadError(f"{label}: {name} is missing or empty; a CloudEvent needs id, source and type")
@@ -306,7 +301,7 @@ def _made(label: str, texts: dict[str, str], data: object) -> Event:
 
 
 def _attribute(label: str, name: str, value: object) -> str:
-    """Return an attribute as the text that stands for its value. Only extensions may be other than text."""
+    """Return an attribute as text. Only extensions may have other types."""
     if isinstance(value, str):
         return value
     if name not in _RESERVED:
@@ -314,8 +309,8 @@ def _attribute(label: str, name: str, value: object) -> str:
             return "true" if value else "false"
         if isinstance(value, int) and -_INTEGER_MAX - 1 <= value <= _INTEGER_MAX:
             return str(value)
-    wanted = "text" if name in _RESERVED else "text, true, false or a whole number of 32 bits"
-    raise InvalidPayloadError(f"{label}: attribute {name[:64]!r} is {str(value)[:40]!r}; it must be {wanted}")
+    allowed = "text" if name in _RESERVED else "text, true, false or a whole number of 32 bits"
+    raise InvalidPayloadError(f"{label}: attribute {name[:64]!r} is {str(value)[:40]!r}; it must be {allowed}")
 
 
 def _time(label: str, text: str) -> datetime:
@@ -346,18 +341,18 @@ def _of_json(label: str, data: Raw, content_type: str) -> Raw | str | None:
     raw = _json(label, bytes(data))
     if raw is None or _is_json(content_type) or not bytes(raw).startswith(b'"'):
         return raw
-    # Text of another type than JSON is carried as a JSON string, and means what it says.
+    # Text of another type than JSON is carried as a JSON string.
     text: str = _any(raw)
     return text
 
 
 def _json(label: str, content: bytes) -> Raw | None:
-    """Return JSON as it was given, without white space around it; None for null. Raises `InvalidPayloadError`."""
+    """Return JSON unchanged, but without surrounding white space; None for null. Raises `InvalidPayloadError`."""
     stripped = content.strip()
     if stripped == b"null":
         return None
     try:
-        # Decoded and dropped: what a handler could not be given is refused now, and not when it is delivered.
+        # Decoded only to validate it: invalid data is refused now, not at delivery.
         value = _any(stripped)
         if stripped.count(b"[") + stripped.count(b"{") > payload.DEPTH_MAX:
             payload.encode(value, what=f"data of {label}")
@@ -368,21 +363,21 @@ def _json(label: str, content: bytes) -> Raw | None:
 
 def _of_headers(named: dict[str, str], content_type: str, body: bytes) -> Event:
     """Return the event of a message in binary mode; header names are in lower case."""
-    given = {name.removeprefix(_HEADER): value for name, value in named.items() if name.startswith(_HEADER)}
-    if "specversion" not in given:
+    attributes = {name.removeprefix(_HEADER): value for name, value in named.items() if name.startswith(_HEADER)}
+    if "specversion" not in attributes:
         raise InvalidPayloadError(
             f"event: neither a ce-specversion header nor content type {STRUCTURED_TYPE}; send a CloudEvent"
         )
-    # The content type says what the data is; a header that says it again has no meaning.
-    given.pop("datacontenttype", None)
-    texts = {name: _header_text(name, value) for name, value in given.items()}
+    # The content type of the message is authoritative; a header that repeats it is ignored.
+    attributes.pop("datacontenttype", None)
+    texts = {name: _header_text(name, value) for name, value in attributes.items()}
     if len(body) > EVENT_BYTES_MAX:
         raise PayloadTooLargeError(f"event: {len(body):,} bytes, and {EVENT_BYTES_MAX:,} are accepted")
     label = f"event {texts.get('id')!r}"
     if content_type:
         texts["datacontenttype"] = content_type
     data = (_json(label, body) if content_type and _is_json(content_type) else body) if body else None
-    return _made(label, texts, data)
+    return _from_texts(label, texts, data)
 
 
 def _header_text(name: str, value: str) -> str:

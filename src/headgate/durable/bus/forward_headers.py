@@ -1,8 +1,8 @@
-"""Forward headers: secrets that are sent to a receiver with every event, read from a file for each receiver.
+"""Forward headers: secret headers that are sent to a receiver with every event, from one file per receiver.
 
-A file has a header a line, as in `Authorization: Bearer …`; lines that are empty or begin with `#` are passed over. It
-is read for every event, so that a secret can be replaced while everything runs. What is in it is never told: no error
-repeats a line, and no row holds one.
+A file has one header per line, as in `Authorization: Bearer …`; empty lines and lines with `#` are skipped. The file is
+read for every event, so that a secret can be rotated at any time. Its content is never disclosed: no error repeats a
+line, and no row stores one.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ BYTES_MAX: Final = 16_384
 _RECEIVER: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE: Final = re.compile(r"[ -~]+")
-# What a message says of itself, and what must not be said for it.
-_OURS: Final = frozenset({"host", "connection", "te", "trailer", "transfer-encoding", "upgrade", "expect"})
-_OURS_BEGIN: Final = ("ce-", "content-", "proxy-", "webhook-")
+# Headers that describe the message itself, or that must not be set by a file.
+_RESERVED: Final = frozenset({"host", "connection", "te", "trailer", "transfer-encoding", "upgrade", "expect"})
+_RESERVED_PREFIXES: Final = ("ce-", "content-", "proxy-", "webhook-")
 
 
 class HeaderFiles:
-    """The files by receiver, which is a host or `host:port`. Raises `SettingsError` for what is not a receiver."""
+    """The files by receiver, a host or `host:port`. Raises `SettingsError` for an invalid receiver."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
-        # Made absolute now: a process may go to another folder later.
+        # Made absolute now: the process may change its working directory later.
         self._files = {_receiver(named): Path(file).expanduser().absolute() for named, file in files.items()}
 
     def check(self) -> None:
-        """Raise `SettingsError` for a file that cannot be read, or has something else than headers in it."""
+        """Raise `SettingsError` for a file that cannot be read, or has lines that are not headers."""
         for receiver, file in self._files.items():
             _read(receiver, file)
 
     def headers(self, receiver: str) -> dict[str, Secret]:
         """Return the headers for a receiver, given as `host:port`; none if it has no file.
 
-        Raises `TransientError` if its file cannot be used now: whoever mends it need not redeliver anything.
+        Raises `TransientError` if its file cannot be used now, so that deliveries are retried once it is fixed.
         """
         host = receiver.rpartition(":")[0]
         named = receiver if receiver in self._files else host
@@ -68,7 +68,7 @@ def _read(receiver: str, file: Path) -> dict[str, Secret]:
     if len(content) > BYTES_MAX:
         raise SettingsError(f"{what}: larger than {BYTES_MAX:,} bytes; it should hold a few headers")
     headers: dict[str, Secret] = {}
-    # Of all encodings the one that cannot fail: an error would quote the text. What is not ASCII is refused below.
+    # Latin-1 cannot fail, and an error would quote the text. Other characters than ASCII are refused below.
     for number, line in enumerate(content.decode("latin-1").split("\n"), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -85,12 +85,12 @@ def _read(receiver: str, file: Path) -> dict[str, Secret]:
 
 
 def _header(line: str) -> tuple[str, Secret]:
-    """Return a line's name, in lower case, and value. Raises `UserError`, which repeats nothing but the name."""
+    """Return a line's name, in lower case, and value. Raises `UserError`, which repeats only the name."""
     written, separator, rest = line.partition(":")
     if not separator or not _NAME.fullmatch(written):
         raise UserError("not a header; write 'Name: value'")
     name, value = written.lower(), rest.strip()
-    if name in _OURS or name.startswith(_OURS_BEGIN):
+    if name in _RESERVED or name.startswith(_RESERVED_PREFIXES):
         raise UserError(f"{name} is not for this file: it says how the event is sent")
     if not value:
         raise UserError(f"{name} has no value")

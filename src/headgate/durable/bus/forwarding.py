@@ -1,7 +1,7 @@
 """Forwarding: sends an event to another service, as a CloudEvent over HTTP.
 
-Each event has a connection of its own, which goes to an address that was looked up once and checked; the name stays
-what the certificate is checked against. Redirects are not followed, and proxies of the environment not used.
+Each event has a connection of its own, to an address that was resolved once and checked; the certificate is verified
+against the host name. Redirects are not followed, and proxies of the environment are not used.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _ADDRESSES_MAX: Final = 3
 _EXCERPT_BYTES: Final = 500
 _EXCERPT_SECONDS: Final = 1.0
 _CHUNK_BYTES: Final = 16_384
-# Statuses of the 400s that say nothing against the request itself.
+# 4xx statuses that are temporary.
 _PASSING: Final = frozenset({408, 425, 429})
 
 
 class Forwarder:
     """Sends events to other services. Safe to use from many threads.
 
-    With `secret_for`, which is asked for the secret of a receiver each time, messages are signed as Standard Webhooks
-    describes it. The signature covers the body: in structured mode that is the whole event.
+    With `secret_for`, which returns the current secret of a receiver, messages are signed according to Standard
+    Webhooks. The signature covers the body: in structured mode that is the whole event.
 
-    With `headers_for`, which is asked for the headers of a receiver, given as `host:port`, each time, those are sent
-    too. They are secret: what a receiver answers is then not repeated in errors, for it may quote them.
+    With `headers_for`, which returns the current headers of a receiver given as `host:port`, those are sent too. They
+    are secret: errors then do not repeat the receiver's response, which may quote them.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class Forwarder:
         self._headers_for = headers_for
         self._timeout_seconds = timeout_seconds
         self._resolve = resolve
-        # Loading the certificates takes longer than many a request, so it is done once.
+        # Loaded once: loading the certificates takes longer than many requests.
         self._tls = tls if tls is not None else httpx.create_ssl_context(trust_env=False)
 
     def send(self, url: str, event: Event, *, message_id: str, mode: Mode | None = None) -> None:
-        """Send an event and return once the receiver has taken it. `message_id` is the same for every attempt.
+        """Send an event, and return once the receiver has accepted it. `message_id` is the same for every attempt.
 
-        Without a `mode`, it is sent in that of the forwarder.
-        Raises `NonRetryable` if the receiver refuses the event or must not be reached, and `TransientError` if it
-        cannot be reached, is busy or fails.
+        `mode` overrides that of the forwarder.
+        Raises `NonRetryable` if the receiver refuses the event or is not allowed, and `TransientError` if it cannot be
+        reached, is busy or fails.
         """
         target = self._target(url)
         headers, body = to_http(event, mode or self._mode)
@@ -98,7 +98,7 @@ class Forwarder:
         return target
 
     def _post(self, target: httpx.URL, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
-        """Return the status and the beginning of the answer."""
+        """Return the status and the start of the response."""
         deadline = _Deadline(self._clock, self._timeout_seconds)
         network = _CheckedNetwork(self._destinations, self._resolve, deadline)
         url = httpcore.URL(
@@ -130,7 +130,7 @@ class Forwarder:
 
 
 class _Deadline:
-    """When an exchange must be over, however slowly the other side goes on sending."""
+    """The deadline of an exchange, however slowly the receiver sends."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
@@ -149,7 +149,7 @@ class _Deadline:
 
 
 class _CheckedNetwork(httpcore.NetworkBackend):
-    """Connects to addresses that were checked, and to no others."""
+    """Connects to checked addresses only."""
 
     def __init__(self, destinations: Destinations, resolve: Resolve, deadline: _Deadline) -> None:
         self._destinations = destinations
@@ -202,12 +202,12 @@ class _TimedStream(httpcore.NetworkStream):
         secured = self._stream.start_tls(ssl_context, server_hostname, self._deadline.left(timeout))
         return _TimedStream(secured, self._deadline)
 
-    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - as httpcore has it
+    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - as in httpcore
         return self._stream.get_extra_info(info)
 
 
 def _excerpt(response: httpcore.Response) -> bytes:
-    """Return how the answer begins. The status has come already: what goes wrong now changes nothing."""
+    """Return the start of the response body. Errors are ignored: the status is known already."""
     excerpt = b""
     try:
         for chunk in response.iter_stream():
@@ -222,14 +222,14 @@ def _excerpt(response: httpcore.Response) -> bytes:
 def _judge(shown: str, status: int, excerpt: bytes) -> None:
     if 200 <= status < 300:
         return
-    said = f": {excerpt.decode(errors='replace').strip()}" if excerpt.strip() else ""
+    detail = f": {excerpt.decode(errors='replace').strip()}" if excerpt.strip() else ""
     if status == 429:
-        raise ThrottledError(f"{shown}: answered 429{said}")
+        raise ThrottledError(f"{shown}: answered 429{detail}")
     if status >= 500 or status in _PASSING:
-        raise TransientError(f"{shown}: answered {status}{said}")
+        raise TransientError(f"{shown}: answered {status}{detail}")
     if 300 <= status < 400:
         raise NonRetryable(f"{shown}: answered {status}; redirects are not followed, so subscribe to where it leads")
-    raise NonRetryable(f"{shown}: answered {status}{said}")
+    raise NonRetryable(f"{shown}: answered {status}{detail}")
 
 
 def _host(target: httpx.URL) -> str:
@@ -237,12 +237,12 @@ def _host(target: httpx.URL) -> str:
 
 
 def _receiver(target: httpx.URL) -> str:
-    """Return who an address belongs to, always with the port."""
+    """Return the `host:port` of an address."""
     host = target.raw_host.decode("ascii").lower().rstrip(".")
     port = target.port or (443 if target.scheme == "https" else 80)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _shown(target: httpx.URL) -> str:
-    """Return an address without what may be secret in it, which receivers put into paths too."""
+    """Return an address without its path and query, which may contain secrets."""
     return f"{target.scheme}://{_host(target)}"

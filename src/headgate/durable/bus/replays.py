@@ -1,4 +1,4 @@
-"""Replays: events of the past, delivered once more to one subscription."""
+"""Replays: deliver past events again to one subscription."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from headgate.store.port import Store
 PREFIX: Final = "REPLAY#"
 BATCH_MAX: Final = 90
 BATCH_BYTES_MAX: Final = 3_000_000
-# Waiting deliveries that are looked at when a replay is stopped, before the caller is told to go on.
+# Queued deliveries that one call of `stop` checks.
 DROPPED_MAX: Final = 10_000
-# Events that are looked at in one step, wanted or not, so that progress is kept also where few are wanted.
-_LOOKED_AT_MAX: Final = 1_000
+# Events that one step reads, matching or not, so that progress is saved even if few match.
+_STEP_EVENTS_MAX: Final = 1_000
 _PAGE: Final = 100
-# Losing this often against a process that replays is not a race any more.
+# More conflicts than this with a running replay are not a race any more.
 _TRIES: Final = 25
 _REPLAY_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class Replay(Struct, frozen=True, kw_only=True):
-    """Which events are to be delivered again. Moments are when the bus took them; `until_ms` is not included."""
+    """The events to deliver again, by their time of acceptance; `until_ms` is not included."""
 
     id: str
     subscription: str
@@ -53,16 +53,16 @@ class Replay(Struct, frozen=True, kw_only=True):
 
 
 class ReplayStatus(enum.StrEnum):
-    """How far a replay is."""
+    """The status of a replay."""
 
-    # Some process is making deliveries, or has died over it: the same replay again goes on.
+    # A process creates deliveries, or has died; the same replay again resumes it.
     UNFINISHED = "UNFINISHED"
     DONE = "DONE"
     STOPPED = "STOPPED"
 
 
 class ReplayState(Struct, frozen=True):
-    """A replay that was begun: what was asked for, and how many deliveries were made."""
+    """A replay: its request, and how many deliveries were created."""
 
     id: str
     subscription: str
@@ -74,7 +74,7 @@ class ReplayState(Struct, frozen=True):
 
 
 class StoppedReplay(Struct, frozen=True):
-    """A replay that was stopped, and how many of its deliveries were dropped. With a cursor there may be more."""
+    """A stopped replay, and how many of its deliveries were dropped. With a cursor there may be more."""
 
     replay: ReplayState
     dropped: int
@@ -84,11 +84,11 @@ class StoppedReplay(Struct, frozen=True):
 class _Progress(Struct, frozen=True, omit_defaults=True):
     request: str
     version: int = 0
-    # Everything before this id has been looked at; None: it is all done.
+    # All events before this id are done; None if the replay is complete.
     next_id: str | None = None
     count: int = 0
     is_stopped: bool = False
-    # What was asked for, for people.
+    # The request, for display.
     since_ms: int = 0
     until_ms: int = 0
     types: tuple[str, ...] = ()
@@ -101,14 +101,14 @@ class _Progress(Struct, frozen=True, omit_defaults=True):
 
 
 class Replays:
-    """Delivers events again, in steps that each are one transaction with how far it has come."""
+    """Delivers events again, in steps; each is one transaction that includes the progress."""
 
     def __init__(self, store: Store, log: EventLog) -> None:
         self._store = store
         self._log = log
 
     def run(self, replay: Replay, subscription: Subscription, now_ms: int) -> int:
-        """Make the deliveries and return how many there are. The same replay again goes on where it was left.
+        """Create the deliveries and return how many there are. The same replay again resumes where it stopped.
 
         Raises `TokenReusedError` if the id was used for another replay, and `ConflictError` if two processes run it, or
         if it is stopped.
@@ -123,22 +123,22 @@ class Replays:
         return progress.count
 
     def ls(self, subscription: str) -> list[ReplayState]:
-        """Return the replays of a subscription that are still known, by id."""
-        found: list[ReplayState] = []
+        """Return the stored replays of a subscription, by id."""
+        states: list[ReplayState] = []
         query = Query(table=SUBSCRIPTIONS, partition=subscription, sort=Sort(Range.BEGINS_WITH, PREFIX))
         while True:
             page = self._store.query(query)
-            found += [_state(item) for item in page.items]
+            states += [_state(item) for item in page.items]
             if page.cursor is None:
-                return found
+                return states
             query = msgspec.structs.replace(query, cursor=page.cursor)
 
     def stop(
         self, subscription: Subscription, replay_id: str, *, limit: int = DROPPED_MAX, cursor: str | None = None
     ) -> StoppedReplay:
-        """Make no further deliveries of a replay, and drop those that wait; what a worker has taken goes on.
+        """Stop a replay and drop its queued deliveries; those that a worker has claimed go on.
 
-        About `limit` waiting deliveries are looked at. Raises `NotFoundError`.
+        About `limit` queued deliveries are checked. Raises `NotFoundError`.
         """
         state = self._mark_stopped(Key(subscription.name, PREFIX + replay_id))
         suffix = f"#{replay_id}"
@@ -148,7 +148,7 @@ class Replays:
             page = self._store.query(msgspec.structs.replace(query, cursor=cursor))
             waiting = [activity_of(item) for item in page.items if item.get("subscription") == subscription.name]
             ours = [each for each in waiting if each.activity_id.endswith(suffix)]
-            # Each by itself: one that a worker has just taken stays.
+            # One transaction each: a delivery that a worker has just claimed stays.
             outcomes = self._store.transact_many([[each.ended()] for each in ours]) if ours else []
             dropped += sum(refusal is None for refusal in outcomes)
             looked_at += len(page.items)
@@ -171,58 +171,60 @@ class Replays:
             try:
                 self._store.put(SUBSCRIPTIONS, stopped, condition=version_is(item["version"]))
             except ConflictError:
-                continue  # It is being made: a step further by now.
+                continue  # The replay is running, and has made another step.
             return _state(stopped)
         raise ConflictError(f"replay {key.sort}: it kept going on while it was to be stopped; try again")
 
     def _begin(self, replay: Replay) -> _Progress:
-        asked = hashlib.blake2b(msgspec.json.encode(replay), digest_size=16).hexdigest()
+        request = hashlib.blake2b(msgspec.json.encode(replay), digest_size=16).hexdigest()
         item = self._store.get(SUBSCRIPTIONS, _key(replay), consistent=True)
         if item is None:
             terms = {"since_ms": replay.since_ms, "until_ms": replay.until_ms, "types": replay.types}
-            return msgspec.structs.replace(_Progress(asked, next_id=first_id(replay.since_ms)), **terms)
-        found = typed_decode.convert(item, _Progress)
-        if found.request != asked:
+            return msgspec.structs.replace(_Progress(request, next_id=first_id(replay.since_ms)), **terms)
+        progress = typed_decode.convert(item, _Progress)
+        if progress.request != request:
             raise TokenReusedError(
                 f"replay {replay.id}: it was begun with other limits; choose another id", current=item
             )
-        return found
+        return progress
 
     def _step(self, replay: Replay, subscription: Subscription, progress: _Progress, now_ms: int) -> _Progress:
         assert progress.next_id is not None
-        wanted, next_id = self._wanted(replay, subscription, progress.next_id)
+        events, next_id = self._next_events(replay, subscription, progress.next_id)
         after = msgspec.structs.replace(
-            progress, version=progress.version + 1, next_id=next_id, count=progress.count + len(wanted)
+            progress, version=progress.version + 1, next_id=next_id, count=progress.count + len(events)
         )
         item = {**msgspec.to_builtins(after), **SUBSCRIPTIONS.key_attributes(_key(replay)), "ttl": expiry(now_ms)}
         condition = absent() if progress.version == 0 else version_is(progress.version)
-        made = [delivery(subscription, each.event_id, each.body, now_ms, replay.id) for each in wanted]
-        writes: list[Write] = [Put(SUBSCRIPTIONS, item, condition), *map(Activity.put, made)]
+        deliveries = [delivery(subscription, each.event_id, each.body, now_ms, replay.id) for each in events]
+        writes: list[Write] = [Put(SUBSCRIPTIONS, item, condition), *map(Activity.put, deliveries)]
         try:
             self._store.transact(writes)
         except ConflictError as exc:
-            found = self._store.get(SUBSCRIPTIONS, _key(replay), consistent=True)
-            if found is not None and found.get("is_stopped"):
-                return typed_decode.convert(found, _Progress)
-            raise ConflictError(f"replay {replay.id}: another process is at it; leave it to that one") from exc
+            current = self._store.get(SUBSCRIPTIONS, _key(replay), consistent=True)
+            if current is not None and current.get("is_stopped"):
+                return typed_decode.convert(current, _Progress)
+            raise ConflictError(f"replay {replay.id}: another process is running it; leave it to that one") from exc
         return after
 
-    def _wanted(self, replay: Replay, subscription: Subscription, low: str) -> tuple[list[StoredEvent], str | None]:
-        """Return the events of the next step, and where the one after it begins."""
-        wanted: list[StoredEvent] = []
+    def _next_events(
+        self, replay: Replay, subscription: Subscription, low: str
+    ) -> tuple[list[StoredEvent], str | None]:
+        """Return the events of the next step, and the id where the step after it starts."""
+        events: list[StoredEvent] = []
         bytes_left = BATCH_BYTES_MAX
         for looked_at, stored in enumerate(self._log.between(low, first_id(replay.until_ms))):
             size = len(stored.body.encode()) + 1_000
-            is_full = len(wanted) == BATCH_MAX or (bool(wanted) and size > bytes_left)
-            if is_full or looked_at == _LOOKED_AT_MAX:
-                return wanted, stored.event_id
-            if _is_wanted(replay, subscription, stored):
-                wanted.append(stored)
+            is_full = len(events) == BATCH_MAX or (bool(events) and size > bytes_left)
+            if is_full or looked_at == _STEP_EVENTS_MAX:
+                return events, stored.event_id
+            if _is_replayed(replay, subscription, stored):
+                events.append(stored)
                 bytes_left -= size
-        return wanted, None
+        return events, None
 
 
-def _is_wanted(replay: Replay, subscription: Subscription, stored: StoredEvent) -> bool:
+def _is_replayed(replay: Replay, subscription: Subscription, stored: StoredEvent) -> bool:
     if replay.types and not takes_type(replay.types, stored.type):
         return False
     return takes_type(subscription.types, stored.type) and matches(subscription, stored.event)
@@ -231,8 +233,8 @@ def _is_wanted(replay: Replay, subscription: Subscription, stored: StoredEvent) 
 def _state(item: dict[str, Any]) -> ReplayState:
     progress = typed_decode.convert(item, _Progress)
     replay_id = str(item["SK"]).removeprefix(PREFIX)
-    asked = (progress.since_ms, progress.until_ms, progress.types)
-    return ReplayState(replay_id, item["subscription"], progress.status, progress.count, *asked)
+    request = (progress.since_ms, progress.until_ms, progress.types)
+    return ReplayState(replay_id, item["subscription"], progress.status, progress.count, *request)
 
 
 def _key(replay: Replay) -> Key:

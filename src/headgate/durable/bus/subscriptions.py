@@ -1,4 +1,4 @@
-"""Subscriptions: who wants which events, and how deliveries to them are tried."""
+"""Subscriptions: which events are delivered to which handler or address, and the registry of them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ ANY: Final = "*"
 # Eight attempts within about an hour and a half: long enough for a deployment that is rolled back.
 RETRY_DEFAULT: Final = Retry(attempts=8, first=1.0, factor=4.0, most=3600.0)
 START_TO_CLOSE_SECONDS: Final = 300.0
-# How long a change made by another process may go unseen.
+# How long a change by another process may go unnoticed.
 CACHE_SECONDS: Final = 2.0
 META: Final = "META"
 KIND: Final = "SUBSCRIPTION"
 _TRIES: Final = 10
 _ADDRESS: Final = re.compile(r"https?://[^\s/?#@]+([/?][^\s#]*)?")
-_NOWHERE: Final = object()
+_MISSING: Final = object()
 
 
 class Filter(Struct, frozen=True, omit_defaults=True):
-    """What an event must be besides of a type. What is not given is not asked.
+    """Conditions on an event besides its type. An empty field matches any event.
 
-    `source` and `subject` are whole texts, or beginnings if they end in `*`. `data` has paths into the data, with dots
-    between the names of members and the places in lists, and the values that must be there.
+    `source` and `subject` match exactly, or by prefix if they end in `*`. `data` maps paths into the data, with dots
+    between member names and list indexes, to the required values.
     """
 
     source: str | None = None
@@ -52,10 +52,10 @@ class Filter(Struct, frozen=True, omit_defaults=True):
 
 
 class Subscription(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A wish to be told of events. `types` are whole names, or `order.*` for all that begin so, or `*` for all.
+    """A subscription to events. `types` are names, prefixes such as `order.*`, or `*` for all.
 
     With `forward_to`, events are sent there over HTTP; otherwise the handler of this name is called.
-    Raises `DefinitionError` for what cannot be subscribed to.
+    Raises `DefinitionError` if it is not valid.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Subscription(Struct, frozen=True, omit_defaults=True, kw_only=True):
     start_to_close: float | None = START_TO_CLOSE_SECONDS
     queue: str = "default"
     forward_to: str | None = None
-    # How it is sent there.
+    # The CloudEvents mode of forwarding.
     mode: Mode = Mode.STRUCTURED
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class Subscription(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Registered(Struct, frozen=True, omit_defaults=True):
-    """A subscription as all processes know it."""
+    """A subscription as stored for all processes."""
 
     subscription: Subscription
     app: str
@@ -100,7 +100,7 @@ class Registered(Struct, frozen=True, omit_defaults=True):
     retired_at: str | None = None
 
     def check_in_force(self) -> None:
-        """Raise `ConflictError` if it is retired: no app may be there any more to take what is delivered."""
+        """Raise `ConflictError` if it is retired: there may be no app left to handle a delivery."""
         if self.retired_at is not None:
             raise ConflictError(
                 f"subscription {self.subscription.name}: it is retired; start an app that declares it, or purge its "
@@ -109,7 +109,7 @@ class Registered(Struct, frozen=True, omit_defaults=True):
 
 
 def check_pattern(pattern: str, *, what: str = "pattern") -> str:
-    """Return what types of events can be chosen by. Raises `DefinitionError`."""
+    """Return a type pattern. Raises `DefinitionError` if it is not valid."""
     try:
         check_type(pattern.removesuffix(".*") if pattern != ANY else "any")
     except InvalidPayloadError as exc:
@@ -118,28 +118,28 @@ def check_pattern(pattern: str, *, what: str = "pattern") -> str:
 
 
 def takes_type(patterns: Sequence[str], name: str) -> bool:
-    """Whether one of the patterns stands for this type of event."""
+    """Whether one of the patterns matches this type."""
     return any(
         pattern in (ANY, name) or (pattern.endswith(".*") and name.startswith(pattern[:-1])) for pattern in patterns
     )
 
 
 def matches(subscription: Subscription, event: Event) -> bool:
-    """Whether the subscription wants the event."""
+    """Whether the subscription matches the event."""
     return takes_type(subscription.types, event.type) and _admits(subscription.filter, event)
 
 
 def matching(registered: Sequence[Registered], event: Event) -> list[Subscription]:
-    """Return the subscriptions that are in force and want the event, by name."""
-    wanted = [each.subscription for each in registered if each.retired_at is None]
-    wanted = [each for each in wanted if takes_type(each.types, event.type)]
-    if any(each.filter.data for each in wanted):
+    """Return the active subscriptions that match the event, by name."""
+    active = [each.subscription for each in registered if each.retired_at is None]
+    typed = [each for each in active if takes_type(each.types, event.type)]
+    if any(each.filter.data for each in typed):
         event = event.decoded()
-    return sorted((each for each in wanted if _admits(each.filter, event)), key=lambda each: each.name)
+    return sorted((each for each in typed if _admits(each.filter, event)), key=lambda each: each.name)
 
 
 def delivery(subscription: Subscription, event_id: str, body: str, now_ms: int, replay: str = "") -> Activity:
-    """Return the activity that brings an event to a subscription. `body` is the event as structured JSON."""
+    """Return the activity that delivers an event to a subscription. `body` is the event as structured JSON."""
     options = ActivityOptions(
         queue=subscription.queue, retry=subscription.retry, start_to_close=subscription.start_to_close
     )
@@ -157,22 +157,22 @@ def delivery(subscription: Subscription, event_id: str, body: str, now_ms: int, 
 
 
 class HandlerSignature(payload.Signature):
-    """How an event reaches the function that handles it: as the one argument, whole, with its data decoded."""
+    """The signature of an event handler: one argument, the event with its data decoded."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, function: Callable[..., object], *, skip_first: bool = False) -> payload.Signature:
         """Return the signature of a handler. Raises `DefinitionError` if it cannot be called with an event alone."""
-        made = super().of(function, skip_first=skip_first)
-        found = made.parameters
-        if (found and not found[0].by_position) or any(each.required for each in found[1:]):
+        signature = super().of(function, skip_first=skip_first)
+        parameters = signature.parameters
+        if (parameters and not parameters[0].by_position) or any(each.required for each in parameters[1:]):
             name = getattr(function, "__qualname__", None) or repr(function)
-            taken = ", ".join(each.name for each in found)
+            names = ", ".join(each.name for each in parameters)
             raise DefinitionError(
-                f"{name}: it takes {taken}; a handler of events takes one parameter, the event, by position"
+                f"{name}: it takes {names}; a handler of events takes one parameter, the event, by position"
             )
-        return made
+        return signature
 
     def unpack(self, raw: msgspec.Raw, *, what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments to call the function with. Raises `InvalidPayloadError`, naming `what`."""
@@ -184,76 +184,76 @@ class HandlerSignature(payload.Signature):
 
 
 class Registry:
-    """All subscriptions, of whichever app. Safe to use from many threads."""
+    """The subscriptions of all apps. Safe to use from many threads."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._lock = threading.Lock()
-        # What this process registered itself takes effect at once, also where an index lags.
+        # Registrations of this process take effect at once, even if the index lags.
         self._own: dict[str, Registered] = {}
         self._cached: tuple[float, tuple[Registered, ...]] | None = None
 
     def register(self, subscriptions: Sequence[Subscription], app: str) -> None:
-        """Make the subscriptions of an app known to all processes; one that was retired is in force again.
+        """Register the subscriptions of an app for all processes; a retired one is active again.
 
-        Raises `DefinitionError` for a name that is given twice or belongs to another app.
+        Raises `DefinitionError` for a duplicate name, or one that belongs to another app.
         """
         names = [subscription.name for subscription in subscriptions]
         for name in names:
             if names.count(name) > 1:
                 raise DefinitionError(f"subscription {name}: app {app} has two of this name; pass name=")
         for subscription in subscriptions:
-            self._keep(self._register(subscription, app))
+            self._cache(self._register(subscription, app))
 
     def retire(self, name: str) -> None:
-        """Deliver no more events to a subscription. Raises `NotFoundError` if there is none of this name."""
-        found = self._read(name)
+        """Stop deliveries to a subscription. Raises `NotFoundError` if there is none of this name."""
+        current = self._read(name)
         for _ in range(_TRIES):
-            if found is None:
+            if current is None:
                 raise NotFoundError(f"subscription {name}: there is none; 'headgate event subscriptions' lists them")
-            if found.retired_at is not None:
+            if current.retired_at is not None:
                 break
-            retired = msgspec.structs.replace(found, version=found.version + 1, retired_at=self._now())
-            found, was_written = self._write(retired, version_is(found.version))
+            retired = msgspec.structs.replace(current, version=current.version + 1, retired_at=self._now())
+            current, was_written = self._write(retired, version_is(current.version))
             if was_written:
                 break
-        assert found is not None
-        self._keep(found)
+        assert current is not None
+        self._cache(current)
 
     def find(self, name: str) -> Registered | None:
         """Return the subscription of this name, retired or not, or None."""
-        found = {each.subscription.name: each for each in self.all()}.get(name)
-        return found if found is not None else self._read(name)
+        cached = {each.subscription.name: each for each in self.all()}.get(name)
+        return cached if cached is not None else self._read(name)
 
     def find_many(self, names: Sequence[str]) -> dict[str, Registered]:
-        """Return the subscriptions of these names, retired or not, as they stand."""
+        """Return the subscriptions of these names as stored, retired or not."""
         items = self._store.get_many(SUBSCRIPTIONS, [Key(name, META) for name in names], consistent=True)
         return {each.subscription.name: each for item in items if item is not None for each in [_registered(item)]}
 
     def all(self) -> tuple[Registered, ...]:
-        """Return every subscription, as of at most two seconds ago and at least what this process registered."""
+        """Return every subscription, as of at most two seconds ago, with all registrations of this process."""
         cached = self._cached
         if cached is not None and self._clock.monotonic() < cached[0] + CACHE_SECONDS:
             return cached[1]
         return self.refresh()
 
     def refresh(self) -> tuple[Registered, ...]:
-        """Read all subscriptions anew and return them."""
+        """Read all subscriptions again and return them."""
         asked_at = self._clock.monotonic()
-        found: dict[str, Registered] = {}
+        stored: dict[str, Registered] = {}
         query = Query(table=SUBSCRIPTIONS, index="kind-index", partition=KIND, limit=1000)
         while True:
             page = self._store.query(query)
-            found.update((each.subscription.name, each) for each in map(_registered, page.items))
+            stored.update((each.subscription.name, each) for each in map(_registered, page.items))
             if page.cursor is None:
                 break
             query = msgspec.structs.replace(query, cursor=page.cursor)
         with self._lock:
             for name, own in self._own.items():
-                if name not in found or found[name].version < own.version:
-                    found[name] = own
-            everyone = tuple(found.values())
+                if name not in stored or stored[name].version < own.version:
+                    stored[name] = own
+            everyone = tuple(stored.values())
             self._cached = (asked_at, everyone)
         return everyone
 
@@ -269,21 +269,21 @@ class Registry:
                 if _text(current.subscription) == _text(subscription):
                     return current
             version = 0 if current is None else current.version
-            wanted = Registered(subscription, app, version + 1, self._now())
-            current, was_written = self._write(wanted, absent() if version == 0 else version_is(version))
+            registered = Registered(subscription, app, version + 1, self._now())
+            current, was_written = self._write(registered, absent() if version == 0 else version_is(version))
             if was_written:
-                return wanted
+                return registered
         raise ConflictError(f"subscription {subscription.name}: it kept changing while app {app} registered it; retry")
 
-    def _write(self, wanted: Registered, condition: Condition) -> tuple[Registered | None, bool]:
-        """Return what is stored, and whether it is what was wanted."""
+    def _write(self, registered: Registered, condition: Condition) -> tuple[Registered | None, bool]:
+        """Return the stored subscription, and whether it is this one."""
         try:
-            self._store.put(SUBSCRIPTIONS, _item(wanted), condition=condition)
+            self._store.put(SUBSCRIPTIONS, _item(registered), condition=condition)
         except ConflictError as exc:
             return (None if exc.current is None else _registered(exc.current)), False
-        return wanted, True
+        return registered, True
 
-    def _keep(self, own: Registered) -> None:
+    def _cache(self, own: Registered) -> None:
         with self._lock:
             self._own[own.subscription.name] = own
             self._cached = None
@@ -311,23 +311,23 @@ def _registered(item: Mapping[str, Any]) -> Registered:
     return Registered(subscription, item["app"], item["version"], item["registered_at"], item.get("retired_at"))
 
 
-def _admits(wanted: Filter, event: Event) -> bool:
-    if wanted.source is not None and not _is_like(event.source, wanted.source):
+def _admits(filter: Filter, event: Event) -> bool:
+    if filter.source is not None and not _is_like(event.source, filter.source):
         return False
-    if wanted.subject is not None and not _is_like(event.subject, wanted.subject):
+    if filter.subject is not None and not _is_like(event.subject, filter.subject):
         return False
-    if not wanted.data:
+    if not filter.data:
         return True
     data = event.decoded().data
-    return all(same(_at(data, path), value) for path, value in wanted.data.items())
+    return all(same(_at(data, path), value) for path, value in filter.data.items())
 
 
-def _is_like(text: str, wanted: str) -> bool:
-    return text.startswith(wanted[:-1]) if wanted.endswith(ANY) else text == wanted
+def _is_like(text: str, pattern: str) -> bool:
+    return text.startswith(pattern[:-1]) if pattern.endswith(ANY) else text == pattern
 
 
-def _at(data: Any, path: str) -> Any:  # noqa: ANN401 - whatever the data holds
-    """Return the value at a path, or an object that equals no value of JSON if there is none."""
+def _at(data: Any, path: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the value at a path, or `_MISSING`, which equals no JSON value."""
     node = data
     for step in path.split("."):
         match node:
@@ -336,5 +336,5 @@ def _at(data: Any, path: str) -> Any:  # noqa: ANN401 - whatever the data holds
             case list() if step.isdecimal() and int(step) < len(node):
                 node = node[int(step)]
             case _:
-                return _NOWHERE
+                return _MISSING
     return node

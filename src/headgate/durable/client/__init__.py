@@ -1,1 +1,1 @@
-"""Client: say here what this part is for."""
+"""Client: starts, reads and messages executions from outside."""

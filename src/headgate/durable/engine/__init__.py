@@ -1,1 +1,1 @@
-"""Engine: say here what this part is for."""
+"""Engine: advances executions turn by turn, and stores activities, inboxes and the membership of workers."""

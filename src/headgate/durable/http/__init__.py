@@ -1,1 +1,1 @@
-"""Http: say here what this part is for."""
+"""HTTP routes of an app: paths, inputs, responses, workflow commands and their OpenAPI document."""

@@ -1,1 +1,1 @@
-"""Model: say here what this part is for."""
+"""Model: stored rows, history events, payloads, failures and policies of durable execution."""

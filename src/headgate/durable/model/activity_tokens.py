@@ -1,4 +1,4 @@
-"""Tokens by which activities are completed from outside: signed, and good for one attempt alone."""
+"""Activity tokens: complete activities from outside; signed, and valid for one attempt."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class _Claim(Struct, frozen=True, array_like=True):
 
 
 def sign_token(keyring: Keyring, activity: Activity) -> str:
-    """Return the token that stands for this claim of an activity."""
+    """Return the token of a claim."""
     return keyring.sign(Purpose.TOKEN, msgspec.json.encode(_Claim(activity.activity_id, activity.token)))
 
 
 def read_token(keyring: Keyring, token: str) -> tuple[str, str]:
-    """Return the activity and the claim that a token stands for. Raises `SignatureError`."""
+    """Return the activity id and the claim's token. Raises `SignatureError`."""
     try:
         claim = typed_decode.from_json(keyring.verify(Purpose.TOKEN, token), _Claim)
     except msgspec.MsgspecError as exc:

@@ -1,8 +1,8 @@
-"""Archiving: the history of executions that ended long ago, moved from rows into one blob each, and in time deleted.
+"""Archive: moves the history of closed executions from rows into one blob each, and deletes it after a time.
 
-A blob that no row points to has a note: it is made before the blob is written, goes with the commit that points to
-the blob, and comes back with the commit that points to it no longer. So rows go first and blobs follow, a crash leaves
-a note and never a row that points to nothing, and nobody has to look through all blobs to find those left over.
+A blob that no row points to has a marker row: written before the blob, deleted by the commit that points a row to the
+blob, and written again by the commit that removes the pointer. So a crash leaves a marker and never a row that points
+to a missing blob, and unused blobs are found without a listing of all blobs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from headgate.store.model.schema import Key
 from headgate.store.model.values import Item
 from headgate.store.port import Store
 
-# How long an execution can be looked up after its history went to the archive.
+# How long an archived execution is stored.
 KEPT_SECONDS: Final = 365 * 86_400
-# How long a blob outlives the row that pointed to it, for those who read the row before, or copy blobs after rows;
-# and after how long a blob that no row points to yet was left by someone who died.
+# A blob outlives its row by this time, for readers that have read the row, and for backups that copy blobs after rows.
+# A blob whose marker is older than this and that no row points to was left by a process that died.
 GRACE_SECONDS: Final = 86_400
 PREFIX: Final = "history/"
-# Partition of the executions that are in an archive, by when they came there.
+# Index partition of archived executions, by the time of archiving.
 ARCHIVED: Final = "ARCHIVED"
-# Partition of the notes of blobs that no row points to.
-NOTES: Final = "ARCHIVES"
-# A note's version: a row may come to point to the blob, or none ever will.
+# Index partition of the markers of blobs that no row points to.
+MARKERS: Final = "ARCHIVES"
+# Versions of a marker: a row may still point to the blob later, or none ever will.
 _PENDING: Final = 1
 _CONDEMNED: Final = 2
 _PAGE: Final = 100
@@ -51,14 +51,14 @@ _decoder: Final = msgspec.json.Decoder(Turn)
 
 
 class Archive:
-    """Histories as blobs, a turn a line. `kept_seconds` is how long they are kept; None: for ever."""
+    """Histories as blobs, one turn per line. `kept_seconds` is how long they are stored; None is forever."""
 
     def __init__(self, blobs: Blobs, *, kept_seconds: float | None = KEPT_SECONDS) -> None:
         self.kept_seconds = kept_seconds
         self._blobs = blobs
 
     def new_name(self) -> str:
-        """Return a name that no other blob has or will have, whatever it holds."""
+        """Return a name that no other blob has or will have."""
         return f"{PREFIX}{secrets.token_hex(16)}"
 
     def write(self, name: str, turns: Iterable[Turn]) -> None:
@@ -66,7 +66,7 @@ class Archive:
         self._blobs.put(name, gzip.compress(b"\n".join(_encoder.encode(turn) for turn in turns)))
 
     def delete(self, name: str) -> None:
-        """Remove a history, if it is there."""
+        """Delete a history, if it exists."""
         self._blobs.delete(name)
 
     def read(self, name: str) -> list[Turn]:
@@ -79,7 +79,7 @@ class Archive:
 
 
 class Archiver:
-    """Moves what is due, and deletes what was kept for long enough."""
+    """Archives executions after their retention, and deletes archives after their time."""
 
     def __init__(self, store: Store, clock: Clock, archive: Archive) -> None:
         self._store = store
@@ -89,14 +89,14 @@ class Archiver:
     def archive_due(self, limit: int = _PAGE) -> int:
         """Archive up to `limit` executions whose retention has passed, and return how many.
 
-        As many whose archive was kept for long enough are deleted, and as many blobs that were left over.
+        Up to `limit` expired archives, and up to `limit` unused blobs, are deleted too.
         """
         done = 0
         for item in self._due(ARCHIVE, self._now_ms(), limit):
             try:
                 done += self._archive_one(execution_of(item))
             except CorruptionError as exc:
-                # It stays due and is told again; the histories of others need not wait for it.
+                # It stays due and is tried again; other histories need not wait for it.
                 _log.critical("history cannot be archived", execution_id=item["execution_id"], error=str(exc))
         if self._archive.kept_seconds is not None:
             self._delete_kept(self._now_ms() - round(1000 * self._archive.kept_seconds), limit)
@@ -129,47 +129,47 @@ class Archiver:
         return 1
 
     def _archived(self, row: Execution) -> Execution | None:
-        # An id that was used again has the history of its earlier runs in an archive already.
+        # A reused id has the history of its earlier runs in an archive already.
         earlier = [] if row.archive is None else self._archive.read(row.archive)
         recent = read_turns(self._store, row.execution_id, row.archived_through + 1, row.turn)
         name = self._archive.new_name()
-        self._store.put(CONTROL, self._note(name, _PENDING), condition=absent())
+        self._store.put(CONTROL, self._marker(name, _PENDING), condition=absent())
         self._archive.write(name, chain(earlier, recent))
         after = replace(row, version=row.version + 1, archive=name, archived_through=row.turn)
-        # Whoever took this process for dead has condemned the blob, and then nothing may point to it.
-        writes: list[Write] = [after.replacing(row.version), Delete(CONTROL, _note_key(name), version_is(_PENDING))]
+        # A process that considers this one dead has condemned the blob; then no row may point to it.
+        writes: list[Write] = [after.replacing(row.version), Delete(CONTROL, _marker_key(name), version_is(_PENDING))]
         if row.archive is not None:
-            writes.append(Put(CONTROL, self._note(row.archive, _CONDEMNED)))
+            writes.append(Put(CONTROL, self._marker(row.archive, _CONDEMNED)))
         try:
             self._store.transact(writes)
         except OutcomeUnknownError:
             return None
         except ConflictError as exc:
             if 1 in exc.failures:
-                # It may have been written after others had deleted it.
-                self._store.put(CONTROL, self._note(name, _CONDEMNED))
-            return None  # That, or the id was used again meanwhile.
+                # It may have been written after another process had deleted it.
+                self._store.put(CONTROL, self._marker(name, _CONDEMNED))
+            return None  # Or the id was reused meanwhile.
         return after
 
     def _delete_kept(self, until_ms: int, limit: int) -> None:
-        """Delete executions that came into the archive up to this moment, and condemn their blobs."""
+        """Delete executions that were archived up to this time, and condemn their blobs."""
         for item in self._due(ARCHIVED, until_ms, limit):
-            found = self._store.get(EXECUTIONS, Key(item["execution_id"]), consistent=True)
-            if found is None or found.get("ready_pk") != ARCHIVED:
-                continue  # The index lags: it is gone, or its id was used again.
-            row = execution_of(found)
+            current = self._store.get(EXECUTIONS, Key(item["execution_id"]), consistent=True)
+            if current is None or current.get("ready_pk") != ARCHIVED:
+                continue  # The index lags: it is deleted, or its id was reused.
+            row = execution_of(current)
             writes: list[Write] = [Delete(EXECUTIONS, Key(row.execution_id), version_is(row.version))]
             if row.archive is not None:
-                writes.append(Put(CONTROL, self._note(row.archive, _CONDEMNED)))
+                writes.append(Put(CONTROL, self._marker(row.archive, _CONDEMNED)))
             try:
                 self._store.transact(writes)
             except ConflictError:
-                continue  # Its id is just being used again, or another process was quicker.
+                continue  # Its id has just been reused, or another process has deleted it.
 
     def _sweep(self, limit: int) -> None:
-        """Delete blobs that no row points to, and that none will come to point to."""
+        """Delete blobs that no row points to or will point to."""
         due = Sort(Range.AT_MOST, self._now_ms())
-        query = Query(table=CONTROL, index="due-index", partition=NOTES, sort=due, limit=limit)
+        query = Query(table=CONTROL, index="due-index", partition=MARKERS, sort=due, limit=limit)
         for item in self._store.query(query).items:
             name: str = item["blob"]
             if item["version"] == _PENDING and not self._condemn(name):
@@ -177,25 +177,25 @@ class Archiver:
             try:
                 self._archive.delete(name)
             except HeadgateError as exc:
-                # No reason to stop: it harms nobody, and is tried again when it is due again.
+                # Go on: an unused blob does no harm, and its deletion is retried.
                 _log.error("archive cannot be deleted", archive=name, error=str(exc))
-                self._store.put(CONTROL, self._note(name, _CONDEMNED))
+                self._store.put(CONTROL, self._marker(name, _CONDEMNED))
             else:
-                self._store.delete(CONTROL, _note_key(name))
+                self._store.delete(CONTROL, _marker_key(name))
 
     def _condemn(self, name: str) -> bool:
-        """Let no row come to point to a blob. False if one does already."""
+        """Forbid every later pointer to a blob. False if a row points to it already."""
         try:
-            self._store.put(CONTROL, self._note(name, _CONDEMNED), condition=version_is(_PENDING))
+            self._store.put(CONTROL, self._marker(name, _CONDEMNED), condition=version_is(_PENDING))
         except ConflictError:
             return False
         return True
 
-    def _note(self, name: str, version: int) -> Item:
-        """Return the note of a blob that no row points to, which is due when it may be deleted."""
+    def _marker(self, name: str, version: int) -> Item:
+        """Return the marker of a blob that no row points to; it is due when the blob may be deleted."""
         due_at_ms = self._now_ms() + 1000 * GRACE_SECONDS
-        due = {"due_pk": NOTES, "due_at_ms": due_at_ms}
-        return {**CONTROL.key_attributes(_note_key(name)), "blob": name, "version": version, **due}
+        due = {"due_pk": MARKERS, "due_at_ms": due_at_ms}
+        return {**CONTROL.key_attributes(_marker_key(name)), "blob": name, "version": version, **due}
 
     def _delete_rows(self, row: Execution) -> None:
         for first in range(1, row.turn + 1, _PAGE):
@@ -204,7 +204,7 @@ class Archiver:
         stale = list(self._inbox(row.execution_id))
         item = self._store.get(EXECUTIONS, Key(row.execution_id), consistent=True)
         if item is None or item["version"] != row.version:
-            return  # The id was used again, and what was just seen may be for its new run.
+            return  # The id was reused, and these messages may be for its new run.
         for start in range(0, len(stale), _PAGE):
             self._store.batch_write([Delete(INBOXES, key) for key in stale[start : start + _PAGE]])
 
@@ -224,5 +224,5 @@ class Archiver:
         return int(self._clock.seconds() * 1000)
 
 
-def _note_key(name: str) -> Key:
-    return Key(f"{NOTES}#{name}", "BLOB")
+def _marker_key(name: str) -> Key:
+    return Key(f"{MARKERS}#{name}", "BLOB")

@@ -1,4 +1,4 @@
-"""Declarations: what workflows are declared with, made known to processes that do not have their code."""
+"""Declarations: the declared limits of workflows, published to processes that have not loaded their code."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _PAGE: Final = 100
 
 
 class Limits(NamedTuple):
-    """The time-out and the retention of a workflow's executions, as far as it is declared with any."""
+    """The declared time-out and retention of a workflow's executions; None where there is none."""
 
     timeout_seconds: float | None = None
     retention_seconds: float | None = None
 
 
 class Declarations:
-    """What every app has said of its workflows. Of two that say it of the same name, the last one counts."""
+    """The declarations of all apps. For two of the same name, the last one counts."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def declare(self, app: str, workflows: Mapping[str, Limits]) -> None:
-        """Make the limits of an app's workflows known to all processes."""
-        wanted = [_item(app, name, limits) for name, limits in workflows.items()]
-        for start in range(0, len(wanted), _PAGE):
-            page = wanted[start : start + _PAGE]
-            found = self._store.get_many(DEFINITIONS, [DEFINITIONS.key_of(item) for item in page], consistent=True)
-            changed = [item for item, stored in zip(page, found, strict=True) if item != stored]
+        """Publish the limits of an app's workflows."""
+        items = [_item(app, name, limits) for name, limits in workflows.items()]
+        for start in range(0, len(items), _PAGE):
+            page = items[start : start + _PAGE]
+            stored = self._store.get_many(DEFINITIONS, [DEFINITIONS.key_of(item) for item in page], consistent=True)
+            changed = [item for item, earlier in zip(page, stored, strict=True) if item != earlier]
             if changed:
                 self._store.batch_write([Put(DEFINITIONS, item) for item in changed])
 
     def limits(self, workflow: str) -> Limits:
-        """Return what a workflow is declared with; no limits if nobody has declared it."""
+        """Return the declared limits of a workflow; no limits if it is not declared."""
         item = self._store.get(DEFINITIONS, DEFINITION.key(kind=_KIND, name=workflow))
         return Limits() if item is None else Limits(item["timeout_seconds"], item["retention_seconds"])
 

@@ -1,4 +1,4 @@
-"""Durations as people write them ("90s", "1h30m", "P3D"), and the seconds they stand for."""
+"""Durations: text such as "90s", "1h30m" or "P3D", converted to and from seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.errors import UserError
 
 Duration = str | int | float | timedelta
 
-# A wait longer than this is a slip of a unit rather than an intention.
+# A longer duration is more likely a wrong unit.
 SECONDS_MAX: Final = 100 * 365.25 * 86_400.0
 
 _UNITS: Final = (
@@ -25,7 +25,7 @@ _UNITS: Final = (
     ("ms", Decimal("0.001")),
 )
 _NUMBER: Final = r"([0-9]{1,20}(?:\.[0-9]{1,400})?)"
-# Each unit at most once, the largest first, so that a slip such as "5m1h" is refused rather than guessed at.
+# Each unit at most once, the largest first, so that "5m1h" is refused.
 _SHORT: Final = re.compile(r"\s*".join(rf"(?:{_NUMBER}\s*{unit})?" for unit, _ in _UNITS))
 _ISO: Final = re.compile(
     rf"P(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?=[0-9])(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?"
@@ -39,29 +39,29 @@ _ALLOWED: Final = (
 def seconds(duration: Duration, *, name: str = "duration") -> float:
     """Return a duration in seconds. Raises `UserError`, naming the field `name` and what is allowed."""
     number = duration if type(duration) is float else _number(duration)
-    # Written so that NaN, which compares false with everything, is refused too.
+    # Written so that NaN, which compares false with any number, is refused too.
     if number is None or not 0 <= number <= SECONDS_MAX:
         raise _refusal(duration, name)
     return number
 
 
 def optional_seconds(duration: Duration | None, *, name: str) -> float | None:
-    """Return a duration in seconds, or None where there is none. Raises `UserError` as `seconds` does."""
+    """Return a duration in seconds, or None for None. Raises `UserError` as `seconds` does."""
     return None if duration is None else seconds(duration, name=name)
 
 
 def text(seconds: float) -> str:
-    """Return the short text that stands for exactly these seconds: 5400 is "1h30m", and 0 is "0s".
+    """Return the short text for exactly these seconds: 5400 is "1h30m", and 0 is "0s".
 
-    Raises `UserError` for what is not a duration.
+    Raises `UserError` for a value that is not a duration.
     """
     if not 0 <= seconds <= SECONDS_MAX:
         raise _refusal(seconds, "duration")
-    # By way of `repr`, so that 0.1 is a tenth and not the binary fraction next to it.
+    # From `repr`, so that 0.1 is a tenth and not the nearest binary fraction.
     left = Decimal(repr(float(seconds)))
     parts = []
     for unit, size in _UNITS:
-        # Ten days read better than a week and three days.
+        # Days are more readable than weeks and days.
         if unit == "w" and left % size:
             continue
         count = left / size if unit == "ms" else left // size
@@ -72,9 +72,9 @@ def text(seconds: float) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(given: str) -> float | None:
-    """Return the seconds that text stands for; None: it is not a duration."""
-    stripped = given.strip()
+def _parsed(text: str) -> float | None:
+    """Return the seconds of a text; None if it is not a duration."""
+    stripped = text.strip()
     match = _ISO.fullmatch(stripped) if stripped.startswith("P") else _SHORT.fullmatch(stripped)
     if match is None:
         return None
@@ -86,7 +86,7 @@ def _parsed(given: str) -> float | None:
 
 
 def _number(duration: object) -> float | None:
-    """Return a duration of any kind in seconds, not yet held against the limits; None: it is not a duration."""
+    """Return a duration of any kind in seconds, before the check of limits; None if it is not a duration."""
     match duration:
         case bool():
             return None
@@ -101,17 +101,17 @@ def _number(duration: object) -> float | None:
 
 
 def _refusal(duration: object, name: str) -> UserError:
-    # An integer can have more digits than Python will write.
+    # An integer can have more digits than Python converts to text.
     shown = "…" if isinstance(duration, int) and duration.bit_length() > 400 else repr(duration)
     return UserError(f"{name} {shown if len(shown) <= 40 else shown[:40] + '…'} is not a duration: {_ALLOWED}")
 
 
 class Seconds(float):
-    """A duration, read from a number of seconds or a text such as "90s" or "1h30m"."""
+    """A duration, decoded from a number of seconds or a text such as "90s" or "1h30m"."""
 
 
 def seconds_of(value: object) -> Seconds:
-    """Return a duration that is given as a number of seconds or as text. Raises `ValueError`."""
+    """Return a duration from a number of seconds or from text. Raises `ValueError`."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a duration; use a number of seconds or a text such as 90s")
     try:
@@ -120,8 +120,8 @@ def seconds_of(value: object) -> Seconds:
         raise ValueError(str(exc)) from exc
 
 
-def from_json_type(wanted: type, value: object) -> object:
-    """Return a value of ours for what stands in JSON. For msgspec's `dec_hook`, which asks for this error."""
-    if wanted is Seconds:
+def from_json_type(kind: type, value: object) -> object:
+    """Decode a type of this module from JSON: a `dec_hook` of msgspec, which expects this error for other types."""
+    if kind is Seconds:
         return seconds_of(value)
-    raise NotImplementedError(f"JSON holds no {wanted.__name__}")
+    raise NotImplementedError(f"JSON holds no {kind.__name__}")

@@ -1,15 +1,15 @@
-"""Failures of user code as data: described where they happen, and raised again where they matter.
+"""Failures: errors of user code as data, described where they are raised and raised again where they are awaited.
 
-Failure                 an error that happened elsewhere; `.type`, `.message` and `.data` say what it was
-├── ActivityFailure         an activity failed for good
+Failure                 an error from another process or place; has `.type`, `.message` and `.data`
+├── ActivityFailure         an activity failed, without another attempt
 │   └── ActivityTimeout         … because it took too long; also a TimeoutError
 ├── ChildFailure            a child execution did not succeed
-└── ExecutionFailure        the execution whose result was asked for did not succeed
-    └── UpdateFailure           … or goes on, and has refused an update
-NonRetryable            raised by user code: there is no point in another attempt
-Cancelled               raised in an activity by its heartbeat: nobody waits for the result any more
+└── ExecutionFailure        the awaited execution did not succeed
+    └── UpdateFailure           … or continues, and has rejected an update
+NonRetryable            raised by user code: the error is permanent
+Cancelled               raised in an activity by its heartbeat: the activity was cancelled
 
-None of them is a HeadgateError: they pass on what user code did.
+None of them is a HeadgateError: they pass on errors of user code.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from headgate.errors import WorkflowViolationError
 MESSAGE_BYTES_MAX: Final = 8_192
 TRACE_BYTES_MAX: Final = 4_096
 DATA_BYTES_MAX: Final = 65_536
-# A cause is told in less room, so that the whole chain stays well below the size of an item.
+# A cause has a smaller limit, so that the whole chain stays well below the size of an item.
 CAUSE_DATA_BYTES_MAX: Final = 4_096
 CHAIN_MAX: Final = 10
 
 NOTHING: Final = msgspec.Raw()
 
 _TRACE_FRAMES: Final = 25
-# How much of the members of a group its message tells.
+# How much of the members of a group its message includes.
 _GROUPS_MAX, _MEMBERS_MAX, _MEMBER_MAX = 3, 5, 500
 _HEAP_TYPE: Final = 1 << 9
-# Raised into a coroutine, the first two would end it or be replaced; a group cannot be made without its members; and
-# the others trust the interpreter to have checked the types of their attributes, which only their `__init__` does.
+# Raised into a coroutine, the first two would end it or be replaced; a group cannot be created without its members; and
+# the others rely on type checks of their attributes that only their `__init__` makes.
 _NOT_REVIVED: Final = (
-    # In a workflow it would say that the workflow itself did wrong.
+    # In a workflow it would mean that the workflow itself violated a rule.
     WorkflowViolationError,
     *(StopIteration, StopAsyncIteration, BaseExceptionGroup),
     *(UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError),
 )
 _ROOTS: Final = (Exception, BaseException, object)
 
-# Taken from the root, because a class may put something of its own in their place.
+# Read from the root class, because a subclass may override them.
 _ARGS: Final = vars(BaseException)["args"]
 _CAUSE: Final = vars(BaseException)["__cause__"]
 _CONTEXT: Final = vars(BaseException)["__context__"]
@@ -58,8 +58,8 @@ _TRACEBACK: Final = vars(BaseException)["__traceback__"]
 
 _T = TypeVar("_T")
 
-# Histories hold the modules of error classes. A module that moves keeps the name that it was first recorded under, so
-# that old histories still replay and a worker of the previous release understands what a newer one writes.
+# Histories record the modules of error classes. A module that moves keeps its first recorded name, so that old
+# histories still replay and a worker of the previous release understands those of a newer one.
 _RECORDED_AS: Final = {
     "headgate.asl.errors": "headgate.asl.failures",
     "headgate.asl.expressions.payload_templates": "headgate.asl.templates",
@@ -73,7 +73,7 @@ _MODULE_OF: Final = {recorded: module for module, recorded in _RECORDED_AS.items
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error as it is kept and sent: enough to tell a person, and to make the error again."""
+    """An error as stored and sent: enough to display it and to raise it again."""
 
     type: str
     """The bare name of the class."""
@@ -81,25 +81,25 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     module: str = ""
     qualname: str = ""
     data: msgspec.Raw = NOTHING
-    """The attributes that have a JSON form, as an object; empty: none."""
+    """The attributes with a JSON form, as an object; empty if there are none."""
     args: msgspec.Raw = NOTHING
-    """The arguments of the exception as a list; what has no JSON form is there as text. Empty: none."""
+    """The arguments of the exception as a list, as text where they have no JSON form; empty if there are none."""
     cause: ErrorInfo | None = None
     trace: str = ""
     """The last lines of the traceback."""
     retryable: bool = True
     bases: tuple[str, ...] = ()
-    """The classes it derives from, the nearest first, without `Exception` and above."""
+    """Its base classes, the nearest first, without `Exception` and above."""
 
     def __post_init__(self) -> None:
-        # The encoder leaves a default out only if it is the very same object; an empty `Raw` is not JSON.
+        # The encoder omits a default only if it is the same object; an empty `Raw` is not JSON.
         if not len(self.data):
             force_setattr(self, "data", NOTHING)
         if not len(self.args):
             force_setattr(self, "args", NOTHING)
 
     def class_names(self) -> tuple[str, ...]:
-        """Return the names of its class and of the classes that one derives from, as `class_name` gives them."""
+        """Return the names of its class and of the base classes, in the form of `class_name`."""
         own = f"{self.module}.{self.qualname}" if self.module and self.qualname else self.type
         return own, *self.bases
 
@@ -108,7 +108,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Failure(Exception):
-    """An error that happened elsewhere, and that cannot be raised here as what it was."""
+    """An error from another process or place that cannot be raised here as its own class."""
 
     def __init__(self, info: ErrorInfo) -> None:
         super().__init__(info)
@@ -124,8 +124,8 @@ class Failure(Exception):
         return self.info.message
 
     @property
-    def data(self) -> Any:  # noqa: ANN401 - whatever the error carried
-        """The attributes of the error by name, or, if `data` is the only one, what that one holds. None: none."""
+    def data(self) -> Any:  # noqa: ANN401 - any data of the error
+        """The attributes of the error by name, or the value of `data` if it is the only one. None if there is none."""
         if not len(self.info.data):
             return None
         attributes = payload.decode(self.info.data, Any, what="error data")
@@ -175,17 +175,17 @@ class _OfExecution(Failure):
 
 
 class ChildFailure(_OfExecution):
-    """A child execution ended without a result; `status` says how."""
+    """A child execution ended with this `status` and no result."""
 
     noun = "child execution"
 
 
 class ExecutionFailure(_OfExecution):
-    """The execution whose result was asked for ended without one; `status` says how."""
+    """The awaited execution ended with this `status` and no result."""
 
 
 class UpdateFailure(ExecutionFailure):
-    """An update was refused, or its handler failed. The execution goes on; `is_refused` says that nothing changed."""
+    """An update was rejected (`is_refused`: nothing changed), or its handler failed. The execution continues."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class UpdateFailure(ExecutionFailure):
 
 
 class NonRetryable(Exception):
-    """Raise it where another attempt is pointless; `data` reaches whoever catches it."""
+    """Raised by user code for a permanent error: there is no retry. `data` reaches the code that catches it."""
 
     def __init__(self, message: str = "", *, data: object = None) -> None:
         super().__init__(message)
@@ -214,7 +214,7 @@ class NonRetryable(Exception):
 
 
 class Cancelled(Exception):
-    """Raised in an activity by its heartbeat: it was cancelled. Clean up, and let it pass."""
+    """Raised in an activity by its heartbeat once it was cancelled. Clean up, and let it propagate."""
 
     def __init__(self, message: str = "the activity was cancelled") -> None:
         super().__init__(message)
@@ -224,7 +224,7 @@ _F = TypeVar("_F", bound=Failure)
 
 
 def describe(error: BaseException) -> ErrorInfo:
-    """Return an error, and what caused it, as data. Never raises, whatever the error's own methods do."""
+    """Return an error and its causes as data. Never raises, whatever the error's own methods do."""
     chain: list[ErrorInfo] = []
     seen: set[int] = set()
     link: BaseException | None = error
@@ -232,7 +232,7 @@ def describe(error: BaseException) -> ErrorInfo:
         seen.add(id(link))
         chain.append(_described(link, CAUSE_DATA_BYTES_MAX if chain else DATA_BYTES_MAX))
         if _is_failure(link):
-            # The error that it passes on is its cause, and has been described before.
+            # The error that it passes on is its cause, and is described already.
             chain += _links(vars(link).get("info"))
             break
         link = _cause(link)
@@ -246,9 +246,8 @@ def describe(error: BaseException) -> ErrorInfo:
 def revive(info: ErrorInfo, *, otherwise: type[Failure], **facts: Any) -> BaseException:  # noqa: ANN401
     """Return an exception to raise for a described error: of its own class if that is loaded here.
 
-    It is made without running the class's `__init__`, and nothing is imported. Its `__cause__` is an `otherwise`
-    with the `facts` (which is returned itself if the class cannot be had), and the cause of that is what
-    caused the error.
+    It is created without running the class's `__init__`, and nothing is imported. Its `__cause__` is an `otherwise`
+    with the `facts`, whose cause is the cause of the error. Without the class, that `otherwise` is returned.
     """
     failure = with_cause(otherwise(info, **facts))
     revived = _remade(info)
@@ -259,13 +258,13 @@ def revive(info: ErrorInfo, *, otherwise: type[Failure], **facts: Any) -> BaseEx
 
 
 def with_cause(failure: _F) -> _F:
-    """Return a failure with what caused the error that it passes on, as exceptions that tracebacks show."""
+    """Return a failure with the causes of its error as exceptions, which tracebacks show."""
     failure.__cause__ = _revived_cause(failure.info)
     return failure
 
 
 def class_name(kind: type) -> str:
-    """Return `module.Qualname` as histories record it; of a built-in class the bare name."""
+    """Return `module.Qualname` as histories record it; for a built-in class the bare name."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{recorded_module(kind)}.{kind.__qualname__}"
 
 
@@ -279,9 +278,9 @@ def _counted(attempts: int) -> str:
 
 
 def _attempted(action: Callable[[], _T], fallback: _T) -> _T:
-    """Return what `action` returns, or `fallback` if it raises anything.
+    """Return the result of `action`, or `fallback` if it raises anything.
 
-    It runs methods of a class we know nothing of, while an error is being reported that must not be lost.
+    It calls methods of unknown classes while an error is reported, and that error must not be lost.
     """
     try:
         return action()
@@ -309,38 +308,38 @@ def _described(error: BaseException, room_bytes: int) -> ErrorInfo:
 
 
 def _message(error: BaseException, depth: int) -> str:
-    """Return the text of an error, of a group with that of its members: what went wrong is not in its own."""
+    """Return the text of an error; a group includes the texts of its members."""
     text = _attempted(lambda: str(error), "<cannot be shown as text>") if depth else str(error)
     if not issubclass(type(error), BaseExceptionGroup) or depth == _GROUPS_MAX:
         return text
     members: tuple[BaseException, ...] = BaseExceptionGroup.exceptions.__get__(error)
-    told = [f"{type(each).__name__}: {_message(each, depth + 1)[:_MEMBER_MAX]}" for each in members[:_MEMBERS_MAX]]
-    told += [f"and {len(members) - _MEMBERS_MAX} more"] if len(members) > _MEMBERS_MAX else []
-    return f"{text}: {'; '.join(told)}"
+    texts = [f"{type(each).__name__}: {_message(each, depth + 1)[:_MEMBER_MAX]}" for each in members[:_MEMBERS_MAX]]
+    texts += [f"and {len(members) - _MEMBERS_MAX} more"] if len(members) > _MEMBERS_MAX else []
+    return f"{text}: {'; '.join(texts)}"
 
 
 def _base_names(kind: type) -> tuple[str, ...]:
     return tuple(_text(class_name(base), 500) for base in kind.__mro__[1:] if base not in _ROOTS)[:CHAIN_MAX]
 
 
-def _text(given: str, bytes_max: int) -> str:
+def _text(value: str, bytes_max: int) -> str:
     """Return text that fits and has a JSON form."""
-    data = str.encode(given, errors="backslashreplace")
+    data = str.encode(value, errors="backslashreplace")
     if len(data) <= bytes_max:
         return data.decode()
     return data[: bytes_max - 3].decode(errors="ignore") + "…"
 
 
 def _data(error: BaseException, room_bytes: int) -> msgspec.Raw:
-    """Return the attributes that have a JSON form, as long as there is room for them."""
-    kept: dict[str, msgspec.Raw] = {}
+    """Return the attributes that have a JSON form, while there is room for them."""
+    attributes: dict[str, msgspec.Raw] = {}
     for name, value in _attributes(error).items():
         written = _written(value)
         size = len(written) + len(name) + 4
         if len(written) and size <= room_bytes:
-            kept[name] = written
+            attributes[name] = written
             room_bytes -= size
-    return payload.encode(kept, what="attributes") if kept else NOTHING
+    return payload.encode(attributes, what="attributes") if attributes else NOTHING
 
 
 def _attributes(error: BaseException) -> dict[str, object]:
@@ -361,7 +360,7 @@ def _args(error: BaseException, message: str, room_bytes: int) -> msgspec.Raw:
 
 
 def _written(value: object) -> msgspec.Raw:
-    """Return the JSON form of a value; empty: it has none."""
+    """Return the JSON form of a value; empty if it has none."""
     return _attempted(lambda: payload.encode(value, what="value"), NOTHING)
 
 
@@ -375,12 +374,12 @@ def _trace(error: BaseException) -> str:
     whole = _text("".join(lines), sys.maxsize).encode()
     if len(whole) <= TRACE_BYTES_MAX:
         return whole.decode()
-    # The end matters most; it starts at a line.
+    # Keep the end of the trace, from the start of a line.
     return whole[-TRACE_BYTES_MAX:].partition(b"\n")[2].decode(errors="ignore")
 
 
 def _is_failure(error: BaseException) -> bool:
-    # Not `isinstance`, which asks the error for its `__class__`.
+    # Not `isinstance`, which reads the error's own `__class__`.
     return issubclass(type(error), Failure)
 
 
@@ -391,7 +390,7 @@ def _is_final(error: BaseException) -> bool:
 
 
 def _cause(error: BaseException) -> BaseException | None:
-    """Return what caused an error; of a group without a cause, its first member."""
+    """Return the cause of an error; for a group without a cause, its first member."""
     cause: BaseException | None = _CAUSE.__get__(error)
     if cause is None and issubclass(type(error), BaseExceptionGroup):
         cause = _attempted(lambda: BaseExceptionGroup.exceptions.__get__(error)[0], None)
@@ -409,7 +408,7 @@ def _links(info: object) -> list[ErrorInfo]:
 
 
 def _revived_cause(info: ErrorInfo) -> BaseException | None:
-    """Return the cause of an error as exceptions, each the cause of the one before it."""
+    """Return the cause of an error as a chain of exceptions."""
     if info.cause is None:
         return None
     error = _remade(info.cause) or Failure(info.cause)
@@ -418,44 +417,44 @@ def _revived_cause(info: ErrorInfo) -> BaseException | None:
 
 
 def _remade(info: ErrorInfo) -> Exception | None:
-    """Return an exception of the class that is described; None: it is not loaded, or cannot be made."""
+    """Return an exception of the described class; None if the class is not loaded or cannot be instantiated."""
     kind = _loaded_class(info)
-    made = None if kind is None else _attempted(lambda: _made(kind, info), None)
-    # One that cannot be shown lacks something that it needs, and would break whoever reports it.
-    return None if made is None or _attempted(lambda: str(made), None) is None else made
+    error = None if kind is None else _attempted(lambda: _instance(kind, info), None)
+    # One without a text lacks a field that it needs, and would raise again in every error report.
+    return None if error is None or _attempted(lambda: str(error), None) is None else error
 
 
 def _loaded_class(info: ErrorInfo) -> type[Exception] | None:
-    found: object = sys.modules.get(_MODULE_OF.get(info.module, info.module))
+    member: object = sys.modules.get(_MODULE_OF.get(info.module, info.module))
     for part in info.qualname.split("."):
-        # Not `getattr`, which a module may answer by importing something.
-        found = getattr(found, "__dict__", {}).get(part)
-    if not isinstance(found, type) or not issubclass(found, Exception) or issubclass(found, _NOT_REVIVED):
+        # Not `getattr`, which may import something in a module.
+        member = getattr(member, "__dict__", {}).get(part)
+    if not isinstance(member, type) or not issubclass(member, Exception) or issubclass(member, _NOT_REVIVED):
         return None
-    return found
+    return member
 
 
-def _made(kind: type[Exception], info: ErrorInfo) -> Exception:
+def _instance(kind: type[Exception], info: ErrorInfo) -> Exception:
     data: dict[str, Any] = payload.decode(info.data, dict[str, Any], what="error data") if len(info.data) else {}
     args: list[Any] = payload.decode(info.args, list[Any], what="error arguments") if len(info.args) else []
     if issubclass(kind, Failure):
         data["info"] = info.cause or info
         args = [data["info"]]
-    # The nearest built-in class allocates it, so that no code of the class runs.
+    # The nearest built-in base allocates it, so that no code of the class runs.
     builtin: Any = next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
-    made: Exception = builtin.__new__(kind, *args)
-    made.args = tuple(args)
+    error: Exception = builtin.__new__(kind, *args)
+    error.args = tuple(args)
     members = _members(kind)
     for name, value in data.items():
         if name in members:
-            members[name].__set__(made, value)
+            members[name].__set__(error, value)
         else:
-            made.__dict__[name] = value
-    return made
+            error.__dict__[name] = value
+    return error
 
 
 def _members(kind: type) -> Mapping[str, MemberDescriptorType]:
-    """Return the attributes that an error class keeps outside `__dict__`, such as `OSError.errno` or slots."""
+    """Return the attributes of an error class outside `__dict__`, such as `OSError.errno` or slots."""
     return {
         name: member
         for base in reversed(kind.__mro__)

@@ -1,7 +1,7 @@
-"""History: what an execution was told and what it asked for, turn by turn, as it is stored.
+"""History: the events that an execution consumed and the commands that it issued, turn by turn, as stored.
 
-A turn consumes events and issues commands. Replaying the events of every turn must issue the same commands again;
-that is what makes an execution survive. Users' values are JSON inside `Raw` and are not looked at here.
+Replaying the events of every turn must issue the same commands again: that is how an execution survives a crash.
+User values are JSON inside `Raw` and are not decoded here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NULL: Final = Raw(b"null")
 
 
 class Status(enum.StrEnum):
-    """Where an execution stands."""
+    """The status of an execution."""
 
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
@@ -27,12 +27,12 @@ class Status(enum.StrEnum):
     CANCELLED = "CANCELLED"
     TERMINATED = "TERMINATED"
     TIMED_OUT = "TIMED_OUT"
-    # It cannot advance until someone mends the code and redrives it. Messages to it are kept.
+    # Its turn fails until the code is fixed and an operator redrives it. Messages to it are stored.
     STUCK = "STUCK"
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has ended for good."""
+        """Whether the execution has ended."""
         return self not in _OPEN
 
 
@@ -48,7 +48,7 @@ class ParentClose(enum.StrEnum):
 
 
 class ActivityOptions(Struct, frozen=True, omit_defaults=True):
-    """How an activity is to be run. Times are in seconds; None is without limit."""
+    """The options of an activity. Times are in seconds; None is no limit."""
 
     queue: str = "default"
     retry: Retry = Retry()
@@ -56,7 +56,7 @@ class ActivityOptions(Struct, frozen=True, omit_defaults=True):
     schedule_to_start: float | None = None
     schedule_to_close: float | None = None
     heartbeat: float | None = None
-    # Rate and concurrency: slots of this key are leases, `rate` starts are allowed in `per` seconds.
+    # Concurrency and rate limits of this key: so many slots, and `rate` starts in `per` seconds.
     limit_key: str | None = None
     concurrency: int | None = None
     rate: int | None = None
@@ -76,11 +76,11 @@ _NOTE_CHARACTERS_MAX: Final = 2_000
 
 
 def note_text(text: str) -> str:
-    """Return a line as it can be stored: not endless, and without what has no form in UTF-8."""
+    """Return a log line as stored: truncated, and without characters that UTF-8 cannot encode."""
     return text[:_NOTE_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
 
 
-# What an execution is told.
+# Events: what an execution consumes.
 
 
 class Signal(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="signal"):
@@ -101,20 +101,20 @@ class Started(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="st
     parent_id: str | None = None
     parent_seq: int | None = None
     timeout_at_ms: int | None = None
-    # Signals that the run before this one had received and not consumed.
+    # Signals that the previous run had received and not consumed.
     carried: tuple[Signal, ...] = ()
     memo: Raw = NULL
-    # What random numbers and ids of this run are drawn from.
+    # The seed of random numbers and ids of this run.
     seed: str = ""
 
 
 class ActivityEnded(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="activity_ended"):
-    """An activity has a result, or failed for good."""
+    """An activity has succeeded, or failed without another attempt."""
 
     seq: int
     result: Raw = NULL
     error: ErrorInfo | None = None
-    # Set when a time-out ended it: which of the four.
+    # The time limit that ended it, if one did.
     timeout: str | None = None
     attempts: int = 1
     worker: str = ""
@@ -124,7 +124,7 @@ class ActivityEnded(Struct, frozen=True, omit_defaults=True, tag_field="kind", t
 
 
 class TimerFired(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="timer_fired"):
-    """The time of a timer has come."""
+    """A timer is due."""
 
     seq: int
 
@@ -139,21 +139,21 @@ class ChildEnded(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
 
 
 class SignalSent(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="signal_sent"):
-    """A signal of this execution to another was taken, or could not be delivered."""
+    """A signal of this execution to another was stored, or could not be delivered."""
 
     seq: int
     error: ErrorInfo | None = None
 
 
 class CancelRequested(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_requested"):
-    """Someone wishes the execution to end; it may clean up."""
+    """Cancellation was requested; the execution may clean up."""
 
     reason: str = ""
     timed_out: bool = False
 
 
 class UpdateRequested(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="update_requested"):
-    """A caller waits for an answer of an update handler."""
+    """A caller waits for the answer of an update handler."""
 
     id: str
     name: str
@@ -161,13 +161,13 @@ class UpdateRequested(Struct, frozen=True, omit_defaults=True, tag_field="kind",
 
 
 class TerminateRequested(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="terminate_requested"):
-    """The execution ends here and now, and its code is not asked."""
+    """The execution ends now, without running its code."""
 
     reason: str = ""
 
 
 class Woken(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="woken"):
-    """Nothing but a reason to look again, after a redrive."""
+    """A failed turn is retried, after a delay or a redrive."""
 
     reason: str = ""
 
@@ -185,7 +185,7 @@ Event = (
     | Woken
 )
 
-# What an execution asks for. `seq` counts the commands of a run and names each for good.
+# Commands: what an execution issues. `seq` numbers the commands of a run and identifies each.
 
 
 class StartActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="start_activity"):
@@ -198,26 +198,26 @@ class StartActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind", t
 
 
 class CancelActivity(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_activity"):
-    """The result of an activity is no longer wanted."""
+    """Cancel an activity."""
 
     seq: int
 
 
 class StartTimer(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="start_timer"):
-    """Wake me at this time."""
+    """Fire a timer at this time."""
 
     seq: int
     due_at_ms: int
 
 
 class CancelTimer(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_timer"):
-    """The timer is no longer wanted."""
+    """Cancel a timer."""
 
     seq: int
 
 
 class StartChild(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="start_child"):
-    """Start another execution and tell me how it ended."""
+    """Start a child execution; its end is an event."""
 
     seq: int
     workflow: str
@@ -229,7 +229,7 @@ class StartChild(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
 
 
 class CancelChild(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cancel_child"):
-    """End a child: ask it to (cancel), or make it (terminate)."""
+    """Cancel or terminate a child."""
 
     seq: int
     child_id: str
@@ -237,7 +237,7 @@ class CancelChild(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag
 
 
 class SendSignal(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="send_signal"):
-    """Send a message to another execution."""
+    """Send a signal to another execution."""
 
     seq: int
     execution_id: str
@@ -246,7 +246,7 @@ class SendSignal(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
 
 
 class EmitEvent(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="emit_event"):
-    """Put an event on the bus."""
+    """Emit an event on the bus."""
 
     seq: int
     type: str
@@ -255,21 +255,21 @@ class EmitEvent(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="
 
 
 class RecordValue(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="record_value"):
-    """What a side effect returned, so that replay returns the same."""
+    """Record the value of a side effect, which replay returns again."""
 
     seq: int
     value: Raw
 
 
 class MarkPatch(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="mark_patch"):
-    """The code took the new side of a patch."""
+    """Record that the code took the new branch of a patch."""
 
     seq: int
     patch: str
 
 
 class AnswerUpdate(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="answer_update"):
-    """What an update handler returned or raised."""
+    """Answer an update with the result or the error of its handler."""
 
     id: str
     result: Raw = NULL
@@ -278,7 +278,7 @@ class AnswerUpdate(Struct, frozen=True, omit_defaults=True, tag_field="kind", ta
 
 
 class SetTags(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="set_tags"):
-    """Change the tags that the execution is found by; an empty value removes one."""
+    """Change the tags of the execution; an empty value removes a tag."""
 
     seq: int
     tags: dict[str, str]
@@ -293,7 +293,7 @@ class Close(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="clos
 
 
 class ContinueAsNew(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="continue_as_new"):
-    """Begin again with this input and a fresh history, under the same id."""
+    """Start a new run with this input and an empty history, under the same id."""
 
     input: Raw
     carried: tuple[Signal, ...] = ()
@@ -318,7 +318,7 @@ Command = (
 
 
 class Turn(Struct, frozen=True, omit_defaults=True):
-    """One step of an execution: what it was told at a moment, and what it asked for then."""
+    """One step of an execution: the events that it consumed at a time, and the commands that it issued."""
 
     turn: int
     run: int

@@ -1,4 +1,4 @@
-"""Reads the history of an execution, from its rows and from its archive."""
+"""History reader: reads the turns of an execution from the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAGE: Final = 500
 
 
 def read_run(store: Store, row: Execution) -> Iterator[Turn]:
-    """Give the turns of the present run, up to the one that the row speaks of."""
+    """Give the turns of the current run, up to the last turn of this row."""
     if row.turn >= row.first_turn:
         yield from read_turns(store, row.execution_id, row.first_turn, row.turn)
 
@@ -62,9 +62,9 @@ def read_turn(store: Store, row: Execution) -> Turn:
 
 
 def first_turn_of_run(store: Store, execution_id: str, run: int, first: int, last: int) -> int:
-    """Return the number of the first turn of a run, or of a later one, among turns `first` to `last`; else `last`.
+    """Return the first of the turns `first` to `last` that belongs to this run or a later one; else `last`.
 
-    Few turns are read, however many there are: runs follow each other in their order.
+    A binary search: run numbers never decrease from turn to turn.
     """
     while first < last:
         middle = (first + last) // 2

@@ -1,7 +1,7 @@
-"""Values of user code as JSON: written once, read by annotation, compared in a form without accidents of order.
+"""Payloads: values of user code as JSON, validated when encoded, decoded by annotation, and compared canonically.
 
-What JSON cannot hold faithfully is refused when it is written, not when it is read back: by then the
-execution that needs it could not go on.
+A value that JSON cannot represent faithfully is refused when it is encoded, not when it is decoded: by then the
+execution that needs it would be stuck.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from headgate import typed_decode
 from headgate.errors import DefinitionError, InvalidPayloadError, PayloadTooLargeError
 
 BYTES_MAX: Final = 6_000_000
-# Deep enough for data, and far from where the interpreter gives up in a reader that is deep in its own calls.
+# Deep enough for data, and well below the recursion limit of a reader with a deep call stack.
 DEPTH_MAX: Final = 200
 NULL: Final = msgspec.Raw(b"null")
 _BRACKET: Final = ord("[")
 
-# Among these there is neither NaN nor a set: a container of nothing else needs no closer look.
-_INNOCENT: Final = frozenset({str, int, bool, type(None)})
+# Types that are neither NaN nor a set: a container of these alone needs no closer check.
+_PLAIN_TYPES: Final = frozenset({str, int, bool, type(None)})
 _WRITE_ERRORS: Final = (TypeError, ValueError, OverflowError, RecursionError)
 _READ_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-# What evaluating an annotation raises when a name in it is only known to type checkers, or means something else.
+# Errors of evaluating an annotation with a name that only type checkers know, or that means something else.
 _HINT_ERRORS: Final = (NameError, AttributeError, TypeError, SyntaxError, ValueError, LookupError, ImportError)
 
 
 def encode(value: object, *, what: str) -> msgspec.Raw:
-    """Return `value` as JSON; `what` names it in errors. Keys keep their order, unless the value holds a set.
+    """Return `value` as JSON; `what` names it in errors. Keys keep their order, unless the value contains a set.
 
-    Raises `InvalidPayloadError`, which names the path and the type at fault, for what JSON cannot hold
+    Raises `InvalidPayloadError`, with the path and the type at fault, for a value that JSON cannot represent
     faithfully, and `PayloadTooLargeError` above `BYTES_MAX`.
     """
     if value is None:
@@ -48,11 +48,11 @@ def encode(value: object, *, what: str) -> msgspec.Raw:
     try:
         data = _encode(value)
         size = len(data)
-        # NaN and infinity come out as null, and a set as a list in an order that differs between processes.
-        # Neither can be there if no null or list was written, so that most values are spared the closer look.
-        # (`find` and a number: bytes in bytes are first taken for a number, and the error that gives is dropped.)
+        # msgspec encodes NaN and infinity as null, and a set as a list in an order that differs between processes.
+        # Neither is possible if the JSON has no null and no list, so that most values need no closer check.
+        # (`find` with a number: a bytes needle is first tried as a number, at the cost of an exception.)
         if data.find(b"null") >= 0 or _BRACKET in data or (size > DEPTH_MAX and data.count(b"{") > DEPTH_MAX):
-            data = _looked_through(value, data)
+            data = _checked(value, data)
             size = len(data)
     except _WRITE_ERRORS as exc:
         raise InvalidPayloadError(f"{what}: {_fault(value) or exc}") from exc
@@ -65,7 +65,7 @@ def encode(value: object, *, what: str) -> msgspec.Raw:
 
 
 def decode(raw: msgspec.Raw, annotation: object, *, what: str) -> Any:  # noqa: ANN401 - the annotation decides
-    """Return the value as its annotation describes it; as plain JSON types where msgspec cannot read the annotation.
+    """Return the value by its annotation; as plain JSON types if msgspec does not support the annotation.
 
     Raises `InvalidPayloadError`, which names the path, for a value that the annotation does not allow.
     """
@@ -76,7 +76,7 @@ def decode(raw: msgspec.Raw, annotation: object, *, what: str) -> Any:  # noqa: 
 
 
 def canonical(raw: msgspec.Raw) -> bytes:
-    """Return the bytes that equal values share: keys sorted, no white space.
+    """Return canonical JSON: keys sorted, no white space, the same for equal values.
 
     Raises `InvalidPayloadError` if `raw` is not JSON.
     """
@@ -84,13 +84,13 @@ def canonical(raw: msgspec.Raw) -> bytes:
 
 
 def digest(raw: msgspec.Raw) -> str:
-    """Return 32 hexadecimal digits that equal values share. Raises `InvalidPayloadError` if `raw` is not JSON."""
+    """Return a digest of 32 hexadecimal digits, the same for equal values. Raises `InvalidPayloadError`."""
     return hashlib.blake2b(canonical(raw), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a function, and what turns JSON into its value."""
+    """One parameter of a function, with the decoder of its value."""
 
     name: str
     annotation: object
@@ -100,7 +100,7 @@ class Parameter:
     by_name: bool
 
     def read(self, raw: msgspec.Raw, what: str) -> Any:  # noqa: ANN401 - the annotation decides
-        """Return the value to pass. Raises `InvalidPayloadError` for one that the annotation does not allow."""
+        """Return the decoded value. Raises `InvalidPayloadError` if the annotation does not allow it."""
         try:
             return self.decode(raw)
         except _READ_ERRORS as exc:
@@ -108,11 +108,11 @@ class Parameter:
 
 
 class Signature:
-    """How the arguments of a function travel as one JSON value.
+    """The arguments of a function as one JSON value.
 
-    One parameter is that value itself, none is null, and several are an object by parameter name, in which
-    parameters that were not given are left out. So a single parameter with a default cannot be given null:
-    the function is then called without it.
+    One parameter is that value itself, none is null, and several are an object by parameter name, without the
+    parameters that were not passed. So a single parameter with a default cannot be passed as null: the function is
+    then called without it.
     """
 
     __slots__ = ("_decode_result", "_only", "_parameters", "_positional", "result")
@@ -126,21 +126,21 @@ class Signature:
 
     @classmethod
     def of(cls, function: Callable[..., object], *, skip_first: bool = False) -> Signature:
-        """Return the signature of a function; without its first parameter, if the caller fills that in.
+        """Return the signature of a function; `skip_first` omits a first parameter that the caller supplies.
 
-        Raises `DefinitionError` if its arguments cannot travel as JSON by name.
+        Raises `DefinitionError` if its arguments cannot be passed as JSON by name.
         """
         name = getattr(function, "__qualname__", None) or repr(function)
         try:
-            found = list(inspect.signature(function).parameters.values())
+            parameters = list(inspect.signature(function).parameters.values())
         except (ValueError, TypeError) as exc:
             raise DefinitionError(f"{name}: its parameters cannot be seen; wrap it in a function of your own") from exc
-        if skip_first and not found:
+        if skip_first and not parameters:
             raise DefinitionError(f"{name}: it has no parameter; give it at least one")
-        found = found[1:] if skip_first else found
-        _check_kinds(name, found)
+        parameters = parameters[1:] if skip_first else parameters
+        _check_kinds(name, parameters)
         hints = _hints(function)
-        return cls([_parameter(each, hints.get(each.name, Any)) for each in found], hints.get("return", Any))
+        return cls([_parameter(each, hints.get(each.name, Any)) for each in parameters], hints.get("return", Any))
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -149,15 +149,15 @@ class Signature:
     def pack(self, args: Sequence[object], kwargs: Mapping[str, object], *, what: str) -> msgspec.Raw:
         """Return the arguments of a call as JSON.
 
-        Raises `InvalidPayloadError` for arguments that the function does not take or JSON cannot hold.
+        Raises `InvalidPayloadError` for arguments that the function does not accept or JSON cannot represent.
         """
         only = self._only
         if only is not None and only.by_position and len(args) == 1 and not kwargs:
             return encode(args[0], what=what)
-        given = self._bound(args, kwargs, what)
+        arguments = self._bound(args, kwargs, what)
         if only is not None:
-            return encode(given.get(only.name), what=what)
-        return encode(given, what=what) if self._parameters else NULL
+            return encode(arguments.get(only.name), what=what)
+        return encode(arguments, what=what) if self._parameters else NULL
 
     def unpack(self, raw: msgspec.Raw, *, what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and the named arguments to call the function with.
@@ -173,7 +173,7 @@ class Signature:
         return ((value,), {}) if only.by_position else ((), {only.name: value})
 
     def decode_result(self, raw: msgspec.Raw, what: str) -> Any:  # noqa: ANN401 - the annotation decides
-        """Return what the function returned, by its annotation.
+        """Return the result of the function, decoded by its annotation.
 
         Raises `InvalidPayloadError` for a value that the annotation does not allow.
         """
@@ -185,15 +185,15 @@ class Signature:
     def _bound(self, args: Sequence[object], kwargs: Mapping[str, object], what: str) -> dict[str, object]:
         if len(args) > len(self._positional):
             raise InvalidPayloadError(f"{what}: {len(args)} positional arguments given, {len(self._positional)} taken")
-        given: dict[str, object] = dict(zip(self._positional, args, strict=False))
+        arguments: dict[str, object] = dict(zip(self._positional, args, strict=False))
         for name, value in kwargs.items():
-            if name in given:
+            if name in arguments:
                 raise InvalidPayloadError(f"{what}: parameter {name!r} is given twice")
             if name in self._parameters and not self._parameters[name].by_name:
                 raise InvalidPayloadError(f"{what}: parameter {name!r} is given by name, and is taken by position only")
-            given[name] = value
-        self._check_names(given, what)
-        return given
+            arguments[name] = value
+        self._check_names(arguments, what)
+        return arguments
 
     def _unpack_named(self, raw: msgspec.Raw, what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if not self._parameters:
@@ -213,16 +213,16 @@ class Signature:
                 args.append(value)
         return tuple(args), kwargs
 
-    def _check_names(self, given: Mapping[str, object], what: str) -> None:
-        if given.keys() == self._parameters.keys():
+    def _check_names(self, arguments: Mapping[str, object], what: str) -> None:
+        if arguments.keys() == self._parameters.keys():
             return
-        missing = [each.name for each in self._parameters.values() if each.required and each.name not in given]
-        unknown = [name for name in given if name not in self._parameters]
+        missing = [each.name for each in self._parameters.values() if each.required and each.name not in arguments]
+        unknown = [name for name in arguments if name not in self._parameters]
         if not missing and not unknown:
             return
         complaints = [f"{kind} {', '.join(map(repr, names))}" for kind, names in _kinds(missing, unknown) if names]
-        taken = ", ".join(map(repr, self._parameters)) or "none"
-        raise InvalidPayloadError(f"{what}: {' and '.join(complaints)}; the parameters are {taken}")
+        accepted = ", ".join(map(repr, self._parameters)) or "none"
+        raise InvalidPayloadError(f"{what}: {' and '.join(complaints)}; the parameters are {accepted}")
 
 
 def _kinds(missing: list[str], unknown: list[str]) -> tuple[tuple[str, list[str]], ...]:
@@ -233,45 +233,45 @@ def _is_null(raw: msgspec.Raw) -> bool:
     return raw is NULL or (len(raw) < 16 and bytes(raw).strip() == b"null")
 
 
-def _check_kinds(name: str, found: list[inspect.Parameter]) -> None:
-    for each in found:
+def _check_kinds(name: str, parameters: list[inspect.Parameter]) -> None:
+    for each in parameters:
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
             shown = str(each.replace(annotation=each.empty))
             raise DefinitionError(f"{name}: parameter {shown}: name each parameter, or take one dict or list")
-    if sum(each.kind is each.POSITIONAL_ONLY for each in found) > 1:
+    if sum(each.kind is each.POSITIONAL_ONLY for each in parameters) > 1:
         raise DefinitionError(f"{name}: more than one positional-only parameter; arguments travel by name, so drop '/'")
 
 
-def _parameter(found: inspect.Parameter, annotation: object) -> Parameter:
+def _parameter(parameter: inspect.Parameter, annotation: object) -> Parameter:
     return Parameter(
-        name=found.name,
+        name=parameter.name,
         annotation=annotation,
         decode=_decoder(annotation),
-        required=found.default is found.empty,
-        by_position=found.kind is not found.KEYWORD_ONLY,
-        by_name=found.kind is not found.POSITIONAL_ONLY,
+        required=parameter.default is parameter.empty,
+        by_position=parameter.kind is not parameter.KEYWORD_ONLY,
+        by_name=parameter.kind is not parameter.POSITIONAL_ONLY,
     )
 
 
 def _hints(function: Callable[..., object]) -> dict[str, object]:
-    """Return the annotations that can be made out, extras included; a name that cannot be resolved has none."""
+    """Return the annotations that can be resolved, with extras."""
     target: Any = inspect.unwrap(function)
     while isinstance(target, partial):
         target = inspect.unwrap(target.func)
     if not inspect.isroutine(target) and not isinstance(target, type):
         target = type(target).__call__
-    found: dict[str, object] = {}
+    hints: dict[str, object] = {}
     for name, annotation in getattr(target, "__annotations__", {}).items():
         one = SimpleNamespace(__annotations__={name: annotation})
         try:
-            found |= typing.get_type_hints(one, getattr(target, "__globals__", {}), include_extras=True)
+            hints |= typing.get_type_hints(one, getattr(target, "__globals__", {}), include_extras=True)
         except _HINT_ERRORS:
             continue
-    return found
+    return hints
 
 
 def _plain(value: object) -> object:
-    """Return the built-in value of a subclass of text or of a number, which msgspec does not see through."""
+    """Return the built-in value of a subclass of text or of a number, which msgspec does not support."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -289,14 +289,14 @@ def _decoder(annotation: object) -> Callable[[msgspec.Raw], Any]:
     try:
         return _cached_decoder(annotation)
     except TypeError:
-        # An annotation that cannot be hashed, such as Annotated with a list, is rare enough to be made out each time.
+        # An unhashable annotation, such as Annotated with a list, is rare; its decoder is not cached.
         return _new_decoder(annotation)
 
 
 def _new_decoder(annotation: object) -> Callable[[msgspec.Raw], Any]:
-    """Return what decodes to the annotation, or to plain JSON types if any part of it is beyond msgspec.
+    """Return a decoder for the annotation, or for plain JSON types if msgspec does not support a part of it.
 
-    That is found out here and not by trying: a value without the part in question would decode otherwise.
+    The annotation is inspected up front: a failed decode would depend on whether the value has that part.
     """
     try:
         if _is_readable(msgspec.inspect.type_info(annotation), set()):
@@ -310,7 +310,7 @@ _cached_decoder: Final = lru_cache(maxsize=4096)(_new_decoder)
 
 
 def _is_readable(info: object, seen: set[int]) -> bool:
-    """Whether JSON can be read as this type, with all that it is made of."""
+    """Whether JSON can be decoded as this type and all its parts."""
     if id(info) in seen:
         return True
     seen.add(id(info))
@@ -321,38 +321,38 @@ def _is_readable(info: object, seen: set[int]) -> bool:
     return not isinstance(info, tuple) or all(_is_readable(member, seen) for member in info)
 
 
-def _looked_through(value: object, data: bytes) -> bytes:
-    """Return the JSON to keep: `data`, or an ordered form if there is a set. Raises `ValueError` for a fault."""
-    # Only sets need it, and sorting the keys would lose the order in which they were given.
+def _checked(value: object, data: bytes) -> bytes:
+    """Return the JSON to store: `data`, or an ordered form if there is a set. Raises `ValueError` for a fault."""
+    # Only sets need it, and sorting the keys would lose their order.
     return _encode_ordered(value) if _holds_set((value,), 0) else data
 
 
-def _holds_set(node: Any, depth: int) -> bool:  # noqa: ANN401 - a value is what it is
-    """Whether there is a set in a value. Raises `ValueError` for NaN, infinity and too many levels."""
+def _holds_set(node: Any, depth: int) -> bool:  # noqa: ANN401 - any value
+    """Whether a value contains a set. Raises `ValueError` for NaN, infinity and too many levels."""
     if depth > DEPTH_MAX:
         raise ValueError(f"nested deeper than {DEPTH_MAX} levels")
     kind = type(node)
-    found = False
+    has_set = False
     if kind is dict:
         members = node.values()
     elif kind is list or kind is tuple:
         members = node
     else:
         members = _members(node)
-        found = isinstance(node, set | frozenset)
+        has_set = isinstance(node, set | frozenset)
     for member in members:
         kind = type(member)
-        if kind in _INNOCENT:
+        if kind in _PLAIN_TYPES:
             continue
         if kind is not float:
-            found = _holds_set(member, depth + 1) or found
+            has_set = _holds_set(member, depth + 1) or has_set
         elif not math.isfinite(member):
             raise ValueError(f"{member} is not a number in JSON")
-    return found
+    return has_set
 
 
 def _members(node: object) -> Collection[Any]:
-    """Return the values directly inside a value that was written without an error."""
+    """Return the direct members of a value that was encoded without an error."""
     match node:
         case dict():
             return node.values()
@@ -361,7 +361,7 @@ def _members(node: object) -> Collection[Any]:
         case Enum():
             return (node.value,)
         case float():
-            # Of a subclass, or it would not have come here.
+            # A subclass: the exact types were handled before.
             return (float.__float__(node),)
     return [getattr(node, name, None) for name in _field_names(node)]
 
@@ -376,7 +376,7 @@ def _field_names(node: object) -> Sequence[str]:
 
 
 def _fault(value: object) -> str | None:
-    """Return what is wrong with a value, and where; None if nothing is found."""
+    """Return the fault of a value, with its path; None if there is none."""
     waiting: list[tuple[str, int, object]] = [("$", 0, value)]
     while waiting:
         path, depth, node = waiting.pop()
@@ -403,7 +403,7 @@ def _children(node: object) -> Iterator[tuple[str, object]]:
 
 
 def _complaint(node: object, *, is_leaf: bool) -> str | None:
-    """Return what is wrong with a value apart from what is inside it; None: nothing."""
+    """Return the fault of a value itself, not of its members; None if there is none."""
     match node:
         case dict():
             return next((text for key in node if (text := _key_complaint(key)) is not None), None)

@@ -1,4 +1,4 @@
-"""Records: the rows that durable execution keeps, and how they look in the tables."""
+"""Records: the rows of executions, activities, timers and messages, and the writes that store them."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from headgate.store.model.requests import Delete, Put
 from headgate.store.model.schema import Key
 from headgate.store.model.values import Item, vouched
 
-# Partitions of the sparse indexes that say what there is to do.
+# Partitions of the sparse indexes of pending work.
 INBOX: Final = "INBOX"
 UNDISPATCHED: Final = "UNDISPATCHED"
 ARCHIVE: Final = "ARCHIVE"
 TIMERS_DUE: Final = "TIMERS"
 WATCH: Final = "WATCH"
-# What precedes the id of a message, of a signal's id that was seen, and of an update's answer in an inbox.
+# Key prefixes in an inbox: messages, ids of received signals, and answers to updates.
 MESSAGES: Final = "M"
-# What must not wait behind everything else sorts before it: the start, and what ends or frees an execution.
+# Urgent messages sort first: the start, a termination, and the wake-up of a failed execution.
 URGENT: Final = "M!"
 MESSAGE: Final = "M#"
 SEEN: Final = "S#"
 ANSWER: Final = "U#"
-# What is true of an execution that still takes messages.
+# The condition for an execution to accept messages.
 OPEN: Final[Condition] = one_of("status", Status.RUNNING.value, Status.STUCK.value)
-# Activities without a limit of time sort after all that have one.
+# Activities without a time limit sort last.
 NEVER_MS: Final = 2**53
 _encoder: Final = msgspec.json.Encoder()
 
 
 class Execution(Struct, frozen=True, omit_defaults=True):
-    """The present state of an execution. Every change of it moves `version`."""
+    """The current state of an execution. Every change increments `version`."""
 
     execution_id: str
     workflow: str
     status: Status
     started_at: str
     version: int
-    # The run with which this life of the id began: an id can be used again once its execution has ended.
+    # The first run of this life of the id: an id can be reused once its execution is closed.
     first_run: int
-    # A run can also continue as new. Turns are numbered through.
+    # A run can also continue as new. Turns are numbered across runs.
     run: int = 1
     turn: int = 0
     first_turn: int = 1
@@ -70,19 +70,19 @@ class Execution(Struct, frozen=True, omit_defaults=True):
     memo: str | None = None
     timeout_at_ms: int | None = None
     retention_seconds: float | None = None
-    # Whether the bus is told of its end.
+    # Whether its end emits an event.
     tells_end: bool = False
-    # Names of signals that the code waits for since its last turn, for whoever wonders why it does not go on.
+    # Names of the signals that the code awaits after its last turn, for the blocked-on report.
     awaits: tuple[str, ...] = ()
-    # How many commands of the last turn are carried out; None when all are.
+    # How many commands of the last turn are dispatched; None if all are.
     dispatched: int | None = None
     ready_pk: str | None = None
     ready_at_ms: int | None = None
-    # How often in a row the next turn could not be computed, and why.
+    # How often in a row the next turn has failed, and the last error.
     failures: int = 0
     failure: str | None = None
     retry_at_ms: int | None = None
-    # Where turns up to this one are kept after retention.
+    # The archive of the turns up to `archived_through`.
     archive: str | None = None
     archived_through: int = 0
     ttl: int | None = None
@@ -90,7 +90,7 @@ class Execution(Struct, frozen=True, omit_defaults=True):
     def put(self, condition: Condition) -> Put:
         """Return the write that stores this row."""
         item = item_of(self)
-        # Seconds that happen to be whole, and a tuple, have another form in the store, which sees to that itself.
+        # The store normalizes whole floats and tuples itself, so that such a row is not vouched for.
         if self.retention_seconds is None and not self.awaits:
             item = _own_row(self, item)
         return Put(EXECUTIONS, item, condition)
@@ -101,9 +101,9 @@ class Execution(Struct, frozen=True, omit_defaults=True):
 
 
 class Activity(Struct, frozen=True, omit_defaults=True):
-    """An activity that has not ended. It is deleted by whoever ends it; its outcome is in the history.
+    """An activity that has not ended. The transaction that ends it deletes the row; its result is in the history.
 
-    `token` is the fence: every change of the row gives it a new one, and whoever holds an old one has lost it.
+    `token` is the fence: every change of the row sets a new one, and a write with an old one is refused.
     """
 
     activity_id: str
@@ -116,10 +116,10 @@ class Activity(Struct, frozen=True, omit_defaults=True):
     run: int = 0
     seq: int = 0
     attempt: int = 0
-    # Queued: waiting for a worker from this moment on.
+    # Queued: available to workers from this time on.
     queue_pk: str | None = None
     available_at_ms: int | None = None
-    # Claimed: by this worker. Or watched: for a time limit, when no worker has it.
+    # Claimed by this worker; or `WATCH`, with a deadline, if no worker holds it.
     lease_pk: str | None = None
     lease_expires_ms: int | None = None
     worker: str = ""
@@ -130,22 +130,22 @@ class Activity(Struct, frozen=True, omit_defaults=True):
     last_error: str | None = None
     notes: str | None = None
     limit_slot: str | None = None
-    # Deliveries of events are activities without an execution.
+    # The delivery of an event is an activity without an execution.
     subscription: str | None = None
 
     def put(self, token: str | None = None) -> Put:
-        """Return the write that stores this row; with `token`, only over the row that has it."""
-        # The key of a delivery has in it what others call their events.
+        """Return the write that stores this row; with `token`, only if the stored row has that token."""
+        # The key of a delivery contains an event id of the producer's choice.
         item = _own_row(self, item_of(self)) if self.subscription is None else item_of(self)
         return Put(ACTIVITIES, item, None if token is None else _has_token(token))
 
     def ended(self) -> Delete:
-        """Return the write that removes this row, if it is still this very claim."""
+        """Return the write that deletes this row, if it is still this claim."""
         return Delete(ACTIVITIES, Key(self.activity_id), _has_token(self.token))
 
 
 class Timer(Struct, frozen=True, omit_defaults=True):
-    """Something that is to happen to an execution at a time."""
+    """An event that is added to an execution at a time."""
 
     timer_id: str
     execution_id: str
@@ -153,7 +153,7 @@ class Timer(Struct, frozen=True, omit_defaults=True):
     seq: int
     due_at_ms: int
     due_pk: str = ""
-    # What is put into the inbox when it is not a timer of the workflow's own.
+    # The event, unless it is a timer of the workflow itself.
     event: str | None = None
 
     def put(self) -> Put:
@@ -161,18 +161,18 @@ class Timer(Struct, frozen=True, omit_defaults=True):
         return Put(TIMERS, item_of(msgspec.structs.replace(self, due_pk=TIMERS_DUE)))
 
     def fired(self) -> Delete:
-        """Return the write that removes this row, if nobody did before."""
+        """Return the write that deletes this row, if it exists."""
         return Delete(TIMERS, Key(self.timer_id), exists())
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
-    """An event on its way to an execution."""
+    """An event in the inbox of an execution."""
 
     execution_id: str
     message_id: str
     body: str
     at_ms: int
-    # The run it is meant for, and the run with which the life of the id began that it is meant for; 0 for any.
+    # The run, and the first run of the life of the id, that it is for; 0 for any.
     run: int = 0
     first_run: int = 0
     ready_pk: str = ""
@@ -182,12 +182,12 @@ class Message(Struct, frozen=True, omit_defaults=True):
         return Put(INBOXES, item_of(msgspec.structs.replace(self, ready_pk=INBOX)))
 
     def consumed(self) -> Delete:
-        """Return the write that removes this row, if nobody did before: a message is heard once."""
+        """Return the write that deletes this row, if it exists: a message is consumed once."""
         return Delete(INBOXES, Key(self.execution_id, self.message_id), exists())
 
 
 def message(execution_id: str, event: Event, at_ms: int, unique: str, *, run: int = 0, first_run: int = 0) -> Message:
-    """Return a message that sorts after all that came before; `unique` is an id of its own."""
+    """Return a message that sorts after all earlier ones; `unique` distinguishes those of the same millisecond."""
     prefix = URGENT if isinstance(event, Started | TerminateRequested | Woken) else MESSAGE
     return Message(execution_id, f"{prefix}{at_ms:013d}#{unique}", dump_event(event), at_ms, run, first_run)
 
@@ -199,32 +199,32 @@ def turn_put(execution_id: str, turn: Turn) -> Put:
     return Put(TURNS, _own_row(item, item))
 
 
-def _own_row(made: Struct | Item, item: Item) -> Item:
-    """Return the item of a row that is of our own making, so that the store need not look through its values again.
+def _own_row(source: Struct | Item, item: Item) -> Item:
+    """Return the item of a row whose values the engine has made, so that the store need not validate them again.
 
-    Its names, ids and numbers were checked when they came in. Only a store says which text beyond ASCII it can keep.
+    Names, ids and numbers were validated at the API. Text beyond ASCII is left to the store's own validation.
     """
-    text = _encoder.encode(made).decode()
+    text = _encoder.encode(source).decode()
     return vouched(item, text) if text.isascii() else item
 
 
 def _has_token(token: str) -> Compare:
-    # Not `equals`, which looks at what it is given: a token is of our own making.
+    # Not `equals`, which validates its argument: tokens are made by the engine.
     return Compare("token", Comparison.EQUALS, token)
 
 
 def activity_id(execution_id: str, run: int, seq: int) -> str:
-    """Return the key of an activity. What is due at the same moment sorts in the order it was asked for."""
+    """Return the key of an activity. Keys of one run sort in the order of the commands."""
     return f"{execution_id}#{run}#{seq:06d}"
 
 
 def timer_id(execution_id: str, run: int, seq: int) -> str:
-    """Return the key of a timer, which sorts as that of an activity does."""
+    """Return the key of a timer. Keys of one run sort in the order of the commands."""
     return f"{execution_id}#{run}#{seq:06d}"
 
 
 def item_of(record: Struct) -> dict[str, Any]:
-    """Return a record as an item: what is at its default is not stored."""
+    """Return a record as an item, without fields at their defaults."""
     item: dict[str, Any] = msgspec.to_builtins(record)
     return item
 
@@ -250,6 +250,6 @@ def message_of(item: dict[str, Any]) -> Message:
 
 
 def instant(ms: int) -> str:
-    """Return a moment as people and indexes read it: UTC, to the millisecond, and sortable."""
+    """Return a time as sortable ISO 8601 text: UTC, in milliseconds."""
     moment = datetime.fromtimestamp(ms / 1000, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"

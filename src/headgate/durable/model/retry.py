@@ -1,4 +1,4 @@
-"""When a failed attempt is followed by another one, and how long after."""
+"""Retry policy: whether a failed attempt is retried, and after which delay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     _Span = Duration
     _Names = tuple[str | type[BaseException], ...]
 else:
-    # What JSON may hold. A caller may also pass a timedelta or an error class, which `__post_init__` turns into these.
+    # The JSON types. A caller may also pass a timedelta or an error class, which `__post_init__` converts.
     _Span = float | str
     _Names = tuple[str, ...]
 
@@ -25,27 +25,27 @@ ATTEMPTS_DEFAULT: Final = 10
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How often, and after which delays, work that failed is tried again.
+    """How often, and after which delays, failed work is retried.
 
-    Once made, `first` and `most` are seconds and `never` holds names, whatever they were given as.
+    After construction, `first` and `most` are seconds and `never` has names, whatever was passed.
     Raises `UserError` for a value that is not allowed.
     """
 
     attempts: int = ATTEMPTS_DEFAULT
-    """Attempts in all, the first included; 0: without limit."""
+    """The number of attempts, including the first; 0 is no limit."""
     first: _Span = 1.0
     """The delay after the first failure."""
     factor: float = 2.0
-    """By how much each delay exceeds the one before."""
+    """The factor from each delay to the next."""
     most: _Span = 300.0
     """The longest delay."""
     jitter: float = 0.2
-    """The share of each delay that is drawn at random: 0 is none of it, 1 is all of it."""
+    """The random share of each delay, from 0 (none) to 1 (all)."""
     deaths: int = 0
-    """Up to this many attempts are made again if their worker died over them, whatever `attempts` says."""
+    """Up to this many attempts are retried if their worker died, even beyond `attempts`."""
     never: _Names = ()
-    """Error classes, or their names with or without the module, after which there is no further attempt.
-    As with `except`, a class stands for its subclasses too."""
+    """Error classes, or their names with or without the module, that are never retried.
+    As with `except`, a class includes its subclasses."""
 
     def __post_init__(self) -> None:
         if type(self.attempts) is not int or self.attempts < 0:
@@ -76,7 +76,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return delay * (1.0 - self.jitter * (1.0 - draw))
 
     def again(self, attempt: int, error: ErrorInfo) -> bool:
-        """Whether another attempt is due after attempt number `attempt` (from 1) failed with `error`."""
+        """Whether to retry after attempt number `attempt` (from 1) failed with `error`."""
         if not error.retryable or (self.attempts and attempt >= self.attempts):
             return False
         return not self.never or not any(
@@ -89,19 +89,19 @@ def _check_number(name: str, value: object, least: float, most: float) -> None:
         raise UserError(f"retry {name} {value!r}: use a number from {least:g} to {most:g}")
 
 
-def _names(given: object) -> tuple[str, ...]:
-    if not isinstance(given, tuple | list | set | frozenset):
-        raise UserError(f"retry never {given!r}: use a tuple of error classes or of their names")
-    names = [_name(member) for member in given]
-    return tuple(sorted(names) if isinstance(given, set | frozenset) else names)
+def _names(never: object) -> tuple[str, ...]:
+    if not isinstance(never, tuple | list | set | frozenset):
+        raise UserError(f"retry never {never!r}: use a tuple of error classes or of their names")
+    names = [_name(member) for member in never]
+    return tuple(sorted(names) if isinstance(never, set | frozenset) else names)
 
 
-def _name(given: object) -> str:
-    if isinstance(given, type) and issubclass(given, BaseException):
-        return class_name(given)
-    if isinstance(given, str) and given and all(map(_is_part, given.split("."))):
-        return str(given)
-    raise UserError(f"retry never {given!r}: use an error class or its name, such as ValueError or 'shop.CardDeclined'")
+def _name(error: object) -> str:
+    if isinstance(error, type) and issubclass(error, BaseException):
+        return class_name(error)
+    if isinstance(error, str) and error and all(map(_is_part, error.split("."))):
+        return str(error)
+    raise UserError(f"retry never {error!r}: use an error class or its name, such as ValueError or 'shop.CardDeclined'")
 
 
 def _is_part(part: str) -> bool:

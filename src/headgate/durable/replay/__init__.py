@@ -1,1 +1,1 @@
-"""Replay: say here what this part is for."""
+"""Replay: runs workflow code deterministically from its history, and checks that it is deterministic."""

@@ -1,1 +1,1 @@
-"""Schedules: say here what this part is for."""
+"""Schedules: start workflows by cron expression or interval, once for each slot."""

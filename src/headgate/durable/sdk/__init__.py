@@ -1,1 +1,1 @@
-"""Sdk: say here what this part is for."""
+"""SDK: the app, its workflows and activities, and the functions that their code calls."""

@@ -1,1 +1,1 @@
-"""Worker: say here what this part is for."""
+"""Worker: claims and runs activities, polls the store, and drives the engine of one process."""
