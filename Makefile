@@ -5,19 +5,19 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NODE := $(VENV)/node/.installed
 PIP := $(BIN)/pip --disable-pip-version-check -q
-# More than a machine of two cores has: many tests wait for processes, and leave a core idle.
+# One more than the cores of a small machine: many tests wait for subprocesses and leave a core idle.
 JOBS ?= 3
-# Some machines ask Python not to keep what it compiles: every program that the tests start would be compiled anew.
+# If bytecode caching is off, every program that the tests start compiles all of its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all dev demo test lint check compiled docs proto bench peers soak lock clean services
+.PHONY: all dev demo test quick unit hooks lint check compiled docs proto bench peers soak lock clean services
 .DEFAULT_GOAL := all
 
 all: test  ## everything CI runs
 
 dev: $(STAMP)  ## create .venv with the program and its tools
 
-# Nothing is compiled in advance: most of it is never imported, and what is, once.
+# Packages are not compiled at installation: most modules are never imported.
 $(STAMP): requirements.lock pyproject.toml
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || $(PYTHON) -m pip -q install --target $(VENV).boot virtualenv \
 	  && { test -x $(BIN)/pip || PYTHONPATH=$(VENV).boot $(PYTHON) -m virtualenv -q $(VENV); }
@@ -34,35 +34,46 @@ lint: $(STAMP)  ## style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-services: ## what the tests run against and Debian must give
+services: ## install the Debian packages that the tests run against
 	command -v redis-server >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; } \
 	  || { echo "the tests need redis-server: install it, or run make as root" >&2; exit 1; }
 	command -v npm >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends nodejs npm; } \
 	  || { echo "the tests need node and npm: install them, or run make as root" >&2; exit 1; }
 
-# An independent check of state machines.
+# An independent validator of state machines.
 $(NODE): tests/node/package.json tests/node/package-lock.json $(STAMP) | services
 	mkdir -p $(VENV)/node
 	cp tests/node/package.json tests/node/package-lock.json $(VENV)/node/
 	npm ci --prefix $(VENV)/node --silent --no-audit --no-fund --ignore-scripts
 	touch $@
 
-# Side by side: what fetches packages and what checks types each use one core, and leave the others idle.
+# In parallel: fetching packages and checking types use one core each.
 test:  ## style, types, layers, and every test
 	$(MAKE) --no-print-directory -j 3 lint check
 
-# Once, while node's packages are being fetched, and not by each of the processes that run tests.
+quick: $(STAMP)  ## lint and pure unit tests: the inner loop
+	$(MAKE) --no-print-directory -j 2 lint unit
+
+unit: $(STAMP)
+	$(BIN)/pytest -n 2 --dist worksteal tests/unit tests/tidy
+
+hooks: $(STAMP)  ## check every commit with ruff, mypy and import-linter
+	$(PIP) install pre-commit
+	$(BIN)/pre-commit install
+
+# Compile the tests once, while node's packages are fetched, instead of in each test process.
 compiled: $(STAMP)
 	$(BIN)/pytest -q --collect-only tests >$(VENV)/collected 2>&1 || { tail -n 50 $(VENV)/collected; exit 1; }
 
 check: $(STAMP) $(NODE) services compiled
 	$(BIN)/pytest -n $(JOBS) --dist worksteal tests
 
-docs: $(STAMP)  ## write docs/reference anew from the code
+docs: $(STAMP)  ## generate docs/reference from the code
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/pipeline_cases.py
 	$(BIN)/python -m tests.asl_peers
 
-proto: $(STAMP)  ## compile the messages of the RPCs anew
+proto: $(STAMP)  ## compile statestore.proto
 	$(BIN)/python -m grpc_tools.protoc -I observability/statestore/v1=src/headgate/serve/rpc/statestore --include_imports \
 	  --descriptor_set_out=src/headgate/serve/rpc/statestore/statestore.binpb --pyi_out=$(VENV) observability/statestore/v1/statestore.proto
 	mv $(VENV)/observability/statestore/v1/statestore_pb2.pyi src/headgate/serve/rpc/statestore/proto.pyi
@@ -78,7 +89,7 @@ soak: $(STAMP)  ## kill -9 under load for longer (SOAK_SECONDS, default 600), an
 	  tests/acceptance/test_fanout_processes.py
 	HEADGATE_TEST_SEEDS=$${SEEDS:-100} $(BIN)/pytest -n $(JOBS) tests/simulation
 
-lock: $(STAMP)  ## resolve the dependencies anew
+lock: $(STAMP)  ## resolve the dependencies again
 	$(PIP) install pip-tools
 	$(BIN)/pip-compile -q --all-extras --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-header --upgrade -o requirements.lock pyproject.toml

@@ -40,11 +40,24 @@ def test_architecture__every_test_it_names__exists() -> None:
 
 def test_architecture__every_module_it_names__exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    named = set(re.findall(r"`(?:store/)?(\w+\.py)`", text))
-    present = {path.name for path in (ROOT / "src").rglob("*.py")} | {"conftest.py"}
+    named = {name for name in re.findall(r"`([\w/]+\.py)`", text) if not name.startswith("tests/")}
+    present = [f"/{path.relative_to(ROOT / 'src' / 'headgate')}" for path in (ROOT / "src").rglob("*.py")]
 
-    assert len(named) > 15
-    assert named - present == set()
+    assert len(named) > 40
+    assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in present)] == []
+
+
+def test_architecture__layer_table__lists_every_package_and_its_folders() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    rows = re.findall(r"^\| [a-z -]+ \| `(\w+)` \| [^|]+ \|([^|]*)\|$", text, re.MULTILINE)
+    listed = {package: set(re.findall(r"`(\w+)`", folders)) for package, folders in rows}
+    packages = [folder for folder in (ROOT / "src" / "headgate").iterdir() if (folder / "__init__.py").exists()]
+    present = {
+        package.name: {folder.name for folder in package.iterdir() if (folder / "__init__.py").exists()}
+        for package in packages
+    }
+
+    assert listed == present
 
 
 def test_failure_scenarios__every_test_they_name__exists() -> None:
